@@ -23,12 +23,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.accuracy.fit import fit_runs
-from meshwright.accuracy.measured import MeasuredRun, runs_of_table
-from meshwright.accuracy.predict import Prediction, predict_rows
-from meshwright.accuracy.tables import TruthTable, read_table_file
-from meshwright.calibration import Calibration
-from meshwright.errors import ConfigError
+from meshwright.runs.measured.cells import TruthTable, read_table_file
+from meshwright.runs.measured.fit import fit_runs
+from meshwright.runs.measured.measured import MeasuredRun, runs_of_table
+from meshwright.runs.measured.predict import Prediction, predict_rows
+from meshwright.trust.calibration import Calibration
+from meshwright.values.errors import ConfigError
 
 LEAST_RUNS = 4
 """Runs that a study has besides the anchor."""
@@ -139,7 +139,7 @@ def _error(
 def _paths(given: Sequence[Path]) -> list[Path]:
     folder = Path(
         os.environ.get("MESHWRIGHT_TRUTH")
-        or Path(__file__).resolve().parents[2] / "shared" / "truth"
+        or Path(__file__).resolve().parents[1] / "truth"
     )
     return list(given) or sorted(folder.glob("*.csv"))
 

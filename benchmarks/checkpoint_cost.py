@@ -47,12 +47,12 @@ def main() -> int:
 def _measure(folder: Path, *, layers: int, rounds: int) -> int:
     import torch
 
-    from meshwright.layout import Layout
     from meshwright.search.problem import model_of
-    from meshwright.trainer._build import build
-    from meshwright.trainer._checkpoints import Checkpoints
-    from meshwright.trainer._processes import joined
+    from meshwright.trainer.build import build
+    from meshwright.trainer.checkpoints import Checkpoints
     from meshwright.trainer.job import SaveSettings, TrainJob
+    from meshwright.trainer.mesh import joined
+    from meshwright.values.layout import Layout
 
     torch.set_num_threads(1)
     model = model_of(DIMS | {"num_layers": layers})

@@ -2,7 +2,7 @@
 
     python benchmarks/expert_layouts.py [--only WORDS] [-o docs/expert_layouts.md]
 
-Reads `expert_layouts.csv` of the folder MESHWRIGHT_TRUTH, else of ../shared/truth beside the
+Reads `expert_layouts.csv` of the folder MESHWRIGHT_TRUTH, else of truth beside the
 repository. Each row is priced with the model, chips, batch and precision that it names; our best is
 searched for the same. No run is measured here: what agrees may still be wrong, and what differs is
 a hint at the model, the search or the recipe.
@@ -23,11 +23,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from meshwright.accuracy.rows import Case, Unanswerable, read_row
-from meshwright.errors import ConfigError
-from meshwright.layout import Layout
-from meshwright.models.params import model_params
-from meshwright.rules import explicit_layers
+from meshwright.runs.measured.rows import Case, Unanswerable, read_row
 from meshwright.search.axes import axes_of
 from meshwright.search.exhaustive import search_space
 from meshwright.search.problem import Problem, dims_of, resolve
@@ -35,10 +31,14 @@ from meshwright.search.rank import fits_of, ranked_plans
 from meshwright.search.refine import Repriced, reprice, shortlists
 from meshwright.search.request import PlanRequest
 from meshwright.search.result import Plan
+from meshwright.search.rules.check import explicit_layers
 from meshwright.search.space import Rejections, make_space
 from meshwright.search.terms import TIME_READINGS
-from meshwright.stack import find_stack
-from meshwright.units import GIB
+from meshwright.values.errors import ConfigError
+from meshwright.values.layout import Layout
+from meshwright.values.models.params import model_params
+from meshwright.values.stack import find_stack
+from meshwright.values.units import GIB
 
 CLOSE = 0.03
 """Share of the step within which two layouts are called equal."""
@@ -73,7 +73,7 @@ def truth() -> Path:
     """Return the folder of the tables."""
     return Path(
         os.environ.get("MESHWRIGHT_TRUTH")
-        or Path(__file__).resolve().parents[2] / "shared" / "truth"
+        or Path(__file__).resolve().parents[1] / "truth"
     )
 
 

@@ -28,19 +28,17 @@ from numpy.typing import NDArray
 from meshwright.cost.mixed import message_times_s
 from meshwright.cost.once import data_exchange_s, exposed_exchange_s, optimizer_s
 from meshwright.cost.pipeline import pipeline_of_stages_s
-from meshwright.cost.shapes import Floats
-from meshwright.cost.stages import Stages
+from meshwright.cost.stages import Floats, Stages
 from meshwright.cost.step import price_stages
-from meshwright.layout import RECOMPUTES, SCHEDULES, Layouts
 from meshwright.search.mixed.branch import search_mixed
-from meshwright.search.mixed.found import Outcome
 from meshwright.search.mixed.grid import Grid, make_grid
 from meshwright.search.mixed.plan import AROUND
-from meshwright.search.mixed.problem import MixedProblem, resolve_mixed
+from meshwright.search.mixed.problem import MixedProblem, Score, resolve_mixed
+from meshwright.search.mixed.reprice import Outcome
 from meshwright.search.mixed.returning import returning_plans
-from meshwright.search.mixed.score import Score
 from meshwright.search.request import PlanRequest
 from meshwright.search.space import Rejections
+from meshwright.values.layout import RECOMPUTES, SCHEDULES, Layouts
 
 CHIPS = ("a100-40", "a100-80", "a800", "h100", "h200", "h800", "l40s", "mi300x")
 SAME = 1e-9

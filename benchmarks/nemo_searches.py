@@ -20,18 +20,18 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
-from meshwright.doors.autoconfigurator.search import Search, search_of
-from meshwright.doors.autoconfigurator.tree import search_names
-from meshwright.doors.autoconfigurator.words import compose
-from meshwright.errors import MeshwrightError
-from meshwright.layout import Layout
-from meshwright.rules import explicit_layers
+from meshwright.compat.autoconfigurator.search import Search, search_of
+from meshwright.compat.autoconfigurator.tree import search_names
+from meshwright.compat.autoconfigurator.words import compose
 from meshwright.runs.trial import exported_of, refusal_of
 from meshwright.search.axes import axes_of
 from meshwright.search.exhaustive import search_space
 from meshwright.search.rank import fits_of
 from meshwright.search.refine import Repriced, reprice, shortlists, tidy
+from meshwright.search.rules.check import explicit_layers
 from meshwright.search.space import Rejections, make_space
+from meshwright.values.errors import MeshwrightError
+from meshwright.values.layout import Layout
 
 KEPT_TOP = 100
 """Layouts are kept as for so many plans: 3,200 of the fastest that fit."""

@@ -22,11 +22,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from meshwright.accuracy.predict import predict_rows
-from meshwright.accuracy.rows import read_table
-from meshwright.accuracy.run import read_measured
-from meshwright.accuracy.score import SMALLEST_GROUP, step_time_of
-from meshwright.accuracy.tables import TruthTable
+from meshwright.runs.measured.cells import TruthTable
+from meshwright.runs.measured.files import read_measured
+from meshwright.runs.measured.predict import predict_rows
+from meshwright.runs.measured.rows import read_table
+from meshwright.runs.measured.score import SMALLEST_GROUP, step_time_of
 
 _DESCRIBED_BY_HAND = (
     "row_id",
@@ -116,7 +116,7 @@ def truth_files(words: Sequence[str]) -> list[Path]:
     """Return the files named, else those of the folder of published runs."""
     folder = Path(
         os.environ.get("MESHWRIGHT_TRUTH")
-        or Path(__file__).resolve().parents[2] / "shared" / "truth"
+        or Path(__file__).resolve().parents[1] / "truth"
     )
     return [Path(word) for word in words] or sorted(folder.glob("*.csv"))
 

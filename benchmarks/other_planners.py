@@ -9,7 +9,7 @@ the same chips with the same batch are told apart in the same way; `benchmarks/s
 runs Sailor's planner. Metis (github.com/SamsungLabs/Metis) searches with the profile in its
 repository, of one kind of chip; our best plan is priced by its cost estimator. Says what it skips
 without the tables (`amp.csv` and `sailor_validation.csv` in DIR, MESHWRIGHT_TRUTH, else
-../shared/truth) or the checkout.
+truth) or the checkout.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from pathlib import Path
 from typing import Any
 
 from meshwright import api
-from meshwright.accuracy.predict import predict_rows
-from meshwright.accuracy.rows import read_row
+from meshwright.runs.measured.predict import predict_rows
+from meshwright.runs.measured.rows import read_row
 
 METIS_CASES = ((4, 32), (8, 32), (8, 128), (16, 64), (16, 256))
 """Chips and batches."""
@@ -212,7 +212,7 @@ def compare_metis(checkout: Path, *, chips: int, gbs: int) -> None:
 def main() -> None:
     """Print everything."""
     parser = argparse.ArgumentParser()
-    beside = Path(__file__).resolve().parents[2] / "shared" / "truth"
+    beside = Path(__file__).resolve().parents[1] / "truth"
     parser.add_argument(
         "--truth", type=Path, default=Path(os.environ.get("MESHWRIGHT_TRUTH", beside))
     )

@@ -32,17 +32,16 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.accuracy import score
-from meshwright.accuracy.predict import predict_rows
-from meshwright.accuracy.priors import Priors
-from meshwright.accuracy.residuals import residuals_of
-from meshwright.accuracy.rows import Case, read_row, read_table
-from meshwright.accuracy.spreads import fit_spreads, widening_of
-from meshwright.accuracy.tables import TruthTable, read_table_file
-from meshwright.confidence import Intervals, find_spread, kind_of
 from meshwright.runs.choose import Choice, Options, Strategy, Tried, choose
+from meshwright.runs.measured import score
+from meshwright.runs.measured.cells import TruthTable, read_table_file
+from meshwright.runs.measured.predict import predict_rows
+from meshwright.runs.measured.rows import Case, read_row, read_table
 from meshwright.runs.options import Forecast, options_of
-from meshwright.stack import find_stack, stack_names
+from meshwright.trust.intervals import Intervals, find_spread, kind_of
+from meshwright.trust.ridge import Priors
+from meshwright.values.stack import find_stack, stack_names
+from meshwright_truth.residuals import fit_spreads, residuals_of, widening_of
 
 TABLES = ("aleph_alpha_layouts", "nanotron_ultrascale", "vtrain", "amp")
 NEAR = 0.02
@@ -60,7 +59,7 @@ FITTED_FIELDS = {
     "vtrain": {"megatron-deepspeed": ("step_overhead_s", "kernels_per_layer_scale")},
     "amp": {},
 }
-"""Fields of presets/stacks.csv that were fitted on a table."""
+"""Fields of values/stacks.csv that were fitted on a table."""
 SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
 
 

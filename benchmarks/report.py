@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "src"))
 
 from meshwright import api  # noqa: E402
-from meshwright.reporting import page_bytes, report_parts  # noqa: E402
+from meshwright.api.report import page_bytes, report_parts  # noqa: E402
 
 LIMIT_S, OPENS_IN_S = 3.0, 1.5
 SEARCH = {

@@ -33,9 +33,9 @@ from typing import Any
 import yaml
 
 import meshwright
-from meshwright.hardware.catalogue import find_chip
-from meshwright.mixed_layout import MixedLayout
-from meshwright.units import TERA
+from meshwright.values.hardware.catalogue import find_chip
+from meshwright.values.mixed_layout import MixedLayout
+from meshwright.values.units import TERA
 
 ZONE = "us-central1-a"
 KINDS = {"a100-40": "A100-40", "v100-16": "V100-16"}

@@ -18,8 +18,8 @@ import argparse
 from collections import Counter
 
 import meshwright
-from meshwright.errors import CannotExpress, MeshwrightError
-from meshwright.exports.registry import TARGETS, find_target
+from meshwright.software.registry import TARGETS, find_target
+from meshwright.values.errors import CannotExpress, MeshwrightError
 
 CASES = (
     ("llama3-8b", "h100:8", 8192, 64),

@@ -32,17 +32,15 @@ from pathlib import Path
 
 import numpy as np
 
-from meshwright.hardware.catalogue import default_node
-from meshwright.hardware.cluster import Pool
-from meshwright.models.presets import find_model
 from meshwright.serving.clock import clock_of
-from meshwright.serving.deployment import Worker
-from meshwright.serving.engine import find_engine
+from meshwright.serving.engine import Worker, find_engine, quantisation
 from meshwright.serving.prices import Prices
-from meshwright.serving.quantisation import quantisation
 from meshwright.serving.request import ServingRequest
 from meshwright.serving.search import plan, predict
 from meshwright.serving.simulate import Requests, open_loop
+from meshwright.values.hardware.catalogue import default_node
+from meshwright.values.hardware.cluster import Pool
+from meshwright.values.models.catalogue import find_model
 
 SEARCH = (
     "serving plan llama3.1-70b --cluster h100:8 --input-len 4000 --output-len 1000 --ttft 2000"

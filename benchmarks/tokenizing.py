@@ -55,8 +55,9 @@ from typing import IO
 
 from meshwright.data.encoders.choose import open_reference
 from meshwright.data.encoders.encoder import EncoderSpec
-from meshwright.data.encoders.huggingface import HuggingFaceEncoder
-from meshwright.data.tokenizing import TokenizeRequest, tokenize
+from meshwright.data.encoders.libraries import HuggingFaceEncoder
+from meshwright.data.tokenize_request import TokenizeRequest
+from meshwright.data.tokenizing import tokenize
 
 ROOTS = ("/usr/lib/python3", "/usr/lib/python3.11", "/usr/share/doc", "/usr/share/man", sys.prefix)
 SHIM = """

@@ -30,7 +30,7 @@ from pathlib import Path
 import numpy as np
 from tests.slurm import Cluster, running_slurm
 
-from meshwright.indexed import write_index
+from meshwright.data.indexed import write_index
 
 ROOT = Path(__file__).resolve().parents[1]
 TRAIN = (

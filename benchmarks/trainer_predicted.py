@@ -32,12 +32,12 @@ from typing import Any
 import numpy as np
 
 from meshwright.cost.step import price
-from meshwright.hardware.profile import load_profile
-from meshwright.layout import Layout, Layouts, parse_layout
-from meshwright.models.presets import find_model
-from meshwright.search.profiled import local_pool
-from meshwright.stack import find_stack
-from meshwright.workload import Workload
+from meshwright.search.problem import local_pool
+from meshwright.values.hardware.profile import load_profile
+from meshwright.values.layout import Layout, Layouts, parse_layout
+from meshwright.values.models.catalogue import find_model
+from meshwright.values.stack import find_stack
+from meshwright.values.workload import Workload
 
 WITHIN, CORRELATION = 0.25, 0.8
 CORES_BUSY, NO_VERDICT = 1.5, 3
@@ -149,8 +149,8 @@ def _work(rank: int, store: str, out: str) -> None:
     import torch
     import torch.distributed as dist
 
-    from meshwright.trainer._run import train
     from meshwright.trainer.job import TrainJob
+    from meshwright.trainer.run import train
 
     torch.set_num_threads(1)
     dist.init_process_group(

@@ -28,12 +28,12 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
-from meshwright.layout import Layout
-from meshwright.models.by_hand import named_model
-from meshwright.models.params import model_params
-from meshwright.models.spec import ModelSpec
 from meshwright.search.problem import dims_of
-from meshwright.units import GIB
+from meshwright.values.layout import Layout
+from meshwright.values.models.catalogue import named_model
+from meshwright.values.models.params import model_params
+from meshwright.values.models.spec import ModelSpec
+from meshwright.values.units import GIB
 
 TIME_WITHIN, MEMORY_WITHIN = 0.05, 0.03
 SIZES = {
@@ -240,11 +240,11 @@ def foretold(
 ) -> tuple[float, float, bool] | None:
     """Step, allocated GiB and whether it fits, by prediction; None on a processor, whose memory is
     that of whole processes."""
-    from meshwright.hardware.catalogue import default_node, find_device
-    from meshwright.hardware.cluster import Pool
     from meshwright.search.quote import Setting, quotes
-    from meshwright.stack import find_stack
-    from meshwright.workload import Workload
+    from meshwright.values.hardware.catalogue import default_node, find_device
+    from meshwright.values.hardware.cluster import Pool
+    from meshwright.values.stack import find_stack
+    from meshwright.values.workload import Workload
 
     device = find_device(given.gpu)
     if device is None:

@@ -1,5 +1,5 @@
-"""Write presets/engine_options.csv: the options that inference engines take, from their own
-sources.
+"""Write software/engines/engine_options.csv: the options that inference engines take, from their
+own sources.
 
     scripts/distil_engine_options.py --vllm VLLM/vllm --sglang SGLANG/sglang --dynamo DYNAMO/dynamo
 
@@ -21,7 +21,14 @@ from collections.abc import Iterator
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
-TABLE = Path(__file__).parent.parent / "src" / "meshwright" / "presets" / "engine_options.csv"
+TABLE = (
+    Path(__file__).parent.parent
+    / "src"
+    / "meshwright"
+    / "software"
+    / "engines"
+    / "engine_options.csv"
+)
 VERSIONS = {
     "vllm": "0.32.0",
     "sglang": "0.5.23",

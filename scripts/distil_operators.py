@@ -29,10 +29,10 @@ from distil.report import Accuracy, accuracy, accuracy_lines  # noqa: E402
 from distil.source import PACKAGE, SYSTEMS, VERSION, Source, find_package  # noqa: E402
 from distil.surface import HELD_SHARE, SEED, Fit  # noqa: E402
 
-from meshwright.hardware.catalogue import find_row  # noqa: E402
-from meshwright.hardware.tables._store import read_tables  # noqa: E402
+from meshwright.values.hardware.catalogue import find_row  # noqa: E402
+from meshwright.values.hardware.tables import read_tables  # noqa: E402
 
-DATA = ROOT / "src" / "meshwright" / "hardware" / "data"
+DATA = ROOT / "src" / "meshwright" / "values" / "hardware" / "data"
 DOCS = ROOT / "docs" / "operators.md"
 MARKS = ("<!-- accuracy: written by scripts/distil_operators.py -->", "<!-- accuracy ends -->")
 

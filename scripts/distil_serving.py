@@ -27,9 +27,9 @@ from distil.serving import fit_serving  # noqa: E402
 from distil.source import PACKAGE, SYSTEMS, VERSION, Source, find_package  # noqa: E402
 from distil.surface import HELD_SHARE, SEED  # noqa: E402
 
-from meshwright.hardware.tables._store import read_tables  # noqa: E402
+from meshwright.values.hardware.tables import read_tables  # noqa: E402
 
-DATA = ROOT / "src" / "meshwright" / "hardware" / "data" / "serving"
+DATA = ROOT / "src" / "meshwright" / "values" / "hardware" / "data" / "serving"
 DOCS = ROOT / "docs" / "operators.md"
 MARKS = (
     "<!-- serving accuracy: written by scripts/distil_serving.py -->",

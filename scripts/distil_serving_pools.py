@@ -2,7 +2,8 @@
 """Read which pools InferenceX's disaggregated benchmarks start, from clones of its public
 configuration and of srt-slurm's recipes.
 
-    scripts/distil_serving_pools.py InferenceX srt-slurm -o src/meshwright/presets/serving_pools.csv
+    scripts/distil_serving_pools.py InferenceX srt-slurm -o
+    src/meshwright/runs/measured/serving_pools.csv
 
 Both must be whole clones: every state of the configuration is read, so that a run finds the pools
 of its day. What is read is how servers are started (workers, chips, attention ranks, drafted
@@ -24,8 +25,8 @@ import yaml
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "src"))
 
-from meshwright.errors import ConfigError  # noqa: E402
-from meshwright.models.presets import find_model  # noqa: E402
+from meshwright.values.errors import ConfigError  # noqa: E402
+from meshwright.values.models.catalogue import find_model  # noqa: E402
 
 PATHS = (".github/configs/nvidia-master.yaml", "configs/nvidia-master.yaml")
 ENGINES = {"dynamo-trt": "trtllm", "dynamo-sglang": "sglang", "dynamo-vllm": "vllm"}

@@ -27,16 +27,16 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.accuracy import score
-from meshwright.accuracy.rows import Case, read_table
-from meshwright.accuracy.tables import read_truth
 from meshwright.cost.step import price
-from meshwright.hardware.catalogue import chip_rows
-from meshwright.hardware.cluster import Pool
-from meshwright.layout import Layouts
-from meshwright.stack import find_stack
+from meshwright.runs.measured import score
+from meshwright.runs.measured.cells import read_truth
+from meshwright.runs.measured.rows import Case, read_table
+from meshwright.values.hardware.catalogue import chip_rows
+from meshwright.values.hardware.cluster import Pool
+from meshwright.values.layout import Layouts
+from meshwright.values.stack import find_stack
 
-PRESETS = Path(__file__).resolve().parent.parent / "src" / "meshwright" / "presets"
+PACKAGE = Path(__file__).resolve().parent.parent / "src" / "meshwright"
 CAP = math.log(2.0)
 """A row counts at most this much."""
 PULL = 0.02
@@ -277,7 +277,10 @@ def cross_validated(data: list[Batch], what: list[Constant], folds: int) -> list
 def write(values: dict[tuple[str, str, str], float]) -> None:
     """Put the fitted values into the presets; chips that name a fitted one as kin take its
     value."""
-    stacks, chips = _read(PRESETS / "stacks.csv"), _read(PRESETS / "chips.csv")
+    stacks, chips = (
+        _read(PACKAGE / "values" / "stacks.csv"),
+        _read(PACKAGE / "values" / "hardware" / "chips.csv"),
+    )
     for (kind, name, field), value in values.items():
         if kind == "stack":
             next(row for row in stacks if row["name"] == name)[field] = f"{value:g}"
@@ -285,8 +288,8 @@ def write(values: dict[tuple[str, str, str], float]) -> None:
         for row in chips:
             if _kin_of(row["chip"]) == name:
                 row[field] = f"{value:g}"
-    _write(PRESETS / "stacks.csv", stacks)
-    _write(PRESETS / "chips.csv", chips)
+    _write(PACKAGE / "values" / "stacks.csv", stacks)
+    _write(PACKAGE / "values" / "hardware" / "chips.csv", chips)
 
 
 def _read(path: Path) -> list[dict[str, str]]:

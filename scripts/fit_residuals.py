@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Write `presets/residuals.csv`: how far predictions of published runs are off, by kind of run.
+"""Write `trust/residuals.csv`: how far predictions of published runs are off, by kind of run.
 
     scripts/fit_residuals.py [TRUTH.csv...]
 
-Without tables it reads the folder MESHWRIGHT_TRUTH, else ../shared/truth beside the repository. Run
+Without tables it reads the folder MESHWRIGHT_TRUTH, else the folder truth. Run
 it again whenever a formula or a constant has moved. It prints how many runs of each table lie
 inside the 80 % intervals that were made without that table, and without the run's model. The rules
-are those of `meshwright.accuracy.spreads`.
+are those of `meshwright_truth.residuals`.
 """
 
 from __future__ import annotations
@@ -19,25 +19,26 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "src"))
 
-from meshwright.accuracy.coverage_text import coverage_lines  # noqa: E402
-from meshwright.accuracy.predict import predict_rows  # noqa: E402
-from meshwright.accuracy.residuals import Residual, residuals_of  # noqa: E402
-from meshwright.accuracy.rows import read_table  # noqa: E402
-from meshwright.accuracy.run import read_measured  # noqa: E402
-from meshwright.accuracy.spreads import (  # noqa: E402
+from meshwright.runs.measured.files import read_measured  # noqa: E402
+from meshwright.runs.measured.predict import predict_rows  # noqa: E402
+from meshwright.runs.measured.rows import read_table  # noqa: E402
+from meshwright.trust.intervals import QUANTITIES  # noqa: E402
+from meshwright_truth.page import coverage_lines  # noqa: E402
+from meshwright_truth.residuals import (  # noqa: E402
+    Residual,
     coverage,
     fit_spreads,
+    residuals_of,
     spreads_csv,
     widening_of,
 )
-from meshwright.confidence import QUANTITIES  # noqa: E402
 
-PRESET = ROOT / "src" / "meshwright" / "presets" / "residuals.csv"
+PRESET = ROOT / "src" / "meshwright" / "trust" / "residuals.csv"
 
 
 def truth_tables(words: Sequence[str]) -> list[Path]:
     """Return the tables that are named, else all of the folder of published runs."""
-    folder = Path(os.environ.get("MESHWRIGHT_TRUTH") or ROOT.parent / "shared" / "truth")
+    folder = Path(os.environ.get("MESHWRIGHT_TRUTH") or ROOT / "truth")
     return [Path(word) for word in words] or sorted(folder.glob("*.csv"))
 
 

@@ -2,8 +2,8 @@
 """Fit an engine's constants on published closed loops, and say how they hold on models that were
 left out.
 
-    scripts/fit_serving.py ../shared/truth/inference_serving_silicon.csv --engine vllm
-    scripts/fit_serving.py ../shared/truth/inference_serving_silicon.csv --engine vllm --check    #
+    scripts/fit_serving.py truth/inference_serving_silicon.csv --engine vllm
+    scripts/fit_serving.py truth/inference_serving_silicon.csv --engine vllm --check    #
                                                                                                   errors
                                                                                                   of
                                                                                                   the
@@ -11,7 +11,7 @@ left out.
                                                                                                   constants
                                                                                                   alone
 
-Coordinate descent on the constants of `presets/engines.csv` that no kernel table tells, on runs
+Coordinate descent on the constants of `serving/engines.csv` that no kernel table tells, on runs
 whose pools are told. Models are cut into two halves; each half is predicted with constants fitted
 on the other. Nothing is written: copy what it prints into the preset.
 """
@@ -28,12 +28,8 @@ from statistics import fmean, median
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "src"))
 
-from meshwright.accuracy.serving.predict import predict_case  # noqa: E402
-from meshwright.accuracy.serving.rows import (  # noqa: E402
-    ServingCase,
-    read_serving_row,
-    read_serving_table,
-)
+from meshwright.runs.measured.serving_predict import predict_case  # noqa: E402
+from meshwright.runs.measured.serving_rows import ServingCase, read_serving_row, read_serving_table  # noqa: E402
 from meshwright.serving.engine import find_engine  # noqa: E402
 
 CONSTANTS = ("request_s", "launch_s", "kernel_s", "host_s", "host_per_sequence_s")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[1]
 
 # Wall-clock deadlines say more about the machine's other work than about the code under test.
 settings.register_profile("meshwright", deadline=None)
@@ -24,15 +24,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def truth_dir() -> Path:
-    """Folder of published measured runs: MESHWRIGHT_TRUTH, else ../shared/truth beside the
-    repository."""
-    named = os.environ.get("MESHWRIGHT_TRUTH")
-    folder = Path(named) if named else ROOT.parent / "shared" / "truth"
-    if folder.is_dir():
-        return folder
-    if named:
-        pytest.fail(f"MESHWRIGHT_TRUTH={named}: no such folder")
-    pytest.skip(
-        "published runs are absent: set MESHWRIGHT_TRUTH to their folder, or put it at"
-        " ../shared/truth beside the repository"
-    )
+    """Folder of published measured runs: MESHWRIGHT_TRUTH, else the project's own."""
+    folder = Path(os.environ.get("MESHWRIGHT_TRUTH") or ROOT / "truth")
+    assert folder.is_dir(), f"MESHWRIGHT_TRUTH={folder}: no such folder"
+    return folder

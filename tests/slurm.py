@@ -16,7 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from meshwright.exports.jobs import Job, job_text
+from meshwright.platforms.job import Job
+from meshwright.platforms.texts import job_text
 
 DAEMONS = ("munged", "slurmctld", "slurmd")
 ACCOUNTING = ("slurmdbd", "mariadbd", "mariadb-install-db")

@@ -15,13 +15,13 @@ from typing import assert_type
 import pytest
 
 import meshwright
-from meshwright.health import Health
+from meshwright.report.health import Health
 from meshwright.search.diff import Comparison
 from meshwright.search.explain import Explanation
 from meshwright.search.result import PlanResult
 from meshwright.serving.result import ServingPlan
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[1]
 FUNCTIONS = [
     "apss",
     "calibrate",
@@ -143,7 +143,7 @@ def test_a_type_checker_knows_what_comes_back() -> None:
         Explanation,
     )
     assert_type(meshwright.diff("tp=1", "tp=2"), Comparison)
-    served = meshwright.serving.plan(
+    served = meshwright.serving.search.plan(
         model="llama3-8b", cluster="h100:1", input_len=100, output_len=10
     )
     assert_type(served, ServingPlan)
@@ -196,7 +196,7 @@ def test_a_serving_request_of_wrong_words_is_one_sentence(
     fields: dict[str, object], message: str
 ) -> None:
     with pytest.raises(meshwright.ConfigError) as error:
-        meshwright.serving.plan(**fields)
+        meshwright.serving.search.plan(**fields)
     assert str(error.value).startswith(message)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 import meshwright
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[1]
 HEAVY = ["numpy", "yaml", "pydantic", "torch", "plotly", "jinja2"]
 HELP_CPU_S = 0.3
 

@@ -15,16 +15,16 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from tests.accuracy.examples import LLAMA
-from tests.accuracy.logs import megatron_log, nccl_output, nemo_log
-from tests.accuracy.serving.examples import SERVED
-from tests.hardware.profiles import ON_H100
-from tests.models.hf_configs import CONFIGS
+from tests.runs.measured.examples import LLAMA
+from tests.runs.measured.logs import megatron_log, nccl_output, nemo_log
+from tests.runs.measured.serving.examples import SERVED
+from tests.values.hardware.profiles import ON_H100
+from tests.values.models.hf_configs import CONFIGS
 
 from meshwright.cli import run
-from meshwright.hardware.profile import profile_to_bytes
+from meshwright.values.hardware.profile import profile_to_bytes
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 MEASURED = {
     "step_time_s": "10",
@@ -38,17 +38,17 @@ MEASURED = {
 }
 NOT_HERE = {
     "autoconfigurator": (
-        "starts runs and takes its time; tests/doors/autoconfigurator runs its words"
+        "starts runs and takes its time; tests/compat/autoconfigurator runs its words"
     ),
-    "ui": "serves until it is stopped; tests/whatif/test_page.py does so for a browser",
+    "ui": "serves until it is stopped; tests/report/whatif/test_page.py does so for a browser",
     "doctor": (
         "answers for the machine that it runs on; tests/cli/test_doctor.py asks it on an empty one"
     ),
-    "bcp": "asks NGC CLI; tests/basecommand has a stand-in for it",
+    "bcp": "asks NGC CLI; tests/platforms/base_command has a stand-in for it",
     "data": "works on corpora and the network; tests/data runs the steps on small ones",
     "train": "starts jobs; tests/cli/test_train.py does so with a torchrun of its own",
     "tune": "starts runs; tests/cli/test_tune.py does so with a torchrun of its own",
-    "watch": "follows a run until its end; tests/watch runs it",
+    "watch": "follows a run until its end; tests/runs/watch runs it",
     "profile": (
         "measures a machine for minutes, with torch; tests/trainer/test_profile.py runs it on small"
         " shapes"

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from distil.surface import Fit
-from meshwright.hardware.tables._store import encode
+from meshwright.values.hardware.tables import encode
 
 __all__ = ["grid_facts", "write_archive"]
 

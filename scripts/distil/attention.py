@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from distil.source import Rows, Source, merged, read, version_of
 from distil.surface import Fit, Floats, Held, Surface, fit, split
-from meshwright.hardware.catalogue import find_chip
-from meshwright.hardware.tables import KV_READ_SHARE
+from meshwright.values.hardware.catalogue import find_chip
+from meshwright.values.hardware.tables import KV_READ_SHARE
 
 __all__ = ["fit_attention"]
 

@@ -9,8 +9,8 @@ import numpy as np
 from distil.source import Rows, Source, read, version_of
 from distil.surface import Fit, Floats, Held, Surface, fit, misses, split
 from meshwright.cost.kernels import element_bytes
-from meshwright.hardware.catalogue import find_chip
-from meshwright.workload import Precision
+from meshwright.values.hardware.catalogue import find_chip
+from meshwright.values.workload import Precision
 
 __all__ = ["fit_experts"]
 

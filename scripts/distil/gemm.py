@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from distil.source import Rows, Source, merged, read, version_of
 from distil.surface import Fit, Floats, Held, Surface, fit, split
 from meshwright.cost.kernels import element_bytes
-from meshwright.hardware.catalogue import find_chip
-from meshwright.workload import Precision
+from meshwright.values.hardware.catalogue import find_chip
+from meshwright.values.workload import Precision
 
 __all__ = ["fit_gemms"]
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from distil.source import Source, age_of, merged, read, version_of, versions_in
 from distil.surface import Fit, Floats, Held, Surface, fit, split
-from meshwright.hardware.catalogue import find_chip
+from meshwright.values.hardware.catalogue import find_chip
 
 __all__ = ["fit_collectives", "fit_quantisation"]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from distil.surface import Fit, Floats
-from meshwright.hardware.tables._grid import Grid
+from meshwright.values.hardware.grid import Grid
 
 __all__ = ["Accuracy", "accuracy", "accuracy_lines"]
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from distil.source import Rows, Source, merged, read, version_of
 from distil.surface import Fit, Floats, Held, Surface, fit, split
-from meshwright.hardware.catalogue import find_chip
-from meshwright.hardware.tables.serving import SPREAD_HIDDEN, SPREAD_INTER
+from meshwright.values.hardware.catalogue import find_chip
+from meshwright.values.hardware.serving_tables import SPREAD_HIDDEN, SPREAD_INTER
 
 __all__ = ["FRAMEWORKS", "fit_serving"]
 

@@ -26,21 +26,21 @@ if TYPE_CHECKING:
         ui,
         why_oom,
     )
-    from meshwright.catalogues import (
+    from meshwright.api.catalogues import (
         describe_chip,
         describe_model,
         list_chips,
         list_models,
         list_servers,
     )
-    from meshwright.ckpt import ckpt_plan
-    from meshwright.doors.apss import apss
-    from meshwright.errors import ConfigError, MeshwrightError
-    from meshwright.measured import calibrate, predict, profile, validate
-    from meshwright.reporting import write_report
+    from meshwright.api.checkpoints import ckpt_plan
+    from meshwright.api.measured import calibrate, predict, profile, validate
+    from meshwright.api.report import write_report
+    from meshwright.compat.apss import apss
+    from meshwright.runs.watch.follow import watch_run
+    from meshwright.runs.workflows.render import workflow
     from meshwright.search.request import PlanRequest
-    from meshwright.watch.loop import watch_run
-    from meshwright.workflows import workflow
+    from meshwright.values.errors import ConfigError, MeshwrightError
 
 __all__ = [
     "ConfigError",
@@ -80,18 +80,18 @@ __all__ = [
 __version__ = "0.1.0"
 
 _HOMES = {
-    **dict.fromkeys(("ConfigError", "MeshwrightError"), "errors"),
+    **dict.fromkeys(("ConfigError", "MeshwrightError"), "values.errors"),
     **dict.fromkeys(
         ("describe_chip", "describe_model", "list_chips", "list_models", "list_servers"),
-        "catalogues",
+        "api.catalogues",
     ),
-    **dict.fromkeys(("calibrate", "predict", "profile", "validate"), "measured"),
+    **dict.fromkeys(("calibrate", "predict", "profile", "validate"), "api.measured"),
     "PlanRequest": "search.request",
-    "apss": "doors.apss",
-    "ckpt_plan": "ckpt",
-    "watch_run": "watch.loop",
-    "workflow": "workflows",
-    "write_report": "reporting",
+    "apss": "compat.apss",
+    "ckpt_plan": "api.checkpoints",
+    "watch_run": "runs.watch.follow",
+    "workflow": "runs.workflows.render",
+    "write_report": "api.report",
 }
 """Modules of the names that are not of `api`; each is loaded when first asked for, so that `--help`
 stays light."""

@@ -3,7 +3,7 @@ docs/llmacc.md."""
 
 from __future__ import annotations
 
-from meshwright.doors.llmacc import main
+from meshwright.compat.llmacc import main
 
 __all__ = ["main"]
 

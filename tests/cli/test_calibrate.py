@@ -5,13 +5,13 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.accuracy.examples import LLAMA
-from tests.accuracy.logs import megatron_log, nccl_output
+from tests.runs.measured.examples import LLAMA
+from tests.runs.measured.logs import megatron_log, nccl_output
 
 import meshwright
 from meshwright import ConfigError, api
 from meshwright.cli import run
-from meshwright.request_files import read_request
+from meshwright.cli.request_files import read_request
 from meshwright.search.request import PlanRequest
 
 PLAN = ["llama3-8b", "--cluster", "h100:64", "--seq", "8192", "--gbs", "128"]

@@ -7,9 +7,9 @@ import typer
 from typer.testing import CliRunner
 
 from meshwright.cli.chips import chips
-from meshwright.errors import UnknownNameError
-from meshwright.hardware.catalogue import ChipRow, chip_rows
-from meshwright.hardware.servers import servers
+from meshwright.values.errors import UnknownNameError
+from meshwright.values.hardware.catalogue import ChipRow, chip_rows
+from meshwright.values.hardware.parse import servers
 
 APP = typer.Typer()
 APP.command()(chips)

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.test_indexed import write
+from tests.data.test_indexed import write
 
 from meshwright.cli import run
 

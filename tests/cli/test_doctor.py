@@ -7,7 +7,8 @@ import pytest
 
 import meshwright
 from meshwright.cli import run
-from meshwright.health import examine, packages
+from meshwright.report import health as examine
+from meshwright.report import health as packages
 
 
 def test_json_has_every_finding_and_the_exit_code_says_what_is_broken(

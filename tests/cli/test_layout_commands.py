@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tests.models.hf_configs import CONFIGS
+from tests.values.models.hf_configs import CONFIGS
 
 from meshwright.cli import run
 

@@ -10,7 +10,7 @@ import pytest
 import meshwright
 from meshwright.api import problem_of
 from meshwright.cli import run
-from meshwright.cli._run_files import price_of
+from meshwright.cli.plan_files import price_of
 from meshwright.search.asked import ask
 from meshwright.search.request import PlanRequest
 

@@ -6,15 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.accuracy.examples import LLAMA
-from tests.accuracy.logs import megatron_log
-from tests.hardware.profiles import ON_CPU, ON_H100
+from tests.runs.measured.examples import LLAMA
+from tests.runs.measured.logs import megatron_log
+from tests.values.hardware.profiles import ON_CPU, ON_H100
 
 from meshwright import api
 from meshwright.cli import run
-from meshwright.hardware.profile import Profile, profile_to_bytes
-from meshwright.request_files import read_request
+from meshwright.cli.request_files import read_request
 from meshwright.search.request import PlanRequest
+from meshwright.values.hardware.profile import Profile, profile_to_bytes
 
 PLAN = ["llama3-8b", "--cluster", "h100:64", "--seq", "8192", "--gbs", "128"]
 

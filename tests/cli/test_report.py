@@ -10,10 +10,10 @@ import pytest
 from tests.report.answers import plan_answer, plan_of
 
 from meshwright.cli import run
-from meshwright.layout import Layout
 from meshwright.runs.outcome import Measured
 from meshwright.runs.record import Event, Predicted, RunRecord, run_id_of
 from meshwright.runs.store import study_folder
+from meshwright.values.layout import Layout
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.loads.standin import Manners, standing_in
-from tests.loads.test_readers import AIPERF, VLLM
+from tests.runs.loads.standin import Manners, standing_in
+from tests.runs.loads.test_readers import AIPERF, VLLM
 
 from meshwright.cli import run
 

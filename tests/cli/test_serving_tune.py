@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from meshwright.cli import run
-from meshwright.exports.engines.commands import EngineCommand
-from meshwright.exports.engines.served import ServedWorker
 from meshwright.runs.serving import trial
+from meshwright.software.engines.chosen import ServedWorker
+from meshwright.software.engines.commands import EngineCommand
 
-STANDIN = Path(__file__).parents[1] / "loads" / "standin.py"
+STANDIN = Path(__file__).parents[1] / "runs" / "loads" / "standin.py"
 SMALL = [
     "--cluster",
     "local:1",

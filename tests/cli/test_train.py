@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.runs.executors.harness import machine_of_its_own
-from tests.training.standin import put_torchrun
+from tests.platforms.executors.harness import machine_of_its_own
+from tests.runs.training.standin import put_torchrun
 
 from meshwright import cli
-from meshwright.indexed import write_index
+from meshwright.data.indexed import write_index
 
 Capture = pytest.CaptureFixture[str]
 HERE = ["train", "tiny-llama", "--cluster", "local:1", "--layout", "mbs=1", "--steps", "30"]
@@ -83,7 +83,7 @@ def test_a_chain_of_jobs_goes_on_from_checkpoints(
 def test_a_failure_stops_it_and_the_same_command_goes_on(
     capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("meshwright.training.launch.Launch._sleep", lambda self, seconds: None)
+    monkeypatch.setattr("meshwright.runs.training.launch.Launch._sleep", lambda self, seconds: None)
     monkeypatch.setenv("FAILS", "not today")
     assert cli.run([*HERE, "-o", "run"]) == 1
     assert "failed the same way twice without a checkpoint" in capsys.readouterr().out

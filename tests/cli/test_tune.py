@@ -35,7 +35,7 @@ for step in range(1, steps + 1):
 def torchrun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder to work in, with a torchrun of ours on the PATH and none beside Python."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("meshwright.runs.executors.local._path", lambda: os.environ["PATH"])
+    monkeypatch.setattr("meshwright.platforms.local.executor._path", lambda: os.environ["PATH"])
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
     (tmp_path / "bin").mkdir()
     return write(tmp_path / "bin" / "torchrun")
@@ -198,7 +198,7 @@ def test_torchrun_is_not_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("meshwright.runs.executors.local._path", lambda: "/usr/bin:/bin")
+    monkeypatch.setattr("meshwright.platforms.local.executor._path", lambda: "/usr/bin:/bin")
     assert "torchrun is not there" in error_of(HERE, capsys)
     assert list(tmp_path.iterdir()) == []
 
@@ -274,7 +274,7 @@ def test_ctrl_c_leaves_what_runs_and_the_next_start_picks_it_up(
     write(torchrun, sleep_s=4.0)
     code = "import sys; from meshwright import cli; from meshwright.runs import executors\n"
     code += (
-        "import meshwright.runs.executors.local as local, os; local._path = lambda:"
+        "import meshwright.platforms.local.executor as local, os; local._path = lambda:"
         " os.environ['PATH']\n"
     )
     code += "sys.exit(cli.run(sys.argv[1:]))"

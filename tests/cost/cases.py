@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from meshwright.cost.operators import Part, Site
-from meshwright.cost.shapes import distinct_shapes
-from meshwright.hardware.chip import Chip
-from meshwright.hardware.cluster import Link, Node, Pool
-from meshwright.layout import Layout, Layouts
-from meshwright.models.spec import MlaSpec, ModelSpec, MoeSpec
-from meshwright.stack import Stack
-from meshwright.workload import Workload
+from meshwright.cost.stages import distinct_shapes
+from meshwright.values.hardware.chip import Chip
+from meshwright.values.hardware.cluster import Link, Node, Pool
+from meshwright.values.layout import Layout, Layouts
+from meshwright.values.models.spec import MlaSpec, ModelSpec, MoeSpec
+from meshwright.values.stack import Stack
+from meshwright.values.workload import Workload
 
 CHIP = Chip(
     name="round",

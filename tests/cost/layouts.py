@@ -9,15 +9,16 @@ from typing import Any
 from hypothesis import assume
 from hypothesis import strategies as st
 
-from meshwright.hardware.catalogue import default_node
-from meshwright.hardware.cluster import Pool
-from meshwright.layout import SHARDINGS, Layout, Recompute, Schedule
-from meshwright.models.presets import find_model
-from meshwright.models.spec import ModelSpec
-from meshwright.rules import check_layout, explicit_layers, stack_rules
-from meshwright.rules.experts import usable_modules
-from meshwright.stack import Stack, find_stack
-from meshwright.workload import AttentionKernel, Precision, Workload
+from meshwright.search.rules.check import check_layout, explicit_layers
+from meshwright.search.rules.experts import usable_modules
+from meshwright.search.rules.software import stack_rules
+from meshwright.values.hardware.catalogue import default_node
+from meshwright.values.hardware.cluster import Pool
+from meshwright.values.layout import SHARDINGS, Layout, Recompute, Schedule
+from meshwright.values.models.catalogue import find_model
+from meshwright.values.models.spec import ModelSpec
+from meshwright.values.stack import Stack, find_stack
+from meshwright.values.workload import AttentionKernel, Precision, Workload
 
 MODELS: dict[str, ModelSpec] = {
     name: find_model(name)

@@ -32,11 +32,11 @@ from meshwright.cost.attention import (
 )
 from meshwright.cost.context import context_parts, ring_steps
 from meshwright.cost.operators import Part, Site
-from meshwright.hardware.catalogue import default_node
-from meshwright.models.presets import find_model
-from meshwright.models.spec import Block, ModelSpec
-from meshwright.stack import Stack
-from meshwright.workload import AttentionKernel, Precision, Workload
+from meshwright.values.hardware.catalogue import default_node
+from meshwright.values.models.catalogue import find_model
+from meshwright.values.models.spec import Block, ModelSpec
+from meshwright.values.stack import Stack
+from meshwright.values.workload import AttentionKernel, Precision, Workload
 
 SELF = Block(kind="attention")
 SBH = 2048 * 1024

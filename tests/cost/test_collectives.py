@@ -26,9 +26,9 @@ from meshwright.cost.collectives import (
     point_to_point_s,
     reduce_scatter_s,
 )
-from meshwright.hardware.catalogue import default_node
-from meshwright.hardware.cluster import Pool
-from meshwright.hardware.tables import Collective, collective_seconds
+from meshwright.values.hardware.catalogue import default_node
+from meshwright.values.hardware.cluster import Pool
+from meshwright.values.hardware.tables import Collective, collective_seconds
 
 powers = st.integers(0, 10).map(lambda power: 2**power)
 SILENT = Pool(

@@ -14,7 +14,7 @@ from tests.cost.layouts import Case, cases, layouts
 from meshwright.cost.memory import MEMORY_TERMS
 from meshwright.cost.stages import Which
 from meshwright.cost.step import TIME_TERMS, Priced, price
-from meshwright.layout import Layout, Layouts
+from meshwright.values.layout import Layout, Layouts
 
 quick = settings(
     max_examples=60,

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from tests.cost.cases import CHIP, POOL, RACK, STACK
 
-from meshwright.cost.communicators import communicator_bytes
-from meshwright.hardware.cluster import Pool
-from meshwright.layout import Layout, Layouts
-from meshwright.stack import Stack
-from meshwright.units import MIB
+from meshwright.cost.weights import communicator_bytes
+from meshwright.values.hardware.cluster import Pool
+from meshwright.values.layout import Layout, Layouts
+from meshwright.values.stack import Stack
+from meshwright.values.units import MIB
 
 WIRED = replace(STACK, context_bytes=1.0, in_switch_reductions=False)
 SWITCHED = replace(WIRED, in_switch_reductions=True)

@@ -10,7 +10,7 @@ from tests.cost.cases import CHIP, GPT, MEMORY_BYTES_PER_S, STACK, WORK, site
 
 from meshwright.cost.ends import LOSS_PASSES_FUSED, LOSS_PASSES_UNFUSED, padded_vocab, price_ends
 from meshwright.cost.kernels import gemm_s
-from meshwright.models.presets import find_model
+from meshwright.values.models.catalogue import find_model
 
 TOKENS, H, VOCAB = 2048, 1024, 32000
 

@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 
 from meshwright.cost.step import Priced, price
-from meshwright.errors import ConfigError
-from meshwright.factors import Factors
-from meshwright.hardware.parse import parse_cluster
-from meshwright.layout import Layout, Layouts
-from meshwright.models.presets import find_model
-from meshwright.stack import find_stack
-from meshwright.workload import Workload
+from meshwright.values.errors import ConfigError
+from meshwright.values.hardware.parse import parse_cluster
+from meshwright.values.layout import Layout, Layouts
+from meshwright.values.models.catalogue import find_model
+from meshwright.values.stack import Factors, find_stack
+from meshwright.values.workload import Workload
 
 LAYOUTS = [
     Layout(

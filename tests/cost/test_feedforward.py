@@ -23,9 +23,9 @@ from tests.cost.cases import (
 from meshwright.cost.feedforward import busiest_share, mlp_parts, moe_parts
 from meshwright.cost.kernels import gemm_s
 from meshwright.cost.operators import Part
-from meshwright.models.spec import Block, ModelSpec, MoeSpec
-from meshwright.stack import Stack
-from meshwright.workload import Routing
+from meshwright.values.models.spec import Block, ModelSpec, MoeSpec
+from meshwright.values.stack import Stack
+from meshwright.values.workload import Routing
 
 DENSE, EXPERTS = Block(kind="mlp"), Block(kind="moe")
 TOKENS = 2048

@@ -13,10 +13,10 @@ from meshwright.cost.flops import (
     model_flops_per_sequence,
     model_flops_per_token,
 )
-from meshwright.cost.shapes import stream_seq_len
-from meshwright.models.presets import find_model
-from meshwright.models.spec import Block, MambaSpec, ModelSpec
-from meshwright.workload import Workload
+from meshwright.cost.stages import stream_seq_len
+from meshwright.values.models.catalogue import find_model
+from meshwright.values.models.spec import Block, MambaSpec, ModelSpec
+from meshwright.values.workload import Workload
 
 MODELS = (
     "gpt3-175b",

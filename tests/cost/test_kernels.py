@@ -21,10 +21,10 @@ from meshwright.cost.kernels import (
     streaming_s,
     sustained_share,
 )
-from meshwright.hardware.catalogue import find_chip
-from meshwright.hardware.chip import Chip
-from meshwright.hardware.tables import gemm_seconds
-from meshwright.workload import Precision
+from meshwright.values.hardware.catalogue import find_chip
+from meshwright.values.hardware.chip import Chip
+from meshwright.values.hardware.tables import gemm_seconds
+from meshwright.values.workload import Precision
 
 sizes = st.integers(1, 2**17).map(float)
 

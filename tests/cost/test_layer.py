@@ -22,11 +22,11 @@ from meshwright.cost.layer import (
     sum_terms,
 )
 from meshwright.cost.linear import linear
-from meshwright.layout import module_bits
-from meshwright.models.presets import find_model
-from meshwright.models.spec import HybridSpec, ModelSpec, MoeSpec
-from meshwright.stack import Stack
-from meshwright.workload import AttentionKernel, Workload
+from meshwright.values.layout import module_bits
+from meshwright.values.models.catalogue import find_model
+from meshwright.values.models.spec import HybridSpec, ModelSpec, MoeSpec
+from meshwright.values.stack import Stack
+from meshwright.values.workload import AttentionKernel, Workload
 
 SBH = 2048 * 1024
 """Elements of one activation of GPT in cases.py: 2048 tokens, one sequence, hidden 1024, so that 5

@@ -9,8 +9,8 @@ import pytest
 from tests.cost.cases import CHIP, POOL, WORK, named, saved, site
 
 from meshwright.cost.mamba import mamba_parts
-from meshwright.models.presets import find_model
-from meshwright.models.spec import Block
+from meshwright.values.models.catalogue import find_model
+from meshwright.values.models.spec import Block
 
 
 def test_a_mixer_is_linear_in_the_sequence() -> None:

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.hardware.profiles import PROCESSOR, line, profile
+from tests.values.hardware.profiles import PROCESSOR, line, profile
 
 from meshwright.cost.collectives import all_reduce_s, all_to_all_s, group_of, point_to_point_s
 from meshwright.cost.feedforward import mlp_parts
-from meshwright.cost.measured import (
+from meshwright.cost.kernels import (
     cold_launch_s,
     host_ends_s,
     host_layer_s,
@@ -22,16 +22,16 @@ from meshwright.cost.measured import (
 )
 from meshwright.cost.once import data_exchange_s, gathered_bytes, shard_copies_s
 from meshwright.cost.operators import Site, as_measured
-from meshwright.cost.shapes import Shapes
+from meshwright.cost.stages import Shapes
 from meshwright.cost.step import price
-from meshwright.hardware.cluster import Pool
-from meshwright.hardware.profile import Profile, Sample, Series
-from meshwright.layout import Layout, Layouts
-from meshwright.models.presets import find_model
-from meshwright.models.spec import Block
-from meshwright.search.profiled import local_pool
-from meshwright.stack import find_stack
-from meshwright.workload import Workload
+from meshwright.search.problem import local_pool
+from meshwright.values.hardware.cluster import Pool
+from meshwright.values.hardware.profile import Profile, Sample, Series
+from meshwright.values.layout import Layout, Layouts
+from meshwright.values.models.catalogue import find_model
+from meshwright.values.models.spec import Block
+from meshwright.values.stack import find_stack
+from meshwright.values.workload import Workload
 
 MS = 1e-3
 HOST_MS = {

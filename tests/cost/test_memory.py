@@ -18,17 +18,16 @@ from meshwright.cost.memory import (
     price_memory,
     redone_share,
 )
-from meshwright.cost.shapes import Floats
-from meshwright.cost.stages import place_stages
+from meshwright.cost.stages import Floats, place_stages
 from meshwright.cost.step import price
 from meshwright.cost.weights import stage_params
-from meshwright.hardware.chip import Chip
-from meshwright.hardware.cluster import Pool
-from meshwright.layout import Layout, Layouts
-from meshwright.models.params import model_params
-from meshwright.models.spec import ModelSpec
-from meshwright.stack import Stack, find_stack
-from meshwright.workload import Workload
+from meshwright.values.hardware.chip import Chip
+from meshwright.values.hardware.cluster import Pool
+from meshwright.values.layout import Layout, Layouts
+from meshwright.values.models.params import model_params
+from meshwright.values.models.spec import ModelSpec
+from meshwright.values.stack import Stack, find_stack
+from meshwright.values.workload import Workload
 
 PARAMS = model_params(LLAMA).total
 HALF_GRADIENTS = replace(STACK, gradient_bytes=2.0, reduce_bytes=2.0)

@@ -13,13 +13,13 @@ from tests.cost.layouts import Case, cases, layouts
 
 from meshwright.cost.mixed import Site, price_each, price_mixed
 from meshwright.cost.step import price
-from meshwright.hardware.catalogue import default_node, find_link
-from meshwright.hardware.cluster import Cluster, Pool
-from meshwright.layout import Layout, Layouts
-from meshwright.mixed_layout import MixedLayout, StageLayout
-from meshwright.models.presets import find_model
-from meshwright.stack import find_stack
-from meshwright.workload import Workload
+from meshwright.values.hardware.catalogue import default_node, find_link
+from meshwright.values.hardware.cluster import Cluster, Pool
+from meshwright.values.layout import Layout, Layouts
+from meshwright.values.mixed_layout import MixedLayout, StageLayout
+from meshwright.values.models.catalogue import find_model
+from meshwright.values.stack import find_stack
+from meshwright.values.workload import Workload
 
 quick = settings(
     max_examples=40,

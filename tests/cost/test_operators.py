@@ -21,7 +21,7 @@ from tests.cost.cases import (
     saved,
     site,
 )
-from tests.hardware.profiles import ON_H100, gemm
+from tests.values.hardware.profiles import ON_H100, gemm
 
 from meshwright.cost.attention import attention_parts, scores_per_query
 from meshwright.cost.collectives import all_gather_s, all_reduce_s
@@ -30,15 +30,15 @@ from meshwright.cost.kernels import EagerPass, gemm_s
 from meshwright.cost.linear import linear
 from meshwright.cost.mamba import mamba_parts
 from meshwright.cost.operators import Site, eager, norm, norm_output, passes, tensor_exchange
-from meshwright.cost.shapes import block_tokens, distinct_shapes
-from meshwright.hardware.catalogue import find_chip
-from meshwright.hardware.cluster import Pool
-from meshwright.hardware.profiled import profiled_chip
-from meshwright.layout import Layout, Layouts
-from meshwright.models.presets import find_model
-from meshwright.models.spec import Block, MlaSpec, ModelSpec
-from meshwright.stack import Stack
-from meshwright.workload import Precision
+from meshwright.cost.stages import block_tokens, distinct_shapes
+from meshwright.values.hardware.catalogue import find_chip
+from meshwright.values.hardware.cluster import Pool
+from meshwright.values.hardware.profiled import profiled_chip
+from meshwright.values.layout import Layout, Layouts
+from meshwright.values.models.catalogue import find_model
+from meshwright.values.models.spec import Block, MlaSpec, ModelSpec
+from meshwright.values.stack import Stack
+from meshwright.values.workload import Precision
 
 MLP = Block(kind="mlp")
 TOKENS, H = 2048, 1024

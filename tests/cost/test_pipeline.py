@@ -15,27 +15,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshwright.cost import pipeline as closed
-from meshwright.cost._schedules import chunk_stages
+from meshwright.cost.closed_forms import chain_s, interleaved_chain_s
 from meshwright.cost.pipeline import (
-    chain_s,
-    interleaved_chain_s,
     pipeline_lower_bound_s,
     pipeline_of_stages_s,
     pipeline_s,
     pipeline_upper_bound_s,
     steady_period_s,
 )
-from meshwright.cost.simulate import (
-    Operation,
-    Pipeline,
-    PipelineSchedule,
-    simulate,
-    steady_step_s,
-    timeline,
-    transfers,
-)
-from meshwright.errors import ConfigError, UnknownNameError
-from meshwright.layout import SCHEDULES, Schedule
+from meshwright.cost.schedules import Pipeline, PipelineSchedule, chunk_stages
+from meshwright.cost.simulate import Operation, simulate, steady_step_s, timeline, transfers
+from meshwright.values.errors import ConfigError, UnknownNameError
+from meshwright.values.layout import SCHEDULES, Schedule
 
 P2P = Literal["blocking", "overlapped"]
 BLOCKING: tuple[PipelineSchedule, ...] = ("1f1b", "gpipe", "interleaved")

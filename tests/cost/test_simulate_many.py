@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshwright.cost.simulate import Pipeline, steady_step_s
-from meshwright.cost.simulate_many import steady_steps_s
+from meshwright.cost.schedules import Pipeline
+from meshwright.cost.simulate import steady_step_s, steady_steps_s
 
 seconds = st.floats(0.05, 3.0)
 

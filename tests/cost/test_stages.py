@@ -11,7 +11,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.cost.cases import LLAMA, MOE
 
-from meshwright.cost.simulate import Pipeline, simulate
+from meshwright.cost.schedules import Pipeline
+from meshwright.cost.simulate import simulate
 from meshwright.cost.stages import (
     SETTLED_AFTER,
     even_stage_layers,
@@ -19,9 +20,9 @@ from meshwright.cost.stages import (
     place_stages,
     segment_layers,
 )
-from meshwright.layout import Layout, Layouts
-from meshwright.models.presets import find_model
-from meshwright.models.spec import ModelSpec, MoeSpec
+from meshwright.values.layout import Layout, Layouts
+from meshwright.values.models.catalogue import find_model
+from meshwright.values.models.spec import ModelSpec, MoeSpec
 
 
 def split(total: int, pp: int, vpp: int = 1) -> list[int]:

@@ -14,14 +14,15 @@ from meshwright.cost.ends import price_ends
 from meshwright.cost.feedforward import mlp_parts
 from meshwright.cost.layer import price_layer, redo_of
 from meshwright.cost.once import exposed_exchange_s
-from meshwright.cost.shapes import distinct_shapes
-from meshwright.cost.simulate import Pipeline, simulate
+from meshwright.cost.schedules import Pipeline
+from meshwright.cost.simulate import simulate
+from meshwright.cost.stages import distinct_shapes
 from meshwright.cost.step import TIME_TERMS, Priced, price
-from meshwright.layout import Layout, Layouts, module_bits
-from meshwright.models.params import block_params, model_params
-from meshwright.models.spec import Block, ModelSpec
-from meshwright.stack import Stack
-from meshwright.workload import Precision, Workload
+from meshwright.values.layout import Layout, Layouts, module_bits
+from meshwright.values.models.params import block_params, model_params
+from meshwright.values.models.spec import Block, ModelSpec
+from meshwright.values.stack import Stack
+from meshwright.values.workload import Precision, Workload
 
 PARAMS = model_params(LLAMA).total
 WHOLE = replace(STACK, bucket_bytes=1e18, step_overhead_s=0.5)

@@ -13,11 +13,11 @@ from tests.cost.cases import LLAMA, MOE, STACK
 
 from meshwright.cost.stages import place_stages
 from meshwright.cost.weights import StageParams, largest_matrix_share, layer_params, stage_params
-from meshwright.layout import Layout, Layouts
-from meshwright.models.params import model_params
-from meshwright.models.presets import find_model
-from meshwright.models.spec import ModelSpec
-from meshwright.stack import Stack
+from meshwright.values.layout import Layout, Layouts
+from meshwright.values.models.catalogue import find_model
+from meshwright.values.models.params import model_params
+from meshwright.values.models.spec import ModelSpec
+from meshwright.values.stack import Stack
 
 
 def of_stages(model: ModelSpec, *, stack: Stack = STACK, **layout: Any) -> StageParams:

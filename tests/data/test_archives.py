@@ -13,7 +13,7 @@ from meshwright.data.archives import check_archive, open_plain
 from meshwright.data.manifest import read_manifest
 from meshwright.data.steps import ShardError
 from meshwright.data.unpack import extract
-from meshwright.errors import ConfigError
+from meshwright.values.errors import ConfigError
 
 PACK: dict[str, Callable[[bytes], bytes]] = {
     "gz": gzip.compress,

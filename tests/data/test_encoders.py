@@ -20,7 +20,7 @@ from meshwright.data.encoders.choose import (
 )
 from meshwright.data.encoders.encoder import Encoded, EncoderSpec
 from meshwright.data.training import train_sentencepiece
-from meshwright.errors import ConfigError
+from meshwright.values.errors import ConfigError
 
 
 @pytest.fixture(scope="module")

@@ -8,12 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from meshwright.data.atomic import create_once, locked, temporary_of, write_whole, writing
-from meshwright.data.journal import Journal, read_journals
+from meshwright.data.atomic import (
+    Journal,
+    create_once,
+    locked,
+    read_journals,
+    temporary_of,
+    write_whole,
+    writing,
+)
 from meshwright.data.listing import natural_key, settle, walk
 from meshwright.data.manifest import FileRecord, read_manifest, sha256_of, write_manifest
 from meshwright.data.ranks import ALONE
-from meshwright.errors import ConfigError
+from meshwright.values.errors import ConfigError
 
 
 def test_a_file_has_its_name_only_when_it_is_whole(tmp_path: Path) -> None:

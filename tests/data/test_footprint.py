@@ -7,7 +7,7 @@ import pytest
 
 from meshwright.cli import run
 from meshwright.data.footprint import plan
-from meshwright.errors import ConfigError, UnknownNameError
+from meshwright.values.errors import ConfigError, UnknownNameError
 
 TB = 10**12
 

@@ -12,8 +12,9 @@ from backports import zstd
 from tests.data.corpora import bin_and_idx, end_of, gpt2_files, line, plain_ids
 
 from meshwright.data.frames import entries_of
-from meshwright.data.tokenizing import TokenizeReport, TokenizeRequest, tokenize
-from meshwright.indexed import IndexedFile
+from meshwright.data.indexed import IndexedFile
+from meshwright.data.tokenize_request import TokenizeReport, TokenizeRequest
+from meshwright.data.tokenizing import tokenize
 
 
 def zstd_frame(content: bytes, random_: random.Random) -> bytes:
@@ -140,7 +141,7 @@ def test_a_run_begun_before_archives_were_entered_goes_on_as_it_was(
     )
     (tmp_path / "in" / "b.jsonl").write_bytes(b"no JSON\n")
     with monkeypatch.context() as before:
-        before.setattr("meshwright.data.tokenizing.entries", lambda files, **_: {})
+        before.setattr("meshwright.data.segments.entries", lambda files, **_: {})
         _run(tmp_path, "out")  # a.jsonl.zst is done, as one segment
     state = tmp_path / ".meshwright/tokenize-out"
     (state / "entries.json").unlink()

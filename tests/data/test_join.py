@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from meshwright.data.atomic import parse_size
 from meshwright.data.join import concat
 from meshwright.data.ranks import Place
-from meshwright.data.sizes import parse_size
-from meshwright.errors import ConfigError
+from meshwright.values.errors import ConfigError
 
 
 def fill(folder: Path, contents: list[bytes]) -> str:

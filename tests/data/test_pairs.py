@@ -11,15 +11,14 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.test_indexed import DOCUMENTS, megatron, write
+from tests.data.test_indexed import DOCUMENTS, megatron, write
 
-from meshwright.data.blending import blend
+from meshwright.data.blending import blend, prefixes_of
 from meshwright.data.counting import stats
+from meshwright.data.indexed import IndexedFile
 from meshwright.data.merging import merge
-from meshwright.data.prefixes import prefixes_of
 from meshwright.data.verifying import verify
-from meshwright.errors import ConfigError
-from meshwright.indexed import IndexedFile
+from meshwright.values.errors import ConfigError
 
 
 def test_two_pairs_by_hand(tmp_path: Path) -> None:

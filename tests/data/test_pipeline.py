@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 from tests.data.corpora import gpt2_files
 from tests.data.corpora import line as json_line
+from tests.data.test_indexed import write as write_pair
 from tests.slurm import require_slurm, running_slurm
-from tests.test_indexed import write as write_pair
 
 from meshwright.cli import run
-from meshwright.data.jobs import recipe_job
+from meshwright.data.indexed import IndexedFile
+from meshwright.data.pipeline import recipe_job
 from meshwright.data.recipe import read_recipe
-from meshwright.errors import ConfigError, UnknownNameError
-from meshwright.indexed import IndexedFile
+from meshwright.values.errors import ConfigError, UnknownNameError
 
 ROOT = Path(__file__).resolve().parents[2]
 TOKENIZE = "tokenize: {vocab_file: encoder.json, merge_file: vocab.bpe, append_eod: true}\n"

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwright.data.ranks import ALONE, Place, find_place, share_of
-from meshwright.errors import ConfigError
+from meshwright.values.errors import ConfigError
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from meshwright.data.fetching import download
-from meshwright.data.sources import corpus_files, expand, find_corpus, url_files
-from meshwright.errors import ConfigError, UnknownNameError
+from meshwright.data.fetching import corpus_files, download, expand, find_corpus, url_files
+from meshwright.values.errors import ConfigError, UnknownNameError
 
 
 def test_slimpajama_has_its_59166_files() -> None:

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from tests.data.shards import copy, environment, is_there, tasks_in
 
-from meshwright.data.counters import Counts
-from meshwright.data.journal import read_journals
+from meshwright.data.atomic import read_journals
+from meshwright.data.counting import Counts
 from meshwright.data.progress import Totals, format_size, format_span, progress_line
 from meshwright.data.ranks import ALONE, Place
 from meshwright.data.steps import StepReport, run_step
@@ -85,9 +85,7 @@ def test_workers_see_what_was_set_since_the_first_ones(
 ) -> None:
     """Variables and folder, also where they are forked from a process that is older; and where its
     socket's path would be too long."""
-    monkeypatch.setattr(
-        "meshwright.data.workers._LONGEST_FOLDER", 1000 if way == "forkserver" else 0
-    )
+    monkeypatch.setattr("meshwright.data.steps._LONGEST_FOLDER", 1000 if way == "forkserver" else 0)
     for number in range(2):
         monkeypatch.setenv("MESHWRIGHT_TEST", str(number))
         monkeypatch.chdir(tmp_path)
@@ -244,7 +242,7 @@ def test_what_workers_are_forked_from_leaves_ctrl_c_to_its_parent(tmp_path: Path
         " signal\npathlib.Path('heard').write_text(signal.getsignal(signal.SIGINT).name)\n"
     )
     code = (
-        "import pathlib, time\nfrom meshwright.data.workers import"
+        "import pathlib, time\nfrom meshwright.data.steps import"
         " prepare_workers\nprepare_workers(['imported'])\n"
     )
     code += (

@@ -23,11 +23,12 @@ from tests.data.corpora import bin_and_idx, end_of, gpt2_files, line, plain_ids,
 
 from meshwright.data.encoders import opened
 from meshwright.data.encoders.encoder import EncoderSpec
+from meshwright.data.indexed import IndexedFile
 from meshwright.data.ranks import Place
-from meshwright.data.sentences import sentence_splitter
-from meshwright.data.tokenizing import TokenizeReport, TokenizeRequest, tokenize
-from meshwright.errors import ConfigError
-from meshwright.indexed import IndexedFile
+from meshwright.data.segment_work import sentence_splitter
+from meshwright.data.tokenize_request import TokenizeReport, TokenizeRequest
+from meshwright.data.tokenizing import tokenize
+from meshwright.values.errors import ConfigError
 
 Run = Callable[..., TokenizeReport]
 

@@ -9,7 +9,7 @@ from xml.sax.saxutils import escape
 
 import pytest
 
-from meshwright.data.articles import plain_text, wiki
+from meshwright.data.wikipedia import plain_text, wiki
 
 HEAD = """<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.11/" version="0.11" xml:lang="de">
   <siteinfo>

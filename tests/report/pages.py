@@ -5,19 +5,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from meshwright.confidence import QUANTITIES, Quantity, Spread
-from meshwright.hardware.parse import parse_cluster
-from meshwright.layout import Layout
-from meshwright.models.presets import find_model
 from meshwright.search.explain import Explanation, Rival, TimeTerm
-from meshwright.search.fixes import Fix
-from meshwright.search.oom import Ladder, Rung
+from meshwright.search.oom import Fix, Ladder, Rung
 from meshwright.search.operators import LayerTable, OperatorRow
 from meshwright.search.quote import Quote, Setting, StageQuote
 from meshwright.search.terms import Constant, Provenance
-from meshwright.stack import Stack
-from meshwright.units import GIB
-from meshwright.workload import Workload
+from meshwright.trust.intervals import QUANTITIES, Quantity, Spread
+from meshwright.values.hardware.parse import parse_cluster
+from meshwright.values.layout import Layout
+from meshwright.values.models.catalogue import find_model
+from meshwright.values.stack import Stack
+from meshwright.values.units import GIB
+from meshwright.values.workload import Workload
 
 LAYOUT = Layout(tp=4, sp=True, pp=2, dp=2, sharding="zero1", mbs=2, gbs=64)
 SETTING = Setting(

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from meshwright.cost.memory import MEMORY_TERMS
 from meshwright.cost.step import TIME_TERMS
-from meshwright.report.charts.draw import alone, draw
+from meshwright.report.charts.draw import alone, chart_markdown, draw
 from meshwright.report.charts.forms import (
     Axis,
     Bar,
@@ -25,10 +25,14 @@ from meshwright.report.charts.forms import (
     Stack,
     Timeline,
 )
-from meshwright.report.charts.markdown import chart_markdown
-from meshwright.report.charts.style import MEMORY_COLOURS, TIME_COLOURS, ramp
-from meshwright.report.charts.svg import Scale
-from meshwright.report.charts.words import cell_words, number
+from meshwright.report.charts.svg import (
+    MEMORY_COLOURS,
+    TIME_COLOURS,
+    Scale,
+    cell_words,
+    number,
+    ramp,
+)
 from meshwright.report.infos.computed import stage_time_info
 
 STACK = Stack(

@@ -10,16 +10,15 @@ import pytest
 from rich.console import Console
 from tests.report.pages import BASE, EXPLANATION, LADDER, LARGE, SETTING, SPREADS
 
-from meshwright import confidence
-from meshwright.errors import ConfigError
-from meshwright.layout import parse_layout
-from meshwright.report.diff_text import print_comparison, print_prices
+from meshwright.report.diff_text import print_comparison, print_ladder, print_prices
 from meshwright.report.explain_json import comparison_record, explanation_record, ladder_record
 from meshwright.report.explain_text import print_explanation
-from meshwright.report.oom_text import print_ladder
 from meshwright.report.trace import write_trace
 from meshwright.search.diff import compare
 from meshwright.search.request import PlanRequest
+from meshwright.trust import intervals as confidence
+from meshwright.values.errors import ConfigError
+from meshwright.values.layout import parse_layout
 
 WIDTH = 80
 DIFFERENT = compare(

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from meshwright import api
+from meshwright.api.report import find_chart, report_parts
 from meshwright.report.charts.forms import Stack, Timeline
-from meshwright.reporting import find_chart, report_parts
+from meshwright.search.mixed.front import mixed_layout_of
 from meshwright.search.mixed.problem import resolve_mixed
-from meshwright.search.mixed.saved import mixed_layout_of
 from meshwright.search.request import PlanRequest
 
 FIELDS: dict[str, Any] = {

@@ -10,14 +10,14 @@ from xml.etree import ElementTree
 import pytest
 
 from meshwright import api
-from meshwright.html_text import html_table
-from meshwright.layout import Layout
-from meshwright.models.by_hand import named_model
 from meshwright.runs.loop import View
 from meshwright.runs.outcome import Measured
 from meshwright.runs.record import Predicted, RunRecord
 from meshwright.runs.store import Study
 from meshwright.runs.tune import StudyResult
+from meshwright.values.layout import Layout
+from meshwright.values.models.catalogue import named_model
+from meshwright.values.text import html_table
 
 NOTEBOOK = Path(__file__).resolve().parents[2] / "docs" / "notebook.ipynb"
 

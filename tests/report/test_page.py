@@ -13,7 +13,7 @@ from tests.browser import chromium, faults_of, opened
 from tests.report.answers import plan_answer, plan_of
 
 from meshwright import api
-from meshwright.reporting import write_report
+from meshwright.api.report import write_report
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.accuracy.examples import LLAMA
-from tests.accuracy.serving.examples import SERVED
+from tests.runs.measured.examples import LLAMA
+from tests.runs.measured.serving.examples import SERVED
 
+from meshwright.api.report import find_chart, page_bytes, report_parts
 from meshwright.cli import run
 from meshwright.report.charts.draw import alone
 from meshwright.report.charts.forms import Grid, Heat, Points, Stack
 from meshwright.report.infos.part import Part
-from meshwright.reporting import find_chart, page_bytes, report_parts
 
 CASE = ["llama3-8b", "--cluster", "h100:8", "--seq", "8192", "--gbs", "32"]
 COMMANDS = {

@@ -13,7 +13,7 @@ from meshwright.report.infos.study import (
     study_part,
     study_tiles_info,
 )
-from meshwright.units import GIB
+from meshwright.values.units import GIB
 
 
 def run_of(number: int, *, predicted_s: float = 1.0, **more: Any) -> dict[str, Any]:

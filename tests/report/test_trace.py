@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from meshwright.cost.simulate import Pipeline, PipelineSchedule, simulate
+from meshwright.cost.schedules import Pipeline, PipelineSchedule
+from meshwright.cost.simulate import simulate
 from meshwright.report.trace import chrome_trace, write_trace
 from meshwright.search.traced import TracedChunk, TracedStage, TracedStep
-from meshwright.units import GIB
+from meshwright.values.units import GIB
 
 Events = list[dict[str, Any]]
 ONCE = {"exchange between replicas": 0.5, "optimizer": 0.25, "overhead": 0.0}

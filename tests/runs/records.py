@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from meshwright.layout import Layout
 from meshwright.runs.outcome import Measured
 from meshwright.runs.record import Predicted, RunRecord, run_id_of
+from meshwright.values.layout import Layout
 
 GIB = float(2**30)
 

@@ -12,15 +12,15 @@ from pathlib import Path
 import numpy as np
 from tests.runs.records import measured, predicted
 
-from meshwright.exports.jobs import Job, JobText
-from meshwright.layout import Layout
+from meshwright.platforms.executor import JobStatus
+from meshwright.platforms.job import Job, JobText
 from meshwright.runs.belief import Prior
 from meshwright.runs.candidates import Candidate
 from meshwright.runs.choose import Options
-from meshwright.runs.executors import JobStatus
 from meshwright.runs.failures import Failure
 from meshwright.runs.options import Forecast
 from meshwright.runs.record import Outcome, RunRecord, run_id_of
+from meshwright.values.layout import Layout
 
 
 @dataclass

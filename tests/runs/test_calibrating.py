@@ -7,13 +7,13 @@ import pytest
 from tests.runs.records import measured, record
 
 from meshwright import api, cli
-from meshwright.layout import Layout
-from meshwright.measured import study_runs
+from meshwright.api.measured import study_runs
 from meshwright.runs.calibrating import is_study
 from meshwright.runs.failures import Failure
 from meshwright.runs.record import Event, Outcome
 from meshwright.runs.store import Store, study_folder
 from meshwright.search.request import PlanRequest
+from meshwright.values.layout import Layout
 
 REQUEST = PlanRequest(model="llama3-8b", cluster="h100:16", seq_len=8192, gbs=64).to_dict()
 GIB = 2**30

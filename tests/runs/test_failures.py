@@ -4,14 +4,21 @@ import math
 import re
 
 import pytest
-from tests.logs.forms import megatron_line
+from tests.software.logs.forms import megatron_line
 
-from meshwright.accuracy.tables import read_rules
-from meshwright.logs import read_log, whole_lines
-from meshwright.runs.classify import START_LIMIT_S, classify, hang_limit_s
-from meshwright.runs.evidence import TIERS, EvidenceReader
-from meshwright.runs.executors.executor import JobState, JobStatus
-from meshwright.runs.failures import FAILURE_CLASSES, Failure
+from meshwright.platforms.executor import JobState, JobStatus
+from meshwright.runs.failures import (
+    FAILURE_CLASSES,
+    START_LIMIT_S,
+    TIERS,
+    EvidenceReader,
+    Failure,
+    classify,
+    hang_limit_s,
+)
+from meshwright.runs.measured.cells import read_rules
+from meshwright.software.log import whole_lines
+from meshwright.software.log_reader import read_log
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
 WATCHDOG = (

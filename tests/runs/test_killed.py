@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from tests.runs import standin
 
-from meshwright.exports.jobs import Job
+from meshwright.platforms.job import Job
 from meshwright.runs.lock import locked
 from meshwright.runs.loop import StudyLimits, Tuner, View
 from meshwright.runs.store import read_store, study_folder

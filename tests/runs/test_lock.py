@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from meshwright.errors import StudyError
 from meshwright.runs import lock as lock_module
 from meshwright.runs.lock import STALE_S, Holder, locked
+from meshwright.values.errors import StudyError
 
 
 def elsewhere(**changes: str | int) -> Holder:

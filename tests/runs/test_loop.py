@@ -12,14 +12,14 @@ import pytest
 from tests.runs import standin
 from tests.runs.records import measured
 
-from meshwright.errors import LauncherError, LauncherSilent, StudyError
-from meshwright.exports.jobs import Job
-from meshwright.runs.executors import JobStatus
+from meshwright.platforms.executor import JobStatus
+from meshwright.platforms.job import Job
 from meshwright.runs.failures import Failure
 from meshwright.runs.lock import locked
 from meshwright.runs.loop import StudyLimits, Tuner, View
 from meshwright.runs.record import Outcome, RunRecord
 from meshwright.runs.store import Store, study_folder
+from meshwright.values.errors import LauncherError, LauncherSilent, StudyError
 
 REQUEST = {"model": "tiny-llama", "cluster": "h100:8"}
 

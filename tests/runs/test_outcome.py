@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from tests.logs.forms import megatron_line, megatron_memory, titan_line
 from tests.runs.test_failures import OOM
+from tests.software.logs.forms import megatron_line, megatron_memory, titan_line
 
-from meshwright.runs.executors.executor import JobState, JobStatus
+from meshwright.platforms.executor import JobState, JobStatus
 from meshwright.runs.failures import Failure
 from meshwright.runs.outcome import (
     Measured,

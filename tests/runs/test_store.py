@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from tests.runs.records import measured, record
 
-from meshwright.errors import ConfigError, StudyError
-from meshwright.layout import Layout
 from meshwright.runs.failures import Failure
 from meshwright.runs.record import Event, run_id_of
 from meshwright.runs.store import read_store, study_folder
+from meshwright.values.errors import ConfigError, StudyError
+from meshwright.values.layout import Layout
 
 REQUEST = {"model": "tiny-llama", "cluster": "h100:8", "seq_len": 64}
 TRIAL = {"software": "meshwright", "steps": 8}

@@ -8,16 +8,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.logs.forms import megatron_line
 from tests.runs.records import measured, predicted, record
+from tests.software.logs.forms import megatron_line
 
-from meshwright.layout import Layout
-from meshwright.models.presets import find_model
-from meshwright.runs.executors.executor import JobState, JobStatus
+from meshwright.platforms.executor import JobState, JobStatus
 from meshwright.runs.failures import Failure
 from meshwright.runs.outcome import Measured, RunWork, outcome_of, read_run_logs
 from meshwright.runs.record import RunRecord, StudyFacts
-from meshwright.runs.tables import FAILED_COLUMNS, RESULT_COLUMNS, StudyTables, by_speed
+from meshwright.runs.results import FAILED_COLUMNS, RESULT_COLUMNS, StudyTables, by_speed
+from meshwright.values.layout import Layout
+from meshwright.values.models.catalogue import find_model
 
 MODEL = find_model("llama3-8b")
 FACTS = StudyFacts(

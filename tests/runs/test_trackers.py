@@ -8,18 +8,16 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from tests.logs.forms import megatron_line
 from tests.runs.records import measured, record
 from tests.runs.test_tables import FACTS, MODEL
+from tests.software.logs.forms import megatron_line
 
 from meshwright import cli
-from meshwright.errors import ConfigError, MissingExtraError
-from meshwright.logs import Report, read_log
 from meshwright.runs.failures import Failure
 from meshwright.runs.loop import View
 from meshwright.runs.record import RunRecord
+from meshwright.runs.results import StudyTables
 from meshwright.runs.store import Store, study_folder
-from meshwright.runs.tables import StudyTables
 from meshwright.runs.trackers import (
     TensorBoardTracker,
     Tracking,
@@ -30,6 +28,9 @@ from meshwright.runs.trackers import (
     track,
     tracked,
 )
+from meshwright.software.log import Report
+from meshwright.software.log_reader import read_log
+from meshwright.values.errors import ConfigError, MissingExtraError
 
 KEY = "0123456789abcdef0123456789abcdef01234567"
 RUN = replace(record(), state="finished", outcome=measured(2.0))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from meshwright.layout import Layout, parse_layout
-from meshwright.rules import complete_layout, explicit_layers
 from meshwright.search.problem import Problem, resolve
 from meshwright.search.request import PlanRequest
+from meshwright.search.rules.check import complete_layout, explicit_layers
+from meshwright.values.layout import Layout, parse_layout
 
 
 def problem(model: str = "llama3-70b", cluster: str = "h100:256", **fields: Any) -> Problem:

@@ -12,11 +12,11 @@ import pytest
 
 from meshwright import api
 from meshwright.cost.step import price
-from meshwright.layout import Layout, Layouts
 from meshwright.search.balance import balanced, can_balance
 from meshwright.search.problem import Problem, resolve
 from meshwright.search.refine import pipeline_of
 from meshwright.search.request import PlanRequest
+from meshwright.values.layout import Layout, Layouts
 
 WIDE_HEAD = "layers=9,hidden=1024,heads=8,ffn=2816,vocab=256000"
 """Its head takes about as long as four of its layers."""

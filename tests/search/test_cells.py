@@ -3,13 +3,13 @@ from __future__ import annotations
 import pytest
 
 from meshwright import api
-from meshwright.layout import Layout
-from meshwright.models.params import model_params
 from meshwright.search.cells import Cells, cells_of
 from meshwright.search.operators import layer_tables
+from meshwright.search.plan import scaling
 from meshwright.search.problem import Problem
 from meshwright.search.request import PlanRequest
-from meshwright.search.scaling import scaling
+from meshwright.values.layout import Layout
+from meshwright.values.models.params import model_params
 
 REQUEST = PlanRequest(model="llama3-8b", cluster="h100:16", seq_len=8192, gbs=64, top=40)
 

@@ -10,12 +10,12 @@ import pytest
 from tests.search.examples import problem
 
 import meshwright
-from meshwright.cost.shapes import Floats
+from meshwright.cost.stages import Floats
 from meshwright.report.plan_table import _footing
 from meshwright.search import close
 from meshwright.search.close import close_call, with_close_call
 from meshwright.search.result import Plan
-from meshwright.uncertainty import Site
+from meshwright.trust.uncertainty import Site
 
 RESULT = meshwright.plan(
     model="llama3-8b", cluster="h100:16", seq_len=8192, gbs=64, top=2, pins={"pp": [1], "tp": [2]}

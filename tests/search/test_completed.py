@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from meshwright import plan
-from meshwright.errors import ConfigError
 from meshwright.search.problem import resolve
 from meshwright.search.request import PlanRequest
+from meshwright.values.errors import ConfigError
 
 
 def asked(cluster: str, **given: object) -> PlanRequest:

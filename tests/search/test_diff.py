@@ -7,11 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwright.layout import Layout, parse_layout
-from meshwright.search.diff import Comparison, comparable_fields, compare
-from meshwright.search.diff_labels import LABEL_ROWS, LABELS
+from meshwright.search.diff import LABEL_ROWS, LABELS, Comparison, comparable_fields, compare
 from meshwright.search.request import PlanRequest
-from meshwright.workload import Workload
+from meshwright.values.layout import Layout, parse_layout
+from meshwright.values.workload import Workload
 
 NOT_COMPARED = {
     *(
@@ -49,7 +48,7 @@ def labels(a: str, b: str, **more: Any) -> dict[str, list[str]]:
 
 @pytest.mark.parametrize("kind", [Layout, Workload])
 def test_every_field_has_a_label(kind: type[Any]) -> None:
-    """A new field of a layout or a workload needs rows in search/diff_labels.py."""
+    """A new field of a layout or a workload needs rows in search/diff.py."""
     assert {field.name for field in fields(kind)} <= set(comparable_fields())
 
 

@@ -11,16 +11,16 @@ from meshwright import api
 from meshwright.cost.layer import price_layer
 from meshwright.cost.memory import MEMORY_TERMS
 from meshwright.cost.operators import Site
-from meshwright.cost.shapes import distinct_shapes
+from meshwright.cost.stages import distinct_shapes
 from meshwright.cost.step import TIME_TERMS
-from meshwright.errors import ConfigError
-from meshwright.layout import Layouts
 from meshwright.search.explain import Explanation, explain, term_differences
 from meshwright.search.operators import layer_tables
 from meshwright.search.quote import quotes
 from meshwright.search.refine import reprice
 from meshwright.search.requote import requote, setting_of
 from meshwright.search.terms import MEMORY_READINGS, TIME_READINGS
+from meshwright.values.errors import ConfigError
+from meshwright.values.layout import Layouts
 
 
 @pytest.fixture(scope="module", params=list(CASES))

@@ -14,21 +14,25 @@ from hypothesis import strategies as st
 
 from meshwright import api
 from meshwright.cost.mixed import price_mixed
-from meshwright.errors import ConfigError
-from meshwright.search.mixed.alike import solve_alike
 from meshwright.search.mixed.blocks import Block, Case, Chosen, Solved, in_flight, value_s
 from meshwright.search.mixed.branch import search_mixed
-from meshwright.search.mixed.curves import Curve, Once, curves, once_tables
-from meshwright.search.mixed.found import Outcome
+from meshwright.search.mixed.curves import (
+    Curve,
+    Once,
+    OneWay,
+    curves,
+    once_tables,
+    role_of,
+    stage_table,
+)
 from meshwright.search.mixed.grid import Grid, make_grid
-from meshwright.search.mixed.inner import solve
-from meshwright.search.mixed.problem import MixedProblem, resolve_mixed
-from meshwright.search.mixed.reprice import layout_of
-from meshwright.search.mixed.score import Score
-from meshwright.search.mixed.stages import OneWay, role_of, stage_table
+from meshwright.search.mixed.inner import solve, solve_alike
+from meshwright.search.mixed.problem import MixedProblem, Score, resolve_mixed
+from meshwright.search.mixed.reprice import Outcome, layout_of
 from meshwright.search.mixed.ways import ways_of
 from meshwright.search.request import PlanRequest
 from meshwright.search.space import Rejections
+from meshwright.values.errors import ConfigError
 
 SMALL: dict[str, Any] = {"layers": 5, "hidden": 2048, "heads": 16, "ffn": 8192, "vocab": 32000}
 slow = settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -15,14 +15,13 @@ from hypothesis import strategies as st
 from meshwright.search.mixed.blocks import Case, value_s
 from meshwright.search.mixed.bounds import bound_s, tightened
 from meshwright.search.mixed.boxes import Boxes, Limits
-from meshwright.search.mixed.curves import Curve
+from meshwright.search.mixed.curves import Curve, role_of, stage_table
 from meshwright.search.mixed.cut_book import CutBook
 from meshwright.search.mixed.forced import Places, Room, forced, room_of
 from meshwright.search.mixed.grid import make_grid
 from meshwright.search.mixed.inner import solve
+from meshwright.search.mixed.near import sibling_plans, unlike_plans
 from meshwright.search.mixed.problem import resolve_mixed
-from meshwright.search.mixed.siblings import sibling_plans, unlike_plans
-from meshwright.search.mixed.stages import role_of, stage_table
 from meshwright.search.request import PlanRequest
 from meshwright.search.space import Rejections
 

@@ -11,12 +11,10 @@ import pytest
 from meshwright import api
 from meshwright.search.mixed.branch import search_mixed
 from meshwright.search.mixed.dealt import dealt
-from meshwright.search.mixed.found import Found
 from meshwright.search.mixed.grid import make_grid
 from meshwright.search.mixed.plan import search_mixed_plans
-from meshwright.search.mixed.problem import MixedProblem, resolve_mixed
-from meshwright.search.mixed.reprice import Repriced, layout_of, reprice_mixed
-from meshwright.search.mixed.score import Score
+from meshwright.search.mixed.problem import MixedProblem, Score, resolve_mixed
+from meshwright.search.mixed.reprice import Found, Repriced, layout_of, reprice_mixed
 from meshwright.search.request import PlanRequest
 from meshwright.search.space import Rejections
 

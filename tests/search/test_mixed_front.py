@@ -7,10 +7,10 @@ from itertools import pairwise
 import pytest
 
 from meshwright import api
-from meshwright.errors import ConfigError
 from meshwright.search.mixed.front import undominated
 from meshwright.search.request import PlanRequest
 from meshwright.search.result import Plan
+from meshwright.values.errors import ConfigError
 
 MODEL = "layers=6,hidden=2048,heads=16,ffn=8192,vocab=32000"
 PINS = {"cp": [1], "vpp": [1], "mbs": [1, 2], "tp": [1, 2]}

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from meshwright.rules import check_layout
 from meshwright.search.mixed.branch import search_mixed
 from meshwright.search.mixed.grid import make_grid
 from meshwright.search.mixed.near import evenly_split, expected_s
 from meshwright.search.mixed.plan import search_mixed_plans
-from meshwright.search.mixed.problem import resolve_mixed
+from meshwright.search.mixed.problem import Score, resolve_mixed
 from meshwright.search.mixed.reprice import layout_of, reprice_mixed
-from meshwright.search.mixed.score import Score
 from meshwright.search.request import PlanRequest
+from meshwright.search.rules.check import check_layout
 from meshwright.search.space import Rejections
 
 SMALL = {

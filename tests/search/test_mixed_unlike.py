@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from meshwright.errors import ConfigError
 from meshwright.search.mixed.grid import make_grid
+from meshwright.search.mixed.near import with_unlike_batches
 from meshwright.search.mixed.plan import search_mixed_plans
 from meshwright.search.mixed.problem import resolve_mixed
-from meshwright.search.mixed.unlike import with_unlike_batches
 from meshwright.search.problem import resolve
 from meshwright.search.request import PlanRequest
 from meshwright.search.space import Rejections
+from meshwright.values.errors import ConfigError
 
 STACK = "megatron-no-overlap"
 PINS = {"cp": [1], "vpp": [4], "mbs": [1, 2], "tp": [1, 2, 4], "dp": [16, 32]}

@@ -5,12 +5,11 @@ from dataclasses import replace
 import pytest
 from tests.search.examples import CASES, layout
 
-from meshwright.search.fixes import EXPANDABLE_SLACK_SHARE
-from meshwright.search.oom import Ladder, Rung, why_oom
+from meshwright.search.oom import EXPANDABLE_SLACK_SHARE, Ladder, Rung, why_oom
 from meshwright.search.problem import Problem
 from meshwright.search.quote import quotes
 from meshwright.search.requote import problem_in, requote, setting_of
-from meshwright.units import GIB
+from meshwright.values.units import GIB
 
 
 def ladder(name: str) -> tuple[Ladder, Problem]:

@@ -3,8 +3,8 @@ from __future__ import annotations
 import math
 
 import pytest
-from tests.hardware.profiles import ON_CPU, ON_H100
 from tests.search.examples import layout, problem
+from tests.values.hardware.profiles import ON_CPU, ON_H100
 
 from meshwright.search.origins import origins_of
 from meshwright.search.problem import Files, Problem, resolve

@@ -8,12 +8,12 @@ import pytest
 import yaml
 
 import meshwright
-from meshwright.errors import ConfigError
-from meshwright.models.presets import presets
-from meshwright.request_files import read_request, request_to_yaml
+from meshwright.cli.request_files import read_request, request_to_yaml
 from meshwright.search.problem import dims_of, model_of, resolve
 from meshwright.search.request import PlanRequest, parse_pins
 from meshwright.search.result import PlanResult
+from meshwright.values.errors import ConfigError
+from meshwright.values.models.catalogue import presets
 
 PLAN_KEYS = [
     *(

@@ -4,14 +4,13 @@ import math
 from dataclasses import replace
 
 import pytest
-from tests.hardware.profiles import H100, ON_CPU, ON_H100, PROCESSOR
+from tests.values.hardware.profiles import H100, ON_CPU, ON_H100, PROCESSOR
 
-from meshwright.errors import ConfigError
-from meshwright.hardware.parse import parse_cluster
-from meshwright.hardware.profile import Profile, Sample, Series
-from meshwright.search.problem import Files, resolve
-from meshwright.search.profiled import local_pool, profiled_pool
+from meshwright.search.problem import Files, local_pool, profiled_pool, resolve
 from meshwright.search.request import PlanRequest
+from meshwright.values.errors import ConfigError
+from meshwright.values.hardware.parse import parse_cluster
+from meshwright.values.hardware.profile import Profile, Sample, Series
 
 RATE = 300e9
 SIZES = tuple(float(2**power) for power in range(16, 31, 2))

@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from meshwright.layout import Layout
 from meshwright.search.problem import Problem, resolve
 from meshwright.search.quote import quotes
 from meshwright.search.refine import pipeline_of, reprice, split_variants
 from meshwright.search.request import PlanRequest
-from meshwright.stack import find_stack
+from meshwright.values.layout import Layout
+from meshwright.values.stack import find_stack
 
 BASE = Layout(tp=4, sp=True, pp=4, dp=2, sharding="zero1", gbs=32)
 

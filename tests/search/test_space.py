@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshwright.layout import Layout, Layouts
-from meshwright.rules import check_layout, explicit_layers
 from meshwright.search.axes import axes_of
 from meshwright.search.problem import Problem, resolve
 from meshwright.search.request import PlanRequest
+from meshwright.search.rules.check import check_layout, explicit_layers
 from meshwright.search.space import Rejections, chunks, make_space
 from meshwright.trainer.checks import require_trainable
 from meshwright.trainer.job import TrainJob
+from meshwright.values.layout import Layout, Layouts
 
 
 def problem_of(**fields: Any) -> Problem:

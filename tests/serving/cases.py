@@ -2,14 +2,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from meshwright.hardware.catalogue import default_node
-from meshwright.hardware.cluster import Pool
-from meshwright.models.presets import find_model
 from meshwright.serving.clock import Clock, clock_of
-from meshwright.serving.deployment import Worker
-from meshwright.serving.engine import Engine, find_engine
+from meshwright.serving.engine import Cache, Engine, Worker, find_engine, quantisation
 from meshwright.serving.prices import Prices
-from meshwright.serving.quantisation import Cache, quantisation
+from meshwright.values.hardware.catalogue import default_node
+from meshwright.values.hardware.cluster import Pool
+from meshwright.values.models.catalogue import find_model
 
 
 def prices(

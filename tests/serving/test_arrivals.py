@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from meshwright.errors import ConfigError
-from meshwright.serving.arrivals import _served
+from meshwright.serving.load import _served
 from meshwright.serving.request import ServingRequest
 from meshwright.serving.result import ServingOption
 from meshwright.serving.search import plan
+from meshwright.values.errors import ConfigError
 
 LONE: dict[str, Any] = {
     "weights": ("fp8",),

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from tests.serving.cases import clock, plain_engine, prices
 
-from meshwright.errors import ConfigError
 from meshwright.serving.clock import Speculation
+from meshwright.values.errors import ConfigError
 
 
 @pytest.mark.parametrize(("batch", "context"), [(1, 100), (7, 1000), (24, 3000), (100, 5000)])

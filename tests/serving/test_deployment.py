@@ -2,13 +2,18 @@ from __future__ import annotations
 
 import pytest
 
-from meshwright.errors import ConfigError, LayoutError
-from meshwright.hardware.catalogue import find_chip
-from meshwright.models.by_hand import model_from_dims
-from meshwright.models.presets import find_model
-from meshwright.serving.deployment import Worker, check_worker
-from meshwright.serving.engine import engine_names, find_engine
-from meshwright.serving.quantisation import QUANTISATIONS, Quantisation, quantisation
+from meshwright.serving.engine import (
+    QUANTISATIONS,
+    Quantisation,
+    Worker,
+    check_worker,
+    engine_names,
+    find_engine,
+    quantisation,
+)
+from meshwright.values.errors import ConfigError, LayoutError
+from meshwright.values.hardware.catalogue import find_chip
+from meshwright.values.models.catalogue import find_model, model_from_dims
 
 
 def test_axes_multiply_to_the_chips() -> None:

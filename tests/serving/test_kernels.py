@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from tests.serving.cases import prices
 
-from meshwright.hardware.catalogue import find_chip
-from meshwright.hardware.tables import gemm_seconds
 from meshwright.serving.engine import find_engine
+from meshwright.values.hardware.catalogue import find_chip
+from meshwright.values.hardware.tables import gemm_seconds
 
 
 def column(*values: float) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:

@@ -5,14 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from meshwright.errors import ConfigError
-from meshwright.hardware.parse import parse_cluster
-from meshwright.models.presets import find_model
-from meshwright.serving.deployment import Worker
-from meshwright.serving.engine import find_engine
+from meshwright.serving.engine import Worker, find_engine
 from meshwright.serving.load import simulate_load
 from meshwright.serving.request import ServingRequest
 from meshwright.serving.simulate import Requests
+from meshwright.values.errors import ConfigError
+from meshwright.values.hardware.parse import parse_cluster
+from meshwright.values.models.catalogue import find_model
 
 ASKED = ServingRequest(
     model=find_model("llama3.1-8b"),

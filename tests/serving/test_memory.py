@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 from tests.serving.cases import prices
 
-from meshwright.models.params import model_params
-from meshwright.serving.deployment import Worker
+from meshwright.serving.engine import Worker
 from meshwright.serving.memory import cache_bytes_per_token, memory_of, weight_bytes
-from meshwright.units import GIB
+from meshwright.values.models.params import model_params
+from meshwright.values.units import GIB
 
 
 def test_weights_of_all_chips_are_the_model() -> None:

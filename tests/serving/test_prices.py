@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from tests.serving.cases import plain_engine, prices
 
-from meshwright.errors import ConfigError
-from meshwright.serving.deployment import Worker
+from meshwright.serving.engine import Worker
+from meshwright.values.errors import ConfigError
 
 
 def test_a_decode_step_takes_at_least_the_reading_of_its_weights() -> None:

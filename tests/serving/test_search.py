@@ -6,17 +6,15 @@ from dataclasses import replace
 import pytest
 
 from meshwright import serving
-from meshwright.errors import ConfigError
-from meshwright.hardware.parse import parse_cluster
-from meshwright.models.presets import find_model
 from meshwright.serving.clock import Speculation
-from meshwright.serving.deployment import Worker
-from meshwright.serving.engine import find_engine
-from meshwright.serving.ranking import pareto_front
+from meshwright.serving.engine import Worker, find_engine
 from meshwright.serving.request import ServingRequest
-from meshwright.serving.result import ServingOption
+from meshwright.serving.result import ServingOption, pareto_front
 from meshwright.serving.search import plan, predict
 from meshwright.serving.space import workers
+from meshwright.values.errors import ConfigError
+from meshwright.values.hardware.parse import parse_cluster
+from meshwright.values.models.catalogue import find_model
 
 CHAT = ServingRequest(
     model=find_model("llama3.1-70b"),

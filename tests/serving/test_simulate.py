@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.serving.cases import clock, plain_engine, prices
 
-from meshwright.errors import ConfigError
 from meshwright.serving.clock import Clock
-from meshwright.serving.deployment import Worker
+from meshwright.serving.engine import Worker
 from meshwright.serving.simulate import Requests, closed_loop, open_loop
+from meshwright.values.errors import ConfigError
 
 TOLD = clock(prices("llama3.1-8b"))
 MUCH = 10**9

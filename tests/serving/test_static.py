@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from tests.serving.cases import prices
 
-from meshwright.accuracy.serving.predict import predict_serving
-from meshwright.accuracy.serving.rows import read_serving_table
-from meshwright.errors import ConfigError
-from meshwright.serving.deployment import Worker
+from meshwright.runs.measured.serving_predict import predict_serving
+from meshwright.runs.measured.serving_rows import read_serving_table
+from meshwright.serving.engine import Worker
 from meshwright.serving.static import static_batch
+from meshwright.values.errors import ConfigError
 
 
 def test_latency_is_the_first_token_and_the_steps_after_it() -> None:

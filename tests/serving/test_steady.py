@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from tests.serving.cases import clock, plain_engine, prices
 
-from meshwright.serving.deployment import Worker
+from meshwright.serving.engine import Worker
 from meshwright.serving.simulate import Requests, closed_loop
 from meshwright.serving.steady import (
     batched_prompt_s,

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.serving.cases import clock, plain_engine, prices
 
-from meshwright.errors import ConfigError
-from meshwright.serving.deployment import Worker
+from meshwright.serving.engine import Worker
 from meshwright.serving.simulate import Requests
 from meshwright.serving.steady import prompt_s
 from meshwright.serving.two_pools import Workers, closed_loop_on_two_pools
+from meshwright.values.errors import ConfigError
 
 ENGINE = plain_engine(mixed=False, poll_steps=0)
 TOLD = clock(prices("llama3.1-8b", worker=Worker(tp=1), engine=ENGINE))

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from meshwright.errors import ConfigError
-from meshwright.sizing.closed_form import Budget, classic_params, classic_seconds, compute_optimal
+from meshwright.sizing.size import Budget, classic_params, classic_seconds, compute_optimal
+from meshwright.values.errors import ConfigError
 
 DAY = 86_400.0
 

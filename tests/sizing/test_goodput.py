@@ -5,8 +5,8 @@ import random
 
 import pytest
 
-from meshwright.errors import ConfigError
-from meshwright.sizing.goodput import Reliability, best_interval_s, goodput, write_s
+from meshwright.sizing.duration import Reliability, best_interval_s, goodput, write_s
+from meshwright.values.errors import ConfigError
 
 HOUR = 3600.0
 

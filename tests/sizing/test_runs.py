@@ -7,9 +7,8 @@ import pytest
 
 import meshwright
 from meshwright.cli import run
-from meshwright.sizing.duration import Footprint, Training
+from meshwright.sizing.duration import Footprint, Reliability, Training
 from meshwright.sizing.estimate import Limits
-from meshwright.sizing.goodput import Reliability
 
 ASKED: dict[str, Any] = {"model": "llama3-8b", "cluster": "h100:64", "seq_len": 8192, "gbs": 256}
 

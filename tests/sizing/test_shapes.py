@@ -6,10 +6,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from meshwright.errors import ConfigError, UnknownNameError
-from meshwright.models.params import model_params
-from meshwright.models.presets import presets
 from meshwright.sizing.shapes import TOLERANCE, series_names, shape_of
+from meshwright.values.errors import ConfigError, UnknownNameError
+from meshwright.values.models.catalogue import presets
+from meshwright.values.models.params import model_params
 
 FAMILIES = (
     "gpt3",

@@ -75,9 +75,9 @@ MODELS: dict[str, dict[str, Any]] = {
 
 def job_of(case: str, **changes: Any) -> Any:
     """Return the TrainJob of a case."""
-    from meshwright.layout import Layout, parse_layout
     from meshwright.search.problem import model_of
     from meshwright.trainer.job import OptimizerSettings, TrainJob
+    from meshwright.values.layout import Layout, parse_layout
 
     model, words, *more = case.split(":")
     layout = Layout(**{"gbs": GBS, "mbs": 2, **parse_layout(words)})
@@ -146,7 +146,7 @@ def curves(
 
 def _start(processes: int, *words: Any) -> int:
     """Read torch once, and fork every rank from here; return how many failed."""
-    import meshwright.trainer._run  # noqa: F401  # what every rank needs
+    import meshwright.trainer.run  # noqa: F401  # what every rank needs
 
     children = []
     for rank in range(processes):
@@ -173,9 +173,9 @@ def _work(
     import torch
     import torch.distributed as dist
 
-    from meshwright.trainer._run import train
     from meshwright.trainer.checks import require_trainable
     from meshwright.trainer.job import SaveSettings, ValidSettings
+    from meshwright.trainer.run import train
 
     torch.set_num_threads(1)
     dist.init_process_group(

@@ -140,9 +140,9 @@ def test_what_can_not_be_kept_is_refused(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    from meshwright.errors import ConfigError
     from meshwright.trainer.checks import require_trainable
     from meshwright.trainer.job import read_job
+    from meshwright.values.errors import ConfigError
 
     plan = write_plan(tmp_path, {})
     if "under" in words[0]:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from meshwright.errors import ConfigError
-from meshwright.trainer._hold import held
+from meshwright.trainer.build import held
+from meshwright.values.errors import ConfigError
 
 
 def test_a_second_training_in_a_folder_is_refused_until_the_first_has_ended(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from meshwright.trainer.host import keep_freed_memory
+from meshwright.trainer.job import keep_freed_memory
 
 
 @pytest.mark.parametrize("refused", [None, -1, -3])

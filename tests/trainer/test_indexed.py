@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from meshwright.errors import ConfigError
-from meshwright.indexed import IndexedFile
-from meshwright.trainer.indexed import BlendedSamples, PackedSamples, open_blend
+from meshwright.data.indexed import IndexedFile
+from meshwright.trainer.batches import BlendedSamples, PackedSamples, open_blend
+from meshwright.values.errors import ConfigError
 
 TOKENS = bytes.fromhex("050006000700080050c4")
 """Documents [5, 6, 7] and [8, 50256] as u16, little-endian."""

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from tests.trainer.curves import job_of
 
-from meshwright.errors import ConfigError, LayoutError, UnknownNameError
-from meshwright.layout import Layout, parse_layout
 from meshwright.trainer.checks import require_trainable
 from meshwright.trainer.job import DataSettings, OptimizerSettings, job_keys, read_job
 from meshwright.trainer.parts import Part, own_parts
-from meshwright.trainer.schedule import learning_rate
+from meshwright.trainer.pipeline import learning_rate
+from meshwright.values.errors import ConfigError, LayoutError, UnknownNameError
+from meshwright.values.layout import Layout, parse_layout
 
 REQUEST = {"model": "tiny-llama", "seq_len": 64, "precision": "fp32"}
 OWN = {

@@ -16,14 +16,28 @@ import pytest
 pytest.importorskip("torch", reason="measures with torch: pip install 'meshwright[train]'")
 
 from meshwright.cli import run
-from meshwright.errors import ConfigError
-from meshwright.hardware.profile import Profile, Sample, Series, load_profile
-from meshwright.hardware.profile_chip import measured_chip
-from meshwright.hardware.profile_tables import profile_tables
-from meshwright.trainer.profile import ProfileRequest, _design, _device, _host, _run, profile_device
-from meshwright.trainer.profile._device import Device, open_device
-from meshwright.trainer.profile._operator import Behind, Operator
-from meshwright.trainer.profile._timing import Clock, Measured, measure, settled, spread_frac
+from meshwright.trainer.profile import (
+    design as _design,
+)
+from meshwright.trainer.profile import (
+    device as _device,
+)
+from meshwright.trainer.profile import (
+    host as _host,
+)
+from meshwright.trainer.profile import (
+    profile_device,
+)
+from meshwright.trainer.profile import (
+    run as _run,
+)
+from meshwright.trainer.profile.device import Device, ProfileRequest, open_device
+from meshwright.trainer.profile.operator import Behind, Operator
+from meshwright.trainer.profile.timing import Clock, Measured, measure, settled, spread_frac
+from meshwright.values.errors import ConfigError
+from meshwright.values.hardware.profile import Profile, Sample, Series, load_profile
+from meshwright.values.hardware.profile_chip import measured_chip
+from meshwright.values.hardware.profile_tables import profile_tables
 
 QUICK = ProfileRequest(device="cpu", effort="quick")
 FAST = _design.Timing(
@@ -83,7 +97,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """Grids of a few small shapes, one repeat."""
     monkeypatch.setitem(_design._GRIDS["cpu"], "quick", TINY)
     monkeypatch.setitem(_design.EFFORTS, "quick", FAST)
-    monkeypatch.setattr("meshwright.trainer.profile._gemm._TRIAL", {"cpu": 32})
+    monkeypatch.setattr("meshwright.trainer.profile.kernels._TRIAL", {"cpu": 32})
     monkeypatch.setattr(_host, "host_series", lambda _: [HOST])
 
 

@@ -10,11 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwright.cli import run
-from meshwright.errors import ConfigError, MissingExtraError, UnknownNameError
-from meshwright.hardware.profile import Effort
-from meshwright.models.presets import Preset, find_model, presets
 from meshwright.trainer import profile
-from meshwright.trainer.profile._design import (
+from meshwright.trainer.profile.design import (
     _GRIDS,
     EFFORTS,
     grid,
@@ -23,7 +20,10 @@ from meshwright.trainer.profile._design import (
     sized,
     sustained_point,
 )
-from meshwright.trainer.profile.request import DeviceKind, ProfileRequest, read_dtypes
+from meshwright.trainer.profile.device import DeviceKind, ProfileRequest, read_dtypes
+from meshwright.values.errors import ConfigError, MissingExtraError, UnknownNameError
+from meshwright.values.hardware.profile import Effort
+from meshwright.values.models.catalogue import Preset, find_model, presets
 
 DEVICES: tuple[DeviceKind, ...] = ("cpu", "cuda")
 EFFORT_NAMES: tuple[Effort, ...] = ("quick", "standard", "full")

@@ -8,7 +8,7 @@ import pytest
 from tests.trainer.curves import job_of
 
 from meshwright.trainer.reports import Rates, StepReport, Tally
-from meshwright.trainer.traffic import Recorded, collective_seconds
+from meshwright.trainer.room import Recorded, collective_seconds
 
 
 def _rates(device_name: str | None = None, **changes: Any) -> Rates:

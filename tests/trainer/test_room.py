@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 from tests.trainer.curves import job_of
 
-from meshwright.errors import LayoutError
-from meshwright.models.by_hand import named_model
 from meshwright.trainer.job import TrainJob
 from meshwright.trainer.room import Room, predicted, require_room
-from meshwright.units import GIB
+from meshwright.values.errors import LayoutError
+from meshwright.values.models.catalogue import named_model
+from meshwright.values.units import GIB
 
 H100 = "NVIDIA H100 80GB HBM3"
 

@@ -106,7 +106,7 @@ def test_a_pipeline_keeps_no_logits_of_past_micro_batches(name: str) -> None:
     of 107 on a tiny model."""
     from torch.distributed.pipelining import schedules
 
-    from meshwright.trainer._pipeline import _kept_outputs
+    from meshwright.trainer.pipeline import _kept_outputs
 
     assert _kept_outputs(getattr(schedules, name).step) == {"return_outputs": False}
     assert _kept_outputs(lambda tokens, target: None) == {}, "an older torch"

@@ -16,8 +16,8 @@ import typer
 import typer.core
 import typer.main
 
-from meshwright.cli._complete import add_values, is_asked, rejoin_words
-from meshwright.errors import ConfigError, MeshwrightError, UnknownNameError
+from meshwright.cli.complete import add_values, is_asked, rejoin_words
+from meshwright.values.errors import ConfigError, MeshwrightError, UnknownNameError
 
 __all__ = ["app", "commands", "main", "run"]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from meshwright.doors.apss import ApssAnswer, ApssRequest
+    from meshwright.compat.apss import ApssAnswer, ApssRequest
 
 __all__ = ["apss"]
 
@@ -66,9 +66,9 @@ def apss(
 
       meshwright apss --model-name llama3-8b --num-gpus 64 --gpu-infos h100,kunlun3:32 --global-batch-size 96 --no-legacy-limits --json
     """  # noqa: E501
-    from meshwright.doors.apss import ApssRequest
-    from meshwright.doors.apss import apss as search
-    from meshwright.errors import UnknownNameError
+    from meshwright.compat.apss import ApssRequest
+    from meshwright.compat.apss import apss as search
+    from meshwright.values.errors import UnknownNameError
 
     if mode not in _MODES:
         raise UnknownNameError("mode", mode, _MODES)
@@ -143,7 +143,7 @@ def _notes(answer: ApssAnswer) -> list[str]:
 
 
 def _trace(answer: ApssAnswer, asked: ApssRequest) -> None:
-    from meshwright.cli._traces import make_folder, write_steps
+    from meshwright.cli.terminal import make_folder, write_steps
     from meshwright.search.mixed.problem import resolve_mixed
 
     chips = asked.gpu_infos.replace(" ", "").replace(":", "-").replace(",", "_")

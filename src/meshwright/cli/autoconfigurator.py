@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from meshwright.cli._terminal import QuietFlag
-from meshwright.errors import ConfigError
-from meshwright.units import counted
+from meshwright.cli.terminal import QuietFlag
+from meshwright.values.errors import ConfigError
+from meshwright.values.units import counted
 
 if TYPE_CHECKING:
-    from meshwright.doors.autoconfigurator.measured import MeasuredInference
-    from meshwright.doors.autoconfigurator.points import PointTable
-    from meshwright.doors.autoconfigurator.search import Search
+    from meshwright.compat.autoconfigurator.inference import PointTable
+    from meshwright.compat.autoconfigurator.measured import MeasuredInference
+    from meshwright.compat.autoconfigurator.search import Search
     from meshwright.runs.tune import StudyResult
 
 __all__ = ["autoconfigurator"]
@@ -72,7 +72,7 @@ def autoconfigurator(
 
       meshwright autoconfigurator search_config=llama/llama3_8b cluster_type=bcm cluster.partition=gpu auto_configurator_path=/opt/tool
     """  # noqa: E501
-    from meshwright.doors.autoconfigurator.words import compose, write_tree
+    from meshwright.compat.autoconfigurator.words import compose, write_tree
 
     if write_conf is not None:
         for path in write_tree(write_conf):
@@ -130,11 +130,14 @@ def _inference(config: dict[str, Any], page: _Page, *, alone: bool) -> MeasuredI
 
     ConfigError where inference alone is asked for, and can't be measured.
     """
-    from meshwright.doors.autoconfigurator.answer import inference_answer
-    from meshwright.doors.autoconfigurator.inference import inference_of, predict_points
-    from meshwright.doors.autoconfigurator.measured import prepare_inference
-    from meshwright.doors.autoconfigurator.platform import platform_of
-    from meshwright.doors.autoconfigurator.points import write_points
+    from meshwright.compat.autoconfigurator.answer import inference_answer
+    from meshwright.compat.autoconfigurator.inference import (
+        inference_of,
+        predict_points,
+        write_points,
+    )
+    from meshwright.compat.autoconfigurator.measured import prepare_inference
+    from meshwright.compat.autoconfigurator.ready import platform_of
 
     search = inference_of(config)
     for note in search.notes:
@@ -194,10 +197,10 @@ def _print_points(table: PointTable, page: _Page) -> None:
 
 def _measure(measured: MeasuredInference, page: _Page) -> None:
     """Run the grid; its tables take the place of the predictions."""
-    from meshwright.cli.serving._tune_view import progress
-    from meshwright.doors.autoconfigurator.answer import inference_answer
-    from meshwright.doors.autoconfigurator.measured import measured_points
-    from meshwright.doors.autoconfigurator.points import write_points
+    from meshwright.cli.serving.tune_view import progress
+    from meshwright.compat.autoconfigurator.answer import inference_answer
+    from meshwright.compat.autoconfigurator.inference import write_points
+    from meshwright.compat.autoconfigurator.measured import measured_points
     from meshwright.runs.tune import Interrupted
 
     search = measured.search
@@ -219,10 +222,10 @@ def _measure(measured: MeasuredInference, page: _Page) -> None:
 
 
 def _search(config: dict[str, Any], page: _Page) -> None:
-    from meshwright.doors.autoconfigurator.answer import training_answer
-    from meshwright.doors.autoconfigurator.folders import write_final, write_first_job
-    from meshwright.doors.autoconfigurator.ready import NothingFits
-    from meshwright.doors.autoconfigurator.search import search_of
+    from meshwright.compat.autoconfigurator.answer import training_answer
+    from meshwright.compat.autoconfigurator.folders import write_final, write_first_job
+    from meshwright.compat.autoconfigurator.ready import NothingFits
+    from meshwright.compat.autoconfigurator.search import search_of
 
     try:
         search = search_of(config)
@@ -249,7 +252,7 @@ def _search(config: dict[str, Any], page: _Page) -> None:
 def _written(search: Search, page: _Page) -> list[Path]:
     """Say what was priced, write the configurations, and return the base configuration's other
     forms."""
-    from meshwright.doors.autoconfigurator.folders import (
+    from meshwright.compat.autoconfigurator.folders import (
         base_name,
         earlier_candidates,
         write_candidates,
@@ -279,7 +282,7 @@ def _written(search: Search, page: _Page) -> list[Path]:
 
 def _opening(search: Search) -> list[str]:
     """The size by the closed form, and what was priced."""
-    from meshwright.doors.autoconfigurator.answer import closed_form_days, predicted_days
+    from meshwright.compat.autoconfigurator.answer import closed_form_days, predicted_days
 
     settings, best = search.settings, search.members[0]
     days, ours = closed_form_days(search), predicted_days(search, best)
@@ -304,7 +307,7 @@ def _opening(search: Search) -> list[str]:
 
 
 def _run(search: Search, *, quiet: bool) -> StudyResult:
-    from meshwright.cli._tune_view import progress
+    from meshwright.cli.tune_view import progress
     from meshwright.runs.tune import Interrupted, run_study
 
     try:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from meshwright.accuracy.fit import FitReport
+    from meshwright.runs.measured.fit import FitReport
 
 __all__ = ["calibrate"]
 
@@ -103,9 +103,9 @@ def calibrate(
 
       meshwright calibrate all_reduce_8.txt all_reduce_64.txt runs.csv -o calibration.yaml --json
     """  # noqa: E501
-    from meshwright import measured
-    from meshwright.cli._layout_case import model_words
-    from meshwright.cli._terminal import warn
+    from meshwright.api import measured
+    from meshwright.cli.layout_case import model_words
+    from meshwright.cli.terminal import warn
 
     report = measured.calibrate(
         results,
@@ -154,7 +154,7 @@ def _print_json(report: FitReport, output: Path) -> None:
 
 
 def _print(report: FitReport) -> None:
-    from meshwright.report.calibration_text import calibration_lines
+    from meshwright.report.sizing_text import calibration_lines
 
     for line in calibration_lines(report.calibration, report.runs):
         print(line)

@@ -9,9 +9,9 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from meshwright.hardware.catalogue import ChipRow
-    from meshwright.hardware.cluster import Link
-    from meshwright.hardware.servers import Server
+    from meshwright.values.hardware.catalogue import ChipRow
+    from meshwright.values.hardware.cluster import Link
+    from meshwright.values.hardware.parse import Server
 
 __all__ = ["chips"]
 
@@ -73,8 +73,8 @@ def chips(
 
       meshwright chips --servers
     """
-    from meshwright.catalogues import describe_chip, list_chips
-    from meshwright.hardware.servers import find_server
+    from meshwright.api.catalogues import describe_chip, list_chips
+    from meshwright.values.hardware.parse import find_server
 
     server = None if name is None else find_server(name)
     if servers and server is None:
@@ -105,7 +105,7 @@ _SERVER_COLUMNS: tuple[tuple[str, Literal["left", "right"]], ...] = (
 
 def _print_servers(name: str | None, *, json_output: bool) -> None:
     """The servers by name: those with this chip, or all."""
-    from meshwright.catalogues import describe_chip, list_servers
+    from meshwright.api.catalogues import describe_chip, list_servers
 
     chip = None if name is None else describe_chip(name).chip.name
     found = [server for server in list_servers() if chip in (None, server.chip)]
@@ -132,8 +132,8 @@ def _print_server(server: Server, *, json_output: bool) -> None:
 
         print(json.dumps(asdict(server), indent=2))
         return
-    from meshwright.cli._terminal import print_page
-    from meshwright.units import counted
+    from meshwright.cli.terminal import print_page
+    from meshwright.values.units import counted
 
     node, link = server.node, _link_record(server.node.network_link)
     trays = (
@@ -191,7 +191,7 @@ def _record(row: ChipRow) -> dict[str, Any]:
 
 
 def _server(row: ChipRow) -> dict[str, Any]:
-    from meshwright.hardware.catalogue import find_link
+    from meshwright.values.hardware.catalogue import find_link
 
     return {
         "gpus_per_node": row.chips_per_node,
@@ -202,8 +202,8 @@ def _server(row: ChipRow) -> dict[str, Any]:
 
 
 def _link_record(link: Link) -> dict[str, Any]:
-    from meshwright.hardware.catalogue import link_rows
-    from meshwright.units import GB, MICROSECOND
+    from meshwright.values.hardware.catalogue import link_rows
+    from meshwright.values.units import GB, MICROSECOND
 
     cells = next((row.cells for row in link_rows() if row.link == link), {})
     return {
@@ -290,7 +290,7 @@ def _cells_of(row: ChipRow) -> list[str]:
 
 
 def _print_page(row: ChipRow) -> None:
-    from meshwright.cli._terminal import print_page
+    from meshwright.cli.terminal import print_page
 
     record, cells = _record(row), row.cells
     notes: list[str] = []

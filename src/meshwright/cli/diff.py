@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from meshwright.cli._layout_case import (
+from meshwright.cli.layout_case import (
     AttentionFlag,
     CalibrationFlag,
     DecoderSeqFlag,
@@ -23,7 +23,7 @@ from meshwright.cli._layout_case import (
 )
 
 if TYPE_CHECKING:
-    from meshwright.cli._plan_files import Side
+    from meshwright.cli.plan_files import Side
     from meshwright.search.problem import Problem
     from meshwright.search.quote import Quote
 
@@ -93,9 +93,9 @@ def diff(
 
       meshwright diff plans.json#1 plans.json#2 --json
     """
-    from meshwright.cli._layout_case import file_name, model_words
-    from meshwright.cli._plan_files import read_side
-    from meshwright.errors import ConfigError
+    from meshwright.cli.layout_case import file_name, model_words
+    from meshwright.cli.plan_files import read_side
+    from meshwright.values.errors import ConfigError
 
     sides = [read_side(text) for text in (a, b)]
     fields: dict[str, Any] = {
@@ -133,7 +133,7 @@ def diff(
 
 def _answer(sides: list[Side], *, json_output: bool) -> None:
     """Compare, price where both sides can be priced, and print."""
-    from meshwright.cli._layout_case import narrow_console
+    from meshwright.cli.layout_case import narrow_console
     from meshwright.report.diff_text import print_comparison, print_prices
     from meshwright.report.explain_json import comparison_record, quote_record
     from meshwright.search.diff import compare

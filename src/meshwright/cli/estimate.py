@@ -7,7 +7,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from meshwright.cli._layout_case import (
+from meshwright.cli.job_flags import (
+    CarbonFlag,
+    EvalIntervalFlag,
+    EvalStepsFlag,
+    MtbfFlag,
+    NodePriceFlag,
+    PowerFlag,
+    PriceFlag,
+    PueFlag,
+    RestartFlag,
+    SaveFlag,
+    WriteFlag,
+)
+from meshwright.cli.layout_case import (
     CalibrationFlag,
     ClusterFlag,
     GbsFlag,
@@ -20,19 +33,6 @@ from meshwright.cli._layout_case import (
     RoutingFlag,
     SeqFlag,
     StackFlag,
-)
-from meshwright.cli._training_flags import (
-    CarbonFlag,
-    EvalIntervalFlag,
-    EvalStepsFlag,
-    MtbfFlag,
-    NodePriceFlag,
-    PowerFlag,
-    PriceFlag,
-    PueFlag,
-    RestartFlag,
-    SaveFlag,
-    WriteFlag,
 )
 
 if TYPE_CHECKING:
@@ -110,11 +110,11 @@ def estimate(
       meshwright estimate llama3-8b --cluster h100:64 --seq 8192 --tokens 1T --usd-per-node-hour 24 --max-cost 100000 --json
     """  # noqa: E501
     from meshwright import api
-    from meshwright.cli._layout_case import file_name, model_words
-    from meshwright.cli._training_flags import price_per_chip, training_of
+    from meshwright.cli.job_flags import price_per_chip, training_of
+    from meshwright.cli.layout_case import file_name, model_words
     from meshwright.search.request import PlanRequest, parse_pins
     from meshwright.sizing.estimate import Limits
-    from meshwright.units import parse_count, parse_duration
+    from meshwright.values.units import parse_count, parse_duration
 
     training = training_of(
         parse_count(tokens, name="tokens"),
@@ -161,8 +161,8 @@ def estimate(
 
 
 def _print(found: RunEstimate, *, json_output: bool) -> None:
-    from meshwright.cli._layout_case import narrow_console
-    from meshwright.cli._terminal import print_page
+    from meshwright.cli.layout_case import narrow_console
+    from meshwright.cli.terminal import print_page
     from meshwright.report.plan_table import print_miss
     from meshwright.report.sizing_text import estimate_lines
 

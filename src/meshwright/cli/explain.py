@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from meshwright.cli._layout_case import (
+from meshwright.cli.layout_case import (
     AttentionFlag,
     CalibrationFlag,
     ClusterFlag,
@@ -78,8 +78,8 @@ def explain(
 
       meshwright explain gpt3-175b --cluster a100-80:512 --seq 2048 --gbs 1536 --layout tp=8,pp=8,recompute=full --trace step.json
     """  # noqa: E501
-    from meshwright.cli._layout_case import asked_with, narrow_console
-    from meshwright.cli._traces import write_step
+    from meshwright.cli.layout_case import asked_with, narrow_console
+    from meshwright.cli.terminal import write_step
     from meshwright.report.explain_json import explanation_record
     from meshwright.report.explain_text import print_explanation
     from meshwright.search.explain import explain as explained

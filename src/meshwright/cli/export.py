@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from meshwright.cli._job_flags import (
+from meshwright.cli.job_flags import (
     AccountFlag,
     CpusFlag,
     ImageFlag,
@@ -26,7 +26,7 @@ from meshwright.cli._job_flags import (
     TimeFlag,
     WorkdirFlag,
 )
-from meshwright.cli._layout_case import (
+from meshwright.cli.layout_case import (
     AttentionFlag,
     DecoderSeqFlag,
     GbsFlag,
@@ -40,11 +40,12 @@ from meshwright.cli._layout_case import (
 )
 
 if TYPE_CHECKING:
-    from meshwright.exports import Exported, ExportedFile, ExportTarget, TrainingSettings
-    from meshwright.exports.jobs import JobText
+    from meshwright.platforms.job import JobText
     from meshwright.search.asked import Asked
     from meshwright.search.problem import Problem
     from meshwright.search.result import Plan
+    from meshwright.software.contract import Exported, ExportedFile, ExportTarget
+    from meshwright.software.settings import TrainingSettings
 
 __all__ = ["deliver", "export", "read_settings"]
 
@@ -148,11 +149,12 @@ def export(
 
       meshwright export llama3-8b --cluster h100:16 --seq 8192 --gbs 64 --to torchtitan --launcher k8s-jobset --image IMAGE --dry-run
     """  # noqa: E501
-    from meshwright.cli._job_flags import job_for
-    from meshwright.cli._mixed_export import export_mixed_plan
-    from meshwright.cli._plan_files import read_mixed
-    from meshwright.exports import export_plan, plan_of
-    from meshwright.exports.registry import find_target
+    from meshwright.cli.job_flags import job_for
+    from meshwright.cli.plan_files import read_mixed
+    from meshwright.cli.terminal import export_mixed_plan
+    from meshwright.software.contract import export_plan
+    from meshwright.software.plan import plan_of
+    from meshwright.software.registry import find_target
 
     target = find_target(to)
     case = {
@@ -259,9 +261,9 @@ def _asked(
     settings: TrainingSettings,
 ) -> Asked:
     """Return the layout to write, in its problem."""
-    from meshwright.cli._plan_files import read_side
-    from meshwright.errors import ConfigError
+    from meshwright.cli.plan_files import read_side
     from meshwright.search.asked import ask
+    from meshwright.values.errors import ConfigError
 
     if plan is not None and Path(plan.partition("#")[0]).is_file():
         _require_no_words(plan, case, layout, hf)
@@ -285,7 +287,7 @@ def _require_no_words(
     plan: str | None, case: dict[str, Any], layout: str | None, hf: Path | None
 ) -> None:
     """Refuse words that a plan's file says already."""
-    from meshwright.errors import ConfigError
+    from meshwright.values.errors import ConfigError
 
     if given := [*case, *(["layout"] if layout else []), *(["hf"] if hf else [])]:
         raise ConfigError(
@@ -302,10 +304,10 @@ def _of_model(
     settings: TrainingSettings,
 ) -> Asked:
     from meshwright import api
-    from meshwright.cli._layout_case import model_words
-    from meshwright.errors import ConfigError
+    from meshwright.cli.layout_case import model_words
     from meshwright.search.asked import ask
     from meshwright.search.request import PlanRequest
+    from meshwright.values.errors import ConfigError
 
     missing = [
         flag for flag, key in (("--cluster", "cluster"), ("--seq", "seq_len")) if key not in case
@@ -338,11 +340,12 @@ def _best_that_runs(
     none the best, to be refused."""
     from dataclasses import fields
 
-    from meshwright.errors import CannotExpress, ConfigError, LayoutError
-    from meshwright.exports import export_plan, plan_of
-    from meshwright.layout import Layout
     from meshwright.runs.candidates import fitting_candidates
     from meshwright.search.asked import ask
+    from meshwright.software.contract import export_plan
+    from meshwright.software.plan import plan_of
+    from meshwright.values.errors import CannotExpress, ConfigError, LayoutError
+    from meshwright.values.layout import Layout
 
     def asked(layout: Layout) -> Asked:
         return ask({field.name: getattr(layout, field.name) for field in fields(Layout)}, problem)
@@ -371,8 +374,8 @@ def _best_that_runs(
 
 
 def _settings(words: list[str]) -> TrainingSettings:
-    from meshwright.errors import ConfigError
-    from meshwright.exports import TrainingSettings
+    from meshwright.software.settings import TrainingSettings
+    from meshwright.values.errors import ConfigError
 
     try:
         return TrainingSettings.of(read_settings(words))
@@ -384,7 +387,7 @@ def read_settings(words: list[str]) -> dict[str, Any]:
     """Read KEY=VALUE words, values as YAML."""
     import yaml
 
-    from meshwright.errors import ConfigError
+    from meshwright.values.errors import ConfigError
 
     given: dict[str, Any] = {}
     for word in words:
@@ -410,7 +413,7 @@ def _number(text: str) -> float | str:
 
 
 def _files(exported: Exported, script: JobText | None) -> tuple[ExportedFile, ...]:
-    from meshwright.exports import ExportedFile
+    from meshwright.software.contract import ExportedFile
 
     job = (
         ()
@@ -428,7 +431,7 @@ def deliver(
     files: tuple[ExportedFile, ...], output: Path | None, *, dry_run: bool, force: bool
 ) -> None:
     """Write the files, or print them."""
-    from meshwright.errors import ConfigError
+    from meshwright.values.errors import ConfigError
 
     if dry_run:
         for file in files:
@@ -453,7 +456,7 @@ def deliver(
 
 
 def _write(path: Path, file: ExportedFile) -> None:
-    from meshwright.errors import ConfigError
+    from meshwright.values.errors import ConfigError
 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 if TYPE_CHECKING:
-    from meshwright.models.describe import ModelInfo, ModelRow
+    from meshwright.values.models.params import ModelInfo, ModelRow
 
 __all__ = ["models"]
 
@@ -53,8 +53,8 @@ def models(
 
       meshwright models --hf path/to/config.json --json
     """
-    from meshwright.catalogues import describe_model, list_models
-    from meshwright.errors import ConfigError
+    from meshwright.api.catalogues import describe_model, list_models
+    from meshwright.values.errors import ConfigError
 
     if name is not None and hf is not None:
         raise ConfigError(f"models {name} --hf {hf}: give either a name or a config")
@@ -129,7 +129,7 @@ def _show_model(info: ModelInfo, *, json_output: bool) -> None:
 
         print(json.dumps(_record(info), indent=2))
         return
-    from meshwright.cli._terminal import print_page
+    from meshwright.cli.terminal import print_page
 
     print_page(_page(info), indent=4)
 

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from meshwright.cli._mixed_export import export_first, for_export
-from meshwright.cli._terminal import QuietFlag
+from meshwright.cli.terminal import QuietFlag, export_first, for_export
 
 if TYPE_CHECKING:
-    from meshwright.cli._plan_goals import Goal
-    from meshwright.cli._run_files import Run
+    from meshwright.cli.plan_files import Run
+    from meshwright.cli.terminal import Goal
     from meshwright.search.asked import Asked
     from meshwright.search.mixed.problem import MixedProblem
     from meshwright.search.problem import Problem
@@ -231,10 +230,9 @@ def plan(
       meshwright plan --hf config.json --cluster h200:16 --seq 4096 --gbs 128 --stack fsdp --json
     """  # noqa: E501
     from meshwright import api
-    from meshwright.cli._layout_case import file_name
-    from meshwright.cli._plan_goals import read_goal
-    from meshwright.cli._traces import make_folder, write_steps
-    from meshwright.request_files import read_request, request_to_yaml
+    from meshwright.cli.layout_case import file_name
+    from meshwright.cli.request_files import read_request, request_to_yaml
+    from meshwright.cli.terminal import make_folder, read_goal, write_steps
     from meshwright.search.mixed.problem import MixedProblem
     from meshwright.search.request import PlanRequest, parse_pins, parse_same
 
@@ -295,7 +293,7 @@ def plan(
         write_steps(trace, result, problem)
     _show(result, current, goal, json_output=json_output)
     if current is not None and not json_output:
-        from meshwright.cli._run_files import print_change
+        from meshwright.cli.plan_files import print_change
 
         assert not isinstance(problem, MixedProblem), "such a file is of one kind of chip"
         print_change(current, result, problem=problem)
@@ -314,8 +312,8 @@ def _problem(asked: PlanRequest, from_file: Path | None) -> Problem | MixedProbl
     """Look up a request's names; several kinds of chips are planned, but no software's files are
     read for them."""
     from meshwright import api
-    from meshwright.errors import ConfigError
     from meshwright.search.mixed.problem import is_mixed, resolve_mixed
+    from meshwright.values.errors import ConfigError
 
     if not is_mixed(asked):
         return api.problem_of(asked)
@@ -330,12 +328,12 @@ def _problem(asked: PlanRequest, from_file: Path | None) -> Problem | MixedProbl
 
 def _check_target(folder: Path | None, to: str | None) -> None:
     """Refuse a target that does not exist, or one without a folder, before the search."""
-    from meshwright.errors import ConfigError
+    from meshwright.values.errors import ConfigError
 
     if folder is None and to is not None:
         raise ConfigError(f"--to {to}: of no effect without --export DIR")
     if to is not None:
-        from meshwright.exports.registry import find_target
+        from meshwright.software.registry import find_target
 
         find_target(to)
 
@@ -347,14 +345,15 @@ def _export(
     from dataclasses import fields
 
     from meshwright import api
-    from meshwright.cli._plan_files import side_of
     from meshwright.cli.export import deliver
-    from meshwright.exports import export_plan, plan_of
-    from meshwright.exports.registry import find_target
-    from meshwright.layout import Layout
+    from meshwright.cli.plan_files import side_of
     from meshwright.search.asked import ask
     from meshwright.search.mixed.problem import MixedProblem
     from meshwright.search.request import PlanRequest
+    from meshwright.software.contract import export_plan
+    from meshwright.software.plan import plan_of
+    from meshwright.software.registry import find_target
+    from meshwright.values.layout import Layout
 
     if isinstance(problem, MixedProblem) and len(problem.cluster.pools) > 1:
         export_first(result, problem, folder, to)
@@ -377,7 +376,7 @@ def _export(
 
 def _read_run(path: Path, flags: dict[str, Any]) -> Run:
     """Read a training script, and say what a plan has no place for."""
-    from meshwright.cli._run_files import read_run
+    from meshwright.cli.plan_files import read_run
 
     run = read_run(path, flags)
     for line in run.lines():
@@ -388,9 +387,9 @@ def _read_run(path: Path, flags: dict[str, Any]) -> Run:
 def _model(name: str | None, hf: Path | None) -> str | dict[str, Any] | None:
     if hf is None:
         return name
-    from meshwright.errors import ConfigError
-    from meshwright.models.huggingface import read_hf_config
     from meshwright.search.problem import dims_of
+    from meshwright.values.errors import ConfigError
+    from meshwright.values.models.huggingface import read_hf_config
 
     if name is not None:
         raise ConfigError(f"plan {name} --hf {hf}: give either a name or a config")
@@ -402,7 +401,7 @@ def _model(name: str | None, hf: Path | None) -> str | dict[str, Any] | None:
 
 def _require(fields: dict[str, Any]) -> None:
     """Say in the words of the command line what is missing."""
-    from meshwright.errors import ConfigError
+    from meshwright.values.errors import ConfigError
 
     wanted = {
         "model": "a model such as llama3-70b, or --hf",
@@ -429,7 +428,7 @@ def _progress(*, quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
 
 
 def _write(path: Path, text: str) -> None:
-    from meshwright.errors import ConfigError
+    from meshwright.values.errors import ConfigError
 
     try:
         path.write_text(text, encoding="utf-8")
@@ -462,9 +461,8 @@ def _show(
         print(json.dumps(result.to_dict() | _current_record(current), indent=2, allow_nan=False))
     from rich.console import Console
 
-    from meshwright.report.front_text import cost_words, print_front
     from meshwright.report.mixed_table import print_mixed_miss, print_mixed_plans
-    from meshwright.report.plan_table import print_miss, print_plans, say
+    from meshwright.report.plan_table import cost_words, print_front, print_miss, print_plans, say
 
     mixed = result.proof is not None
     if not result.plans:
@@ -483,7 +481,7 @@ def _current_record(current: Asked | None) -> dict[str, Any]:
     """Return what --from adds to the answer: the file's own layout and its price."""
     if current is None:
         return {}
-    from meshwright.cli._run_files import price_of
+    from meshwright.cli.plan_files import price_of
     from meshwright.report.explain_json import quote_record
     from meshwright.search.requote import setting_of
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from meshwright.accuracy.run import Counts
+    from meshwright.runs.measured.files import Counts
 
 __all__ = ["predict"]
 
@@ -47,7 +47,8 @@ def predict(
 
     A row names model, chips, software, layout and batch in the columns of the published-runs
     schema; measured columns are never read and may be absent. Blank dims come from the named model,
-    other blanks from the habits of the named software in `presets/frameworks.csv`. A dense model
+    other blanks from the habits of the named software in `runs/measured/frameworks.csv`. A dense
+    model
     known by its number of parameters alone (`params_b`, or `own-7b`) is given a shape of that size;
     such rows are counted as rough. The same cost model as in `meshwright plan` prices the row.
 
@@ -65,9 +66,9 @@ def predict(
 
       meshwright predict runs.csv -o predictions.csv --json
     """
-    from meshwright import measured
-    from meshwright.accuracy.run import counts
-    from meshwright.cli._terminal import tell, warn
+    from meshwright.api import measured
+    from meshwright.cli.terminal import tell, warn
+    from meshwright.runs.measured.files import counts
 
     answers = measured.predict(
         rows, output=output, calibration=calibration, profile=profile, warn=warn, tell=tell

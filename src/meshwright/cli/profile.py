@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from meshwright.cli._terminal import QuietFlag, keep_quiet
+from meshwright.cli.terminal import QuietFlag, keep_quiet
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from meshwright.hardware.profile import Effort, Profile
-    from meshwright.hardware.profile_chip import Rates
+    from meshwright.values.hardware.profile import Effort, Profile
+    from meshwright.values.hardware.profile_chip import Rates
 
 __all__ = ["profile"]
 
@@ -78,7 +78,7 @@ def profile(
 
       meshwright profile --dtype bf16,fp8 --full --model llama3-8b -o h100.npz
     """
-    from meshwright import measured
+    from meshwright.api import measured
 
     found = measured.profile(
         output=output,
@@ -97,7 +97,7 @@ def profile(
 
 
 def _effort(*, quick: bool, full: bool) -> Effort:
-    from meshwright.errors import ConfigError
+    from meshwright.values.errors import ConfigError
 
     if quick and full:
         raise ConfigError("--quick and --full: give one of them")
@@ -118,8 +118,8 @@ def _tell(line: str) -> None:
 def _show(found: Profile, output: Path, *, json_output: bool) -> None:
     from dataclasses import asdict
 
-    from meshwright.hardware.profile import UNSTEADY_FRAC
-    from meshwright.hardware.profile_chip import measured_rates
+    from meshwright.values.hardware.profile import UNSTEADY_FRAC
+    from meshwright.values.hardware.profile_chip import measured_rates
 
     rates = measured_rates(found)
     if json_output:
@@ -168,7 +168,7 @@ def _show(found: Profile, output: Path, *, json_output: bool) -> None:
 
 def _lines(rates: Rates) -> list[tuple[str, str]]:
     """Words and figures in the units of people."""
-    from meshwright.units import GB, MICROSECOND
+    from meshwright.values.units import GB, MICROSECOND
 
     tables: tuple[tuple[str, Mapping[str, float]], ...] = (
         ("matrix products", rates.matmul_flops_per_s),
@@ -195,6 +195,6 @@ def _lines(rates: Rates) -> list[tuple[str, str]]:
 
 
 def _flops(rate: Any) -> str:
-    from meshwright.units import TERA
+    from meshwright.values.units import TERA
 
     return f"{rate / TERA:.3g} TFLOPS" if rate >= TERA else f"{rate / 1e9:.3g} GFLOPS"

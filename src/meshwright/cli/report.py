@@ -64,8 +64,8 @@ def report(
 
       meshwright report plans.json --format svg --chart time -o time.svg
     """
-    from meshwright.errors import ConfigError, UnknownNameError
-    from meshwright.reporting import FORMATS, chart_bytes, find_chart, page_bytes, report_parts
+    from meshwright.api.report import FORMATS, chart_bytes, find_chart, page_bytes, report_parts
+    from meshwright.values.errors import ConfigError, UnknownNameError
 
     if form not in FORMATS:
         raise UnknownNameError("format", form, FORMATS)
@@ -82,7 +82,7 @@ def report(
             f" {', '.join(keys) or '(this report has none)'}"
         )
     if json_output:
-        from meshwright.report.infos.record import report_record
+        from meshwright.report.infos.parts import report_record
 
         _print_json(report_record(parts))
         if output is None:

@@ -7,7 +7,15 @@ from typing import Annotated
 
 import typer
 
-from meshwright.cli._layout_case import (
+from meshwright.cli.job_flags import (
+    EvalIntervalFlag,
+    EvalStepsFlag,
+    MtbfFlag,
+    RestartFlag,
+    SaveFlag,
+    WriteFlag,
+)
+from meshwright.cli.layout_case import (
     CalibrationFlag,
     ClusterFlag,
     GbsFlag,
@@ -16,14 +24,6 @@ from meshwright.cli._layout_case import (
     PrecisionFlag,
     ProfileFlag,
     StackFlag,
-)
-from meshwright.cli._training_flags import (
-    EvalIntervalFlag,
-    EvalStepsFlag,
-    MtbfFlag,
-    RestartFlag,
-    SaveFlag,
-    WriteFlag,
 )
 
 __all__ = ["size"]
@@ -102,11 +102,11 @@ def size(
       meshwright size --cluster h200:64 --days 7 --tokens 1T --series mixtral --json
     """
     from meshwright import api
-    from meshwright.cli._layout_case import file_name
-    from meshwright.cli._terminal import print_page
-    from meshwright.cli._training_flags import training_of
+    from meshwright.cli.job_flags import training_of
+    from meshwright.cli.layout_case import file_name
+    from meshwright.cli.terminal import print_page
     from meshwright.report.sizing_text import size_lines
-    from meshwright.units import parse_count
+    from meshwright.values.units import parse_count
 
     training = training_of(
         1,  # replaced: by --tokens, or by what the size asks

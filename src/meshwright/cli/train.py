@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from meshwright.cli._job_flags import (
+from meshwright.cli.job_flags import (
     AccountFlag,
     ImageFlag,
     InstanceFlag,
@@ -19,7 +19,7 @@ from meshwright.cli._job_flags import (
     TimeFlag,
     WorkdirFlag,
 )
-from meshwright.cli._layout_case import (
+from meshwright.cli.layout_case import (
     AttentionFlag,
     CalibrationFlag,
     GpusPerNodeFlag,
@@ -30,14 +30,14 @@ from meshwright.cli._layout_case import (
     ProfileFlag,
     RunStackFlag,
 )
-from meshwright.cli._terminal import QuietFlag, keep_quiet, tell
+from meshwright.cli.terminal import QuietFlag, keep_quiet, tell
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from meshwright.cli._train_source import Asked
-    from meshwright.training.preflight import Finding
-    from meshwright.training.start import NothingFits, Start
+    from meshwright.cli.train_source import Asked
+    from meshwright.runs.training.preflight import Finding
+    from meshwright.runs.training.session import NothingFits, Start
 
 __all__ = ["train"]
 
@@ -228,8 +228,8 @@ def train(
 
       meshwright train run --time 10h
     """  # noqa: E501
-    from meshwright.cli._layout_case import file_name
-    from meshwright.cli._train_source import (
+    from meshwright.cli.layout_case import file_name
+    from meshwright.cli.train_source import (
         asked_of,
         environment_of,
         job_of_flags,
@@ -322,10 +322,9 @@ def _train(
 ) -> None:
     """Look, and send what is to be sent."""
     from meshwright import api
-    from meshwright.cli._train_view import print_findings, print_state
-    from meshwright.training.preflight import preflight, problems
-    from meshwright.training.session import start_training
-    from meshwright.training.start import NothingFits
+    from meshwright.cli.train_view import print_findings, print_state
+    from meshwright.runs.training.preflight import preflight, problems
+    from meshwright.runs.training.session import NothingFits, start_training
 
     try:
         start = api.prepare_training(found.request, folder=found.folder, layout=found.layout)
@@ -375,7 +374,7 @@ def _print_dry(
     import json
     import sys
 
-    from meshwright.cli._train_view import dry_record, print_dry_run, print_findings
+    from meshwright.cli.train_view import dry_record, print_dry_run, print_findings
 
     if json_output:
         print(json.dumps(dry_record(start, findings, with_jobs=with_jobs), indent=2))

@@ -31,7 +31,7 @@ def train_cancel(
 
       meshwright train cancel run && meshwright train status run
     """
-    from meshwright.training.session import cancel_training, training_in
+    from meshwright.runs.training.session import cancel_training, training_in
 
     ended = cancel_training(training_in(folder))
     print(

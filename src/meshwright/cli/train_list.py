@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from meshwright.cli._layout_case import JsonFlag
+from meshwright.cli.layout_case import JsonFlag
 
 __all__ = ["train_list"]
 
@@ -37,8 +37,8 @@ def train_list(
 
       meshwright train list --json
     """
-    from meshwright.cli._train_view import state_line
-    from meshwright.training.session import list_trainings
+    from meshwright.cli.train_view import state_line
+    from meshwright.runs.training.session import list_trainings
 
     states = list_trainings(root)
     if json_output:

@@ -44,7 +44,7 @@ def train_logs(
 
       meshwright train logs run --job 1 --stderr
     """
-    from meshwright.training.session import follow_logs, training_in
+    from meshwright.runs.training.session import follow_logs, training_in
 
     name = "stderr.log" if stderr else "stdout.log"
     try:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from meshwright.cli._layout_case import JsonFlag
+from meshwright.cli.layout_case import JsonFlag
 
 __all__ = ["train_status"]
 
@@ -34,7 +34,7 @@ def train_status(folder: FolderArgument, json_output: JsonFlag = False) -> None:
 
       meshwright train status run --json | jq .done_steps
     """
-    from meshwright.cli._train_view import print_state
-    from meshwright.training.session import state_of, training_in
+    from meshwright.cli.train_view import print_state
+    from meshwright.runs.training.session import state_of, training_in
 
     print_state(state_of(training_in(folder)), json_output=json_output)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from meshwright.cli._job_flags import (
+from meshwright.cli.job_flags import (
     AccountFlag,
     ImageFlag,
     InstanceFlag,
@@ -18,7 +18,7 @@ from meshwright.cli._job_flags import (
     PartitionFlag,
     WorkdirFlag,
 )
-from meshwright.cli._layout_case import (
+from meshwright.cli.layout_case import (
     AttentionFlag,
     CalibrationFlag,
     GpusPerNodeFlag,
@@ -29,8 +29,8 @@ from meshwright.cli._layout_case import (
     ProfileFlag,
     RunStackFlag,
 )
-from meshwright.cli._terminal import QuietFlag
-from meshwright.units import counted
+from meshwright.cli.terminal import QuietFlag
+from meshwright.values.units import counted
 
 if TYPE_CHECKING:
     from meshwright.runs.trackers import Tracking
@@ -185,8 +185,8 @@ def tune(
       meshwright tune llama3-8b --cluster h100:16 --seq 8192 --gbs 128 --to megatron-lm --program /opt/Megatron-LM/pretrain_gpt.py --dry-run
     """  # noqa: E501
     from meshwright import api
-    from meshwright.cli._layout_case import file_name, model_words
-    from meshwright.request_files import read_request
+    from meshwright.cli.layout_case import file_name, model_words
+    from meshwright.cli.request_files import read_request
     from meshwright.search.request import parse_pins
 
     given: dict[str, Any] = {
@@ -273,10 +273,10 @@ def _tuning(
 ) -> Tuning:
     """Check what is asked beside the request."""
     from meshwright.cli.export import read_settings
-    from meshwright.errors import ConfigError
     from meshwright.runs.loop import StudyLimits
     from meshwright.runs.trial import OWN_TRAINER, Trial
     from meshwright.runs.tune import Tuning, default_folder
+    from meshwright.values.errors import ConfigError
 
     if "model" not in fields or "cluster" not in fields:
         raise ConfigError(
@@ -302,8 +302,8 @@ def _tracking(
     project: str | None, key_file: Path | None, *, tensorboard: bool, offline: bool
 ) -> Tracking:
     """Read where runs are shown; ConfigError where a word has no effect."""
-    from meshwright.errors import ConfigError
     from meshwright.runs.trackers import Tracking, read_key
+    from meshwright.values.errors import ConfigError
 
     if project is None and (key_file is not None or offline):
         raise ConfigError(
@@ -320,15 +320,15 @@ def _tracking(
 
 
 def _job_options(path: Path | None, flags: dict[str, Any]) -> Any:
-    from meshwright.cli._job_flags import read_job_file
-    from meshwright.exports.jobs import JobOptions
+    from meshwright.cli.job_flags import read_job_file
+    from meshwright.platforms.job import JobOptions
 
     said = {key: value for key, value in flags.items() if value is not None}
     return JobOptions.of({**({} if path is None else read_job_file(path)), **said})
 
 
 def _run(prepared: Prepared, tuning: Tuning, *, quiet: bool) -> StudyResult:
-    from meshwright.cli._tune_view import progress
+    from meshwright.cli.tune_view import progress
     from meshwright.runs.tune import Interrupted, run_study
 
     if not quiet:
@@ -356,7 +356,7 @@ def _print(result: StudyResult, *, json_output: bool) -> None:
 
         print(json.dumps(result.to_dict(), indent=2))
         return
-    from meshwright.cli._tune_view import print_result
+    from meshwright.cli.tune_view import print_result
 
     print_result(result.view)
     print(
@@ -378,7 +378,7 @@ def _print(result: StudyResult, *, json_output: bool) -> None:
 
 def _print_dry(prepared: Prepared, tuning: Tuning) -> None:
     from meshwright.runs.tune import first_job
-    from meshwright.units import format_seconds
+    from meshwright.values.units import format_seconds
 
     for candidate in prepared.candidates.members[: tuning.limits.max_runs]:
         print(

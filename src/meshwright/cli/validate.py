@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from meshwright.units import counted
+from meshwright.values.units import counted
 
 if TYPE_CHECKING:
-    from meshwright.accuracy.report import Earlier
-    from meshwright.accuracy.validate import Validation
+    from meshwright_truth.page import Earlier
+    from meshwright_truth.verdicts import Validation
 
 __all__ = ["validate"]
 
@@ -68,10 +68,10 @@ def validate(
 
       meshwright validate runs.csv --predictions predictions.csv --json
     """
-    from meshwright import measured
-    from meshwright.accuracy.report import read_earlier
-    from meshwright.cli._terminal import tell, warn
-    from meshwright.errors import ConfigError
+    from meshwright.api import measured
+    from meshwright.cli.terminal import tell, warn
+    from meshwright.values.errors import ConfigError
+    from meshwright_truth.page import read_earlier
 
     earlier = read_earlier(before) if before is not None else None
     found = measured.validate(
@@ -94,8 +94,7 @@ def validate(
 
 
 def _page(found: Validation, earlier: Earlier | None) -> str:
-    from meshwright.accuracy.coverage_text import coverage_section
-    from meshwright.accuracy.report import accuracy_page
+    from meshwright_truth.page import accuracy_page, coverage_section
 
     sureness = coverage_section(found.coverage, found.verdicts)
     return accuracy_page(
@@ -118,8 +117,8 @@ def _print_json(found: Validation) -> None:
 def _print_table(found: Validation) -> None:
     from rich.console import Console
 
-    from meshwright.accuracy.report import SUMMARY, show
     from meshwright.report.columns import Column, print_columns
+    from meshwright_truth.page import SUMMARY, show
 
     columns = [
         Column(heading="table", justify="left"),

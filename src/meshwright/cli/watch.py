@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from meshwright.cli._layout_case import JsonFlag
-from meshwright.cli._training_flags import PriceFlag
+from meshwright.cli.job_flags import PriceFlag
+from meshwright.cli.layout_case import JsonFlag
 
 __all__ = ["watch"]
 
@@ -86,10 +86,10 @@ def watch(
 
       meshwright watch slurm-4711.out --steps 5000 --once --json
     """
-    from meshwright.cli._watch_view import page, shown
-    from meshwright.errors import ConfigError
-    from meshwright.units import parse_duration
-    from meshwright.watch.loop import Output, watched
+    from meshwright.cli.watch_view import page, shown
+    from meshwright.runs.watch.follow import Output, watched
+    from meshwright.values.errors import ConfigError
+    from meshwright.values.units import parse_duration
 
     if metrics_host is not None and metrics_port is None:
         raise ConfigError(f"--metrics-host {metrics_host}: of no effect without --metrics-port")
@@ -98,7 +98,7 @@ def watch(
             "--metrics-port: a look that ends serves nobody; --textfile writes the metrics of"
             " --once"
         )
-    from meshwright.watch.follow import follow
+    from meshwright.runs.watch.follow import follow
 
     every_s = float(parse_duration(every, name="every"))
     follower = follow(target, plan=plan, steps=steps, chips=gpus, usd_per_hour=usd_per_hour)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from meshwright.cli._layout_case import (
+from meshwright.cli.layout_case import (
     AttentionFlag,
     CalibrationFlag,
     ClusterFlag,
@@ -65,9 +65,9 @@ def why_oom(
 
       meshwright why-oom llama3-8b --cluster h100:8 --seq 8192 --gbs 32 --layout mbs=4 --stack fsdp --json
     """  # noqa: E501
-    from meshwright.cli._layout_case import asked_with, narrow_console
+    from meshwright.cli.layout_case import asked_with, narrow_console
+    from meshwright.report.diff_text import print_ladder
     from meshwright.report.explain_json import ladder_record
-    from meshwright.report.oom_text import print_ladder
     from meshwright.search.oom import why_oom as explained
     from meshwright.search.requote import setting_of
 

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from meshwright.cli._job_flags import AccountFlag, ImageFlag, InstanceFlag, MountFlag, PartitionFlag
-from meshwright.cli._layout_case import JsonFlag
-from meshwright.units import counted
+from meshwright.cli.job_flags import AccountFlag, ImageFlag, InstanceFlag, MountFlag, PartitionFlag
+from meshwright.cli.layout_case import JsonFlag
+from meshwright.values.units import counted
 
 __all__ = ["workflow"]
 
@@ -91,8 +91,8 @@ def workflow(
     if no_token:
         values.append(("notebook.token", False))
     if spec_only:
-        from meshwright.workflows import plain_spec
-        from meshwright.yaml_text import write_yaml
+        from meshwright.runs.workflows.spec import plain_spec
+        from meshwright.values.text import write_yaml
 
         print(write_yaml(plain_spec(spec, words=values)), end="")
         return
@@ -122,8 +122,8 @@ def _deliver(
     import json
 
     from meshwright.cli.export import deliver
-    from meshwright.errors import ConfigError
-    from meshwright.workflows import workflow as run
+    from meshwright.runs.workflows.render import workflow as run
+    from meshwright.values.errors import ConfigError
 
     found = run(spec, launcher=launcher, blend=blend, words=values)
     if json_output:

@@ -20,11 +20,15 @@ from meshwright.cost.operators import (
     passes,
     tensor_exchange,
 )
-from meshwright.cost.shapes import Floats
-from meshwright.hardware.tables import attention_backward_seconds, attention_forward_seconds, kin
-from meshwright.hardware.tables._grid import Lookup
-from meshwright.models.spec import Block
-from meshwright.workload import Precision
+from meshwright.cost.stages import Floats
+from meshwright.values.hardware.grid import Lookup
+from meshwright.values.hardware.tables import (
+    attention_backward_seconds,
+    attention_forward_seconds,
+    kin,
+)
+from meshwright.values.models.spec import Block
+from meshwright.values.workload import Precision
 
 __all__ = ["attention_parts", "half_precision", "scores_per_query"]
 

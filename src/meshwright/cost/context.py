@@ -7,8 +7,8 @@ import numpy as np
 from meshwright.cost.collectives import all_to_all_s, group_of, point_to_point_s
 from meshwright.cost.kernels import streaming_s
 from meshwright.cost.operators import FULL, Part, Site
-from meshwright.cost.shapes import Floats
-from meshwright.models.spec import Block
+from meshwright.cost.stages import Floats
+from meshwright.values.models.spec import Block
 
 __all__ = ["CORE", "context_parts", "ring_steps"]
 

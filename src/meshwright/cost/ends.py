@@ -7,12 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshwright.cost.collectives import all_gather_s, all_reduce_s, reduce_scatter_s
-from meshwright.cost.kernels import streaming_s
+from meshwright.cost.kernels import host_ends_s, kind_of_activations, own_s, streaming_s
 from meshwright.cost.linear import linear
-from meshwright.cost.measured import host_ends_s, kind_of_activations, own_s
 from meshwright.cost.operators import Site
-from meshwright.cost.shapes import Floats
-from meshwright.models.spec import Block
+from meshwright.cost.stages import Floats
+from meshwright.values.models.spec import Block
 
 __all__ = ["Ends", "padded_vocab", "price_ends"]
 

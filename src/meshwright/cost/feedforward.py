@@ -19,8 +19,8 @@ from meshwright.cost.operators import (
     passes,
     tensor_exchange,
 )
-from meshwright.cost.shapes import Floats
-from meshwright.models.spec import Block
+from meshwright.cost.stages import Floats
+from meshwright.values.models.spec import Block
 
 __all__ = ["busiest_share", "mlp_parts", "moe_parts"]
 
@@ -86,7 +86,7 @@ CLAMP_KERNELS = (3.0, 7.0)
 
 COUNT_BYTES = 8.0
 """Of one count of rows, which the embedded trainer's ranks exchange before the rows themselves
-(trainer/_feedforward.py)."""
+(trainer/model.py)."""
 
 
 _UNREAD_OF_EXPERTS = {

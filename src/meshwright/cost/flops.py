@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from meshwright.models.params import block_params
-from meshwright.models.spec import Block, ModelSpec
-from meshwright.workload import Workload
+from meshwright.values.models.params import block_params
+from meshwright.values.models.spec import Block, ModelSpec
+from meshwright.values.workload import Workload
 
 __all__ = ["causal_flops_per_token", "model_flops_per_sequence", "model_flops_per_token"]
 

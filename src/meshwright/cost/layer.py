@@ -11,13 +11,13 @@ import numpy as np
 
 from meshwright.cost.attention import attention_parts
 from meshwright.cost.feedforward import mlp_parts, moe_parts
+from meshwright.cost.kernels import HostPass, cold_launch_s, host_layer_s
 from meshwright.cost.mamba import mamba_parts
-from meshwright.cost.measured import HostPass, cold_launch_s, host_layer_s
 from meshwright.cost.operators import Part, Site
-from meshwright.cost.shapes import Floats
-from meshwright.factors import Factors
-from meshwright.layout import RECOMPUTE_MODULES
-from meshwright.models.spec import Block, Segment
+from meshwright.cost.stages import Floats
+from meshwright.values.layout import RECOMPUTE_MODULES
+from meshwright.values.models.spec import Block, Segment
+from meshwright.values.stack import Factors
 
 __all__ = [
     "CHECKPOINT_LAUNCHES",

@@ -9,10 +9,10 @@ import numpy as np
 
 from meshwright.cost.kernels import element_bytes, gemm_s, streaming_s
 from meshwright.cost.operators import FULL, HALF, Part, Site
-from meshwright.cost.shapes import Floats
-from meshwright.hardware.tables import Role
-from meshwright.stack import Stack
-from meshwright.workload import Precision
+from meshwright.cost.stages import Floats
+from meshwright.values.hardware.tables import Role
+from meshwright.values.stack import Stack
+from meshwright.values.workload import Precision
 
 __all__ = ["linear"]
 

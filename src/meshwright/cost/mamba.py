@@ -8,7 +8,7 @@ from meshwright.cost.attention import half_precision
 from meshwright.cost.kernels import streaming_s
 from meshwright.cost.linear import linear
 from meshwright.cost.operators import Part, Site, norm, norm_output, passes, tensor_exchange
-from meshwright.models.spec import Block
+from meshwright.values.models.spec import Block
 
 __all__ = ["mamba_parts"]
 

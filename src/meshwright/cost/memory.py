@@ -7,17 +7,15 @@ from functools import reduce
 
 import numpy as np
 
-from meshwright.cost.communicators import communicator_bytes
 from meshwright.cost.kernels import element_bytes
-from meshwright.cost.shapes import Floats
-from meshwright.cost.stages import Stages, segment_layers
-from meshwright.cost.weights import StageParams, largest_matrix_share
-from meshwright.hardware.chip import Chip
-from meshwright.hardware.cluster import Pool
-from meshwright.layout import RECOMPUTES, SHARDINGS, Layouts
-from meshwright.models.spec import ModelSpec
-from meshwright.stack import Stack
-from meshwright.workload import Workload
+from meshwright.cost.stages import Floats, Stages, segment_layers
+from meshwright.cost.weights import StageParams, communicator_bytes, largest_matrix_share
+from meshwright.values.hardware.chip import Chip
+from meshwright.values.hardware.cluster import Pool
+from meshwright.values.layout import RECOMPUTES, SHARDINGS, Layouts
+from meshwright.values.models.spec import ModelSpec
+from meshwright.values.stack import Stack
+from meshwright.values.workload import Workload
 
 __all__ = [
     "MEMORY_TERMS",

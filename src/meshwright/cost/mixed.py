@@ -8,18 +8,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from meshwright.cost.messages import message_s
+from meshwright.cost.collectives import message_s
 from meshwright.cost.once import once_terms_s
 from meshwright.cost.pipeline import pipeline_of_stages_s
-from meshwright.cost.shapes import Floats
-from meshwright.cost.stages import mean_in_flight, place_stages
+from meshwright.cost.stages import Floats, mean_in_flight, place_stages
 from meshwright.cost.step import TIME_TERMS, StagePrices, price_stages
-from meshwright.hardware.cluster import Cluster
-from meshwright.layout import SCHEDULES, Layouts
-from meshwright.mixed_layout import MixedLayout, StageLayout
-from meshwright.models.spec import ModelSpec
-from meshwright.stack import Stack
-from meshwright.workload import Workload
+from meshwright.values.hardware.cluster import Cluster
+from meshwright.values.layout import SCHEDULES, Layouts
+from meshwright.values.mixed_layout import MixedLayout, StageLayout
+from meshwright.values.models.spec import ModelSpec
+from meshwright.values.stack import Stack
+from meshwright.values.workload import Workload
 
 __all__ = ["MixedPrice", "Site", "message_times_s", "price_each", "price_mixed"]
 

@@ -17,16 +17,15 @@ from meshwright.cost.collectives import (
     reduce_scatter_s,
 )
 from meshwright.cost.ends import padded_vocab
-from meshwright.cost.kernels import streaming_s
-from meshwright.cost.measured import host_sharded_s, host_step_s, own_s
+from meshwright.cost.kernels import host_sharded_s, host_step_s, own_s, streaming_s
 from meshwright.cost.memory import data_shards
-from meshwright.cost.shapes import Floats
-from meshwright.hardware.chip import Chip
-from meshwright.hardware.cluster import Pool
-from meshwright.layout import SHARDINGS, Layouts
-from meshwright.models.spec import ModelSpec
-from meshwright.stack import Stack
-from meshwright.workload import Precision, Workload
+from meshwright.cost.stages import Floats
+from meshwright.values.hardware.chip import Chip
+from meshwright.values.hardware.cluster import Pool
+from meshwright.values.layout import SHARDINGS, Layouts
+from meshwright.values.models.spec import ModelSpec
+from meshwright.values.stack import Stack
+from meshwright.values.workload import Precision, Workload
 
 __all__ = [
     "data_exchange_s",
@@ -60,7 +59,7 @@ def once_terms_s(
     Formula:  what `exposed_exchange_s` leaves of the reduction behind the backward, and of the
               gathering behind the forward pass, and `tied_exchange_s`
     Units:    seconds.
-    Source:   overlap as in `presets/stacks.csv`: buckets are reduced while the last micro batch
+    Source:   overlap as in `values/stacks.csv`: buckets are reduced while the last micro batch
               works back.
     Valid:    any layout.
     Checked:  tests/cost/test_step.py::test_data_parallel_exchange_hides_behind_the_last_backward

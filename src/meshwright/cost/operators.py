@@ -9,13 +9,19 @@ from typing import Literal
 import numpy as np
 
 from meshwright.cost.collectives import Group, all_gather_s, all_reduce_s, group_of
-from meshwright.cost.kernels import EagerPass, eager_s, element_bytes, streaming_s
-from meshwright.cost.measured import kind_of_activations, own_s
-from meshwright.cost.shapes import Floats, Shapes, block_tokens, stream_seq_len
-from meshwright.hardware.cluster import Pool
-from meshwright.models.spec import Block, ModelSpec
-from meshwright.stack import Stack
-from meshwright.workload import Workload
+from meshwright.cost.kernels import (
+    EagerPass,
+    eager_s,
+    element_bytes,
+    kind_of_activations,
+    own_s,
+    streaming_s,
+)
+from meshwright.cost.stages import Floats, Shapes, block_tokens, stream_seq_len
+from meshwright.values.hardware.cluster import Pool
+from meshwright.values.models.spec import Block, ModelSpec
+from meshwright.values.stack import Stack
+from meshwright.values.workload import Workload
 
 __all__ = [
     "FULL",

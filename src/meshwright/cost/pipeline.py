@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.cost._closed_forms import (
+from meshwright.cost.closed_forms import (
     P2P,
     Case,
     Links,
@@ -94,7 +94,7 @@ def pipeline_s(
     Formula:  max over s of  (before_s + 2 s p) + start_s + (M - n - 1) t_s + end_s,  with n = pp -
               1 - s, t = f + b, before_s = sum of t above s, U_s = sum of t below s, start_s =
               max((n + 1) f_s, f_s + U_s + 2 n p), end_s = max((n + 1) b_s, b_s + U_s + 2 n p). The
-              other schedules change the terms, see `cost/_closed_forms.py`. Where stages are even
+              other schedules change the terms, see `cost/closed_forms.py`. Where stages are even
               and p = 0 they reduce to (M + pp - 1)(f + b) for 1f1b and gpipe; M (f + b) + (pp -
               1)(f + b) / vpp interleaved; M (f + b) + (pp - 1) max(f + d - w, f, d) for ZB-H1 with
               d = b - w.

@@ -8,23 +8,28 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.cost.collectives import all_gather_s, beside_compute_s, group_of
+from meshwright.cost.collectives import all_gather_s, beside_compute_s, group_of, message_s
 from meshwright.cost.ends import Ends, padded_vocab, price_ends
+from meshwright.cost.kernels import HostPass, host_sharded_s
 from meshwright.cost.layer import LAYER_TERMS, LayerPrice, price_layer, redo_of, sum_terms
-from meshwright.cost.measured import HostPass, host_sharded_s
 from meshwright.cost.memory import Activations, Memory, price_memory, redone_share
-from meshwright.cost.messages import message_s
 from meshwright.cost.once import gathered_bytes, once_terms_s, shard_copies_s, tensor_copies_s
 from meshwright.cost.operators import Site
 from meshwright.cost.pipeline import pipeline_s
-from meshwright.cost.shapes import Floats, distinct_shapes
-from meshwright.cost.stages import Stages, Which, place_stages, segment_layers
+from meshwright.cost.stages import (
+    Floats,
+    Stages,
+    Which,
+    distinct_shapes,
+    place_stages,
+    segment_layers,
+)
 from meshwright.cost.weights import StageParams, layer_params, stage_params
-from meshwright.hardware.cluster import Pool
-from meshwright.layout import RECOMPUTES, SHARDINGS, Layouts
-from meshwright.models.spec import ModelSpec
-from meshwright.stack import Stack
-from meshwright.workload import Workload
+from meshwright.values.hardware.cluster import Pool
+from meshwright.values.layout import RECOMPUTES, SHARDINGS, Layouts
+from meshwright.values.models.spec import ModelSpec
+from meshwright.values.stack import Stack
+from meshwright.values.workload import Workload
 
 __all__ = ["TIME_TERMS", "Priced", "StagePrices", "StageTimes", "price", "price_stages"]
 

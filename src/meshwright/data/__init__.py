@@ -6,9 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from meshwright.data.articles import wiki
     from meshwright.data.blending import blend
-    from meshwright.data.checking import check
     from meshwright.data.counting import stats
     from meshwright.data.encoders.encoder import EncoderSpec
     from meshwright.data.fetching import download
@@ -16,10 +14,12 @@ if TYPE_CHECKING:
     from meshwright.data.join import concat
     from meshwright.data.merging import merge
     from meshwright.data.pipeline import run
-    from meshwright.data.tokenizing import TokenizeRequest, tokenize
+    from meshwright.data.tokenize_request import TokenizeRequest
+    from meshwright.data.tokenizing import tokenize
     from meshwright.data.training import train_sentencepiece
     from meshwright.data.unpack import extract
-    from meshwright.data.verifying import verify
+    from meshwright.data.verifying import check, verify
+    from meshwright.data.wikipedia import wiki
 
 __all__ = [
     "EncoderSpec",
@@ -43,7 +43,7 @@ _HOMES = {
     "EncoderSpec": "encoders.encoder",
     "TokenizeRequest": "tokenizing",
     "blend": "blending",
-    "check": "checking",
+    "check": "verifying",
     "concat": "join",
     "download": "fetching",
     "extract": "unpack",
@@ -54,7 +54,7 @@ _HOMES = {
     "tokenize": "tokenizing",
     "train_sentencepiece": "training",
     "verify": "verifying",
-    "wiki": "articles",
+    "wiki": "wikipedia",
 }
 """The step's function by the module of this package that holds it; loaded when first asked for. No
 module has the name of a function."""

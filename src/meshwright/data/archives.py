@@ -16,9 +16,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any
 
-from meshwright.data.counters import count
+from meshwright.data.counting import count
 from meshwright.data.steps import ShardError
-from meshwright.errors import MissingExtraError
+from meshwright.values.errors import MissingExtraError
 
 __all__ = ["ARCHIVES", "Span", "archive_of", "check_archive", "open_plain", "plain_name"]
 

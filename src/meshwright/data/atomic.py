@@ -5,16 +5,59 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import json
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from types import TracebackType
+from typing import IO, Any, Self
 from uuid import uuid4
 
-from meshwright.errors import ConfigError
+from meshwright.data.ranks import Place
+from meshwright.values.errors import ConfigError
+from meshwright.values.units import GB, GIB, MIB, TERA
 
-__all__ = ["create_once", "locked", "sync_folder", "temporary_of", "write_whole", "writing"]
+__all__ = [
+    "Journal",
+    "create_once",
+    "locked",
+    "parse_size",
+    "read_journals",
+    "sync_folder",
+    "temporary_of",
+    "write_whole",
+    "writing",
+]
+
+_UNITS = {
+    "": 1,
+    "b": 1,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": GB,
+    "tb": TERA,
+    "pb": 10**15,
+    "kib": 2**10,
+    "mib": MIB,
+    "gib": GIB,
+    "tib": 2**40,
+    "pib": 2**50,
+}
+
+
+def parse_size(text: str | int, *, name: str = "size") -> int:
+    """Read `500MB`, `1.5GiB` or a number of bytes; ConfigError for anything else, a bare `16G`
+    among it, which tools read in two ways."""
+    found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]*)\s*", str(text))
+    if found is None or found[2].lower() not in _UNITS:
+        raise ConfigError(
+            f"{name}={text}: expected a size such as 500MB, 2.5TB, 16GiB (1024^3) or a number of"
+            " bytes"
+        )
+    return round(float(found[1]) * _UNITS[found[2].lower()])
+
 
 _NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL}
 """What flock says on file systems that are mounted without locks."""
@@ -125,3 +168,74 @@ def sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+class Journal:
+    """The file of one process. Every start opens a new one, so that a file has one writer for ever,
+    also on NFS."""
+
+    def __init__(self, folder: Path, place: Place) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.path, self._handle = _open_new(folder, f"rank{place.rank}of{place.world_size}")
+        sync_folder(folder)
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        """Write one record; it is on the disk when this returns."""
+        self._handle.write(
+            json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode(
+                "utf-8", "surrogateescape"
+            )
+            + b"\n"
+        )
+        self._handle.flush()
+        os.fsync(self._handle.fileno())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._handle.close()
+        if not self.path.stat().st_size:
+            self.path.unlink()
+
+
+def _open_new(folder: Path, stem: str) -> tuple[Path, IO[bytes]]:
+    number = len(list(folder.glob(f"{stem}-*.jsonl")))
+    while True:
+        path = folder / f"{stem}-{number}.jsonl"
+        try:
+            return path, path.open("xb")
+        except FileExistsError:
+            number += 1
+
+
+def read_journals(folder: Path) -> Iterator[dict[str, Any]]:
+    """Yield the records of all processes, each file's in its order; a last line that a kill tore is
+    left out.
+
+    ConfigError where any other line is no record, since that is damage and not a kill.
+    """
+    for path in sorted(folder.glob("*.jsonl")):
+        with path.open("rb") as handle:
+            for number, line in enumerate(handle, start=1):
+                if not line.endswith(b"\n"):
+                    break
+                yield _record(line, path, number)
+
+
+def _record(line: bytes, path: Path, number: int) -> dict[str, Any]:
+    try:
+        record = json.loads(line.decode("utf-8", "surrogateescape"))
+    except ValueError:
+        record = None
+    if not isinstance(record, dict):
+        raise ConfigError(
+            f"{path}:{number}: no record of a step; the file is damaged: remove it, and its shards"
+            " are done again"
+        )
+    return record

@@ -3,21 +3,236 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+import pkgutil
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatch
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, unquote, urlsplit
 
 from meshwright.data.listing import InputFile, freeze, read_frozen
 from meshwright.data.ranks import Place, find_place
 from meshwright.data.results import StepResult, conclude
-from meshwright.data.sources import corpus_files, find_corpus, hf_files, url_files
 from meshwright.data.steps import Record, run_step, state_folder
 from meshwright.data.transfer import Patience, Transfer, adopt, fetch, new_client
-from meshwright.errors import ConfigError
+from meshwright.values.errors import ConfigError, UnknownNameError
+from meshwright.values.text import read_yaml
+from meshwright.values.units import counted
 
-__all__ = ["download"]
+__all__ = [
+    "Corpus",
+    "corpora",
+    "corpus_files",
+    "download",
+    "expand",
+    "find_corpus",
+    "hf_files",
+    "url_files",
+]
+
+_BRACES = re.compile(r"\{(\d+\.\.\d+|[^{}]*,[^{}]*)\}")
+_MOST = 10_000_000
+"""Files of one pattern: above it is a slip of the hand."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Corpus:
+    """A corpus known by name."""
+
+    name: str
+    title: str
+    license: str
+    url: str
+    file_name: str
+    files_per_chunk: tuple[int, ...]
+    archive_bytes: int
+    plain_bytes: int
+    documents: int
+    tokens: int
+
+    @property
+    def num_files(self) -> int:
+        """Of all chunks."""
+        return sum(self.files_per_chunk)
+
+
+@cache
+def corpora() -> Mapping[str, Corpus]:
+    """Return the corpora known by name."""
+    content = pkgutil.get_data("meshwright", "data/corpora.yaml")
+    assert content is not None
+    rows = read_yaml(content.decode("utf-8"), what="data/corpora.yaml")
+    return {name: _corpus(name, row) for name, row in rows.items()}
+
+
+def _corpus(name: str, row: Mapping[str, Any]) -> Corpus:
+    given = {key: value for key, value in row.items() if key not in ("name", "files_per_chunk")}
+    return Corpus(
+        name=name, file_name=row["name"], files_per_chunk=tuple(row["files_per_chunk"]), **given
+    )
+
+
+def find_corpus(name: str) -> Corpus:
+    """Return a corpus by name; UnknownNameError with the nearest."""
+    if name not in corpora():
+        raise UnknownNameError("corpus", name, corpora())
+    return corpora()[name]
+
+
+def corpus_files(corpus: Corpus, *, chunks: int | None = None) -> list[InputFile]:
+    """Return the files of the first `chunks` chunks of a corpus, or of all."""
+    most = len(corpus.files_per_chunk)
+    if chunks is not None and not 1 <= chunks <= most:
+        raise ConfigError(f"chunks={chunks}: {corpus.name} has {most} chunks; expected 1 to {most}")
+    places = [
+        (chunk, file)
+        for chunk, number in enumerate(corpus.files_per_chunk[:chunks], start=1)
+        for file in range(number)
+    ]
+    return [
+        InputFile(
+            path=corpus.url.format(chunk=c, file=f),
+            name=corpus.file_name.format(chunk=c, file=f),
+            size_bytes=0,
+        )
+        for c, f in places
+    ]
+
+
+def expand(pattern: str) -> list[str]:
+    """Write out the braces of a pattern as bash does: `{0..9}`, `{000..127}` (with its zeros),
+    `{train,test}`."""
+    parts = _BRACES.split(pattern)
+    choices = [_choices(part) if place % 2 else [part] for place, part in enumerate(parts)]
+    number = 1
+    for choice in choices:
+        number *= len(choice)
+    if number > _MOST:
+        raise ConfigError(f"{pattern}: stands for {number:,} URLs; at most {_MOST:,} are taken")
+    return ["".join(words) for words in product(*choices)]
+
+
+def _choices(inner: str) -> Sequence[str]:
+    first, dots, last = inner.partition("..")
+    if not dots:
+        return inner.split(",")
+    width = len(first) if len(first) > 1 and first.startswith("0") else 0
+    begin, end = int(first), int(last)
+    if abs(end - begin) >= _MOST:
+        raise ConfigError(
+            f"{{{inner}}}: stands for {abs(end - begin) + 1:,} names; at most {_MOST:,} are taken"
+        )
+    return [f"{number:0{width}}" for number in range(begin, end + 1)] or [
+        f"{number:0{width}}" for number in range(begin, end - 1, -1)
+    ]
+
+
+def url_files(words: Sequence[str]) -> list[InputFile]:
+    """Return the files of URLs, patterns of them, and `@FILE` lists (a URL a line, with its sha256
+    behind it where it is known).
+
+    Names are what the URLs' paths have below the folder that all share. ConfigError for what is no
+    URL of HTTP, or for a URL twice.
+    """
+    rows = list(_rows(words))
+    if not rows:
+        raise ConfigError("no URL was given")
+    paths = [unquote(urlsplit(url).path).strip("/").split("/") for url, _ in rows]
+    shared = 0
+    while all(len(path) > shared + 1 and path[shared] == paths[0][shared] for path in paths):
+        shared += 1
+    files: dict[str, InputFile] = {}
+    for (url, digest), path in zip(rows, paths, strict=True):
+        name = "/".join(path[shared:])
+        _check_name(name, url)
+        if name in files:
+            raise ConfigError(f"{files[name].path} and {url} would both be written as {name}")
+        files[name] = InputFile(path=url, name=name, size_bytes=0, sha256=digest)
+    return list(files.values())
+
+
+def _rows(words: Sequence[str]) -> Iterator[tuple[str, str | None]]:
+    for word in words:
+        lines = [word]
+        if word.startswith("@"):
+            try:
+                lines = Path(word[1:]).read_text(encoding="utf-8").splitlines()
+            except (OSError, ValueError) as error:
+                raise ConfigError(
+                    f"{word}: {getattr(error, 'strerror', None) or 'not a text in UTF-8'}"
+                ) from None
+        for line in lines:
+            if line.strip() and not line.startswith("#"):
+                yield from _row(line)
+
+
+def _row(line: str) -> Iterator[tuple[str, str | None]]:
+    parts = line.split()
+    if not re.match(r"https?://[^/]+/.", parts[0]):
+        raise ConfigError(
+            f"{parts[0]}: expected a URL such as https://host/folder/file_{{0..99}}.jsonl.zst"
+        )
+    urls = expand(parts[0])
+    digest = parts[1].removeprefix("sha256:").lower() if len(parts) == 2 else None
+    if len(parts) > 2 or (
+        digest is not None and (len(urls) > 1 or not re.fullmatch(r"[0-9a-f]{64}", digest))
+    ):
+        raise ConfigError(
+            f"{line.strip()}: expected one URL, and behind it nothing or its sha256 of 64 digits"
+        )
+    yield from ((url, digest) for url in urls)
+
+
+def _check_name(name: str, url: str) -> None:
+    if not name or any(
+        part in ("", ".", "..") or part.startswith(".") or "\0" in part for part in name.split("/")
+    ):
+        raise ConfigError(f"{url}: its path makes no name of a file")
+
+
+def hf_files(
+    word: str, *, include: Sequence[str], endpoint: str, get: Callable[[str], Any]
+) -> list[InputFile]:
+    """Return the files of a Hugging Face dataset, `OWNER/NAME` or `OWNER/NAME@REVISION`, that match
+    one of the patterns, or all.
+
+    `get` returns an answer with `.json()` and `.links`. Files in LFS have their sha256 in the
+    listing, the others their length.
+    """
+    name, _, revision = word.partition("@")
+    if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
+        raise ConfigError(f"--hf {word}: expected OWNER/NAME or OWNER/NAME@REVISION")
+    revision = quote(revision or "main", safe="")
+    page, rows = f"{endpoint}/api/datasets/{name}/tree/{revision}?recursive=true", []
+    while page:
+        answer = get(page)
+        rows += [row for row in answer.json() if row.get("type") == "file"]
+        page = answer.links.get("next", {}).get("url", "")
+    wanted = [
+        row
+        for row in rows
+        if not include or any(fnmatch(row["path"], pattern) for pattern in include)
+    ]
+    if not wanted:
+        raise ConfigError(
+            f"--hf {word}: {counted(len(rows), 'file')}, of which {' and '.join(include) or 'all'}"
+            " matches none"
+        )
+    base = f"{endpoint}/datasets/{name}/resolve/{revision}"
+    return [
+        InputFile(
+            path=f"{base}/{quote(row['path'])}",
+            name=row["path"],
+            size_bytes=row["size"],
+            sha256=(row.get("lfs") or {}).get("oid"),
+        )
+        for row in wanted
+    ]
+
 
 _HF = "https://huggingface.co"
 

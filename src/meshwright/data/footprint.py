@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from meshwright.data.archives import archive_of, open_plain
+from meshwright.data.documents import num_rows, text_bytes_of
+from meshwright.data.fetching import Corpus, find_corpus
 from meshwright.data.listing import InputFile, walk
-from meshwright.data.parquet_documents import num_rows, text_bytes_of
 from meshwright.data.progress import format_size
-from meshwright.data.sources import Corpus, find_corpus
-from meshwright.errors import ConfigError, UnknownNameError
-from meshwright.units import GIB, counted, format_count
+from meshwright.values.errors import ConfigError, UnknownNameError
+from meshwright.values.units import GIB, counted, format_count
 
 __all__ = [
     "GPT2_VOCABULARY",
@@ -404,7 +404,7 @@ def _sample_of_rows(file: InputFile) -> tuple[int, int, int]:
 
 def _sample(file: InputFile) -> tuple[int, int, int]:
     """Return bytes read of a file, plain bytes that came out, and their lines."""
-    from meshwright.data.counters import count_into
+    from meshwright.data.counting import count_into
 
     cells = [0, 0, 0]
     count_into(cells, 0)

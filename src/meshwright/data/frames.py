@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import IO
 
 from meshwright.data.archives import archive_of
-from meshwright.data.dump import spans_of
+from meshwright.data.wikipedia import spans_of
 
 __all__ = ["entries_of"]
 

@@ -15,17 +15,16 @@ from pathlib import Path
 from typing import Any
 
 from meshwright.data.archives import archive_of
-from meshwright.data.atomic import create_once, writing
-from meshwright.data.counters import count
-from meshwright.data.journal import read_journals
+from meshwright.data.atomic import create_once, read_journals, writing
+from meshwright.data.counting import count
 from meshwright.data.listing import InputFile, settle
 from meshwright.data.manifest import sha256_of
 from meshwright.data.progress import format_size
 from meshwright.data.ranks import Place, find_place
 from meshwright.data.results import StepResult, conclude
 from meshwright.data.steps import Record, ShardError, run_step, state_folder
-from meshwright.errors import ConfigError
-from meshwright.units import GIB, counted
+from meshwright.values.errors import ConfigError
+from meshwright.values.units import GIB, counted
 
 __all__ = ["MAX_BYTES", "MIN_BYTES", "Part", "concat", "cuts_of"]
 

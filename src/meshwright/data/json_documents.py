@@ -18,7 +18,7 @@ from meshwright.data.pieces import (
     lines_of,
     too_long,
 )
-from meshwright.errors import MissingExtraError
+from meshwright.values.errors import MissingExtraError
 
 __all__ = ["empty_reason", "json_lines", "json_values", "texts_of"]
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from meshwright.data.atomic import create_once
 from meshwright.data.manifest import MANIFEST, MANIFEST_BEGINS
-from meshwright.errors import ConfigError
+from meshwright.values.errors import ConfigError
 
 __all__ = ["InputFile", "freeze", "natural_key", "read_frozen", "settle", "walk"]
 

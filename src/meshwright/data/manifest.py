@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from meshwright.data.atomic import write_whole
-from meshwright.errors import ConfigError
+from meshwright.values.errors import ConfigError
 
 __all__ = ["MANIFEST", "FileRecord", "Manifest", "read_manifest", "sha256_of", "write_manifest"]
 

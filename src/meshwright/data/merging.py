@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from meshwright.data.atomic import locked, sync_folder, write_whole, writing
+from meshwright.data.blending import prefixes_of
+from meshwright.data.indexed import IndexedFile, chunks_of, write_index
 from meshwright.data.manifest import FileRecord, Manifest, sha256_of, write_manifest
-from meshwright.data.prefixes import prefixes_of
 from meshwright.data.steps import state_folder
-from meshwright.errors import ConfigError
-from meshwright.indexed import IndexedFile, chunks_of, write_index
+from meshwright.values.errors import ConfigError
 
 __all__ = ["MergeReport", "merge"]
 

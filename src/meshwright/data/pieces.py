@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from meshwright.data.archives import Span, archive_of, open_plain
-from meshwright.data.counters import count
+from meshwright.data.counting import count
 
 __all__ = ["Document", "Form", "Piece", "Reject", "WholeFile", "blocks_of", "lines_of", "too_long"]
 

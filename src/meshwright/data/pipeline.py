@@ -13,14 +13,53 @@ from pathlib import Path
 from typing import Any, Literal
 
 from meshwright.data.atomic import create_once, write_whole
-from meshwright.data.checking import faults_of
 from meshwright.data.footprint import DiskPlan
 from meshwright.data.ranks import Place, find_place
 from meshwright.data.recipe import PipelineStep, Recipe, read_recipe
 from meshwright.data.steps import STATE
-from meshwright.errors import ConfigError
+from meshwright.data.verifying import faults_of
+from meshwright.platforms.job import Job, JobOptions, JobText, parse_mount
+from meshwright.platforms.texts import job_text
+from meshwright.values.errors import ConfigError
+from meshwright.values.units import parse_duration
 
-__all__ = ["Ended", "RunReport", "StepState", "run"]
+__all__ = [
+    "Ended",
+    "RunReport",
+    "StepState",
+    "recipe_job",
+    "run",
+]
+
+
+def recipe_job(recipe: Path, *, launcher: str, nodes: int, options: Mapping[str, Any]) -> JobText:
+    """Write the job that runs a recipe; the file is named as the nodes see it. ConfigError for a
+    recipe that could not be run."""
+    found = read_recipe(recipe)
+    given = JobOptions.of(options)
+    job = Job(
+        name=given.name or f"data-{found.pipeline}",
+        command=("meshwright", "data", "run", str(recipe)),
+        runs_on="node",
+        nodes=nodes,
+        gpus_per_node=1,
+        asks_for="nodes",
+        time_limit_s=None if given.time is None else parse_duration(given.time, name="time"),
+        image=given.image,
+        mounts=tuple(map(parse_mount, given.mounts)),
+        workdir=given.workdir,
+        account=given.account,
+        partition=given.partition,
+        instance=given.instance,
+        log_dir=given.log_dir,
+        cpus=given.cpus,
+        memory=given.memory,
+        shared_memory=given.shared_memory,
+        priority=given.priority,
+        words=given.words,
+    )
+    return job_text(job, launcher=launcher)
+
 
 _POLL_S = 2.0
 _FREE_WORDS = ("--workers", "-j", "--timeout", "--tries")

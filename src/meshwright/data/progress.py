@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self, TextIO
 
-from meshwright.data.counters import Counts
-from meshwright.units import DAY_S, GB, HOUR_S, MINUTE_S, TERA, counted, format_count
+from meshwright.data.counting import Counts
+from meshwright.values.units import DAY_S, GB, HOUR_S, MINUTE_S, TERA, counted, format_count
 
 __all__ = ["Progress", "Totals", "format_size", "format_span"]
 

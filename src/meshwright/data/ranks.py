@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from meshwright.errors import ConfigError
+from meshwright.values.errors import ConfigError
 
 __all__ = ["ALONE", "Place", "find_place", "share_of"]
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from meshwright.data.atomic import parse_size
+from meshwright.data.fetching import find_corpus
 from meshwright.data.footprint import (
     GPT2_VOCABULARY,
     RUNNABLE,
@@ -16,10 +18,8 @@ from meshwright.data.footprint import (
     strategy_of,
 )
 from meshwright.data.manifest import MANIFEST
-from meshwright.data.sizes import parse_size
-from meshwright.data.sources import find_corpus
-from meshwright.errors import ConfigError, UnknownNameError
-from meshwright.yaml_text import read_yaml
+from meshwright.values.errors import ConfigError, UnknownNameError
+from meshwright.values.text import read_yaml
 
 __all__ = ["PIPELINES", "PipelineStep", "Recipe", "read_recipe"]
 

@@ -11,7 +11,7 @@ from typing import Any
 from meshwright.data.manifest import MANIFEST, FileRecord, write_manifest
 from meshwright.data.progress import format_size
 from meshwright.data.steps import Record, StepReport
-from meshwright.units import counted
+from meshwright.values.units import counted
 
 __all__ = ["StepResult", "conclude"]
 

@@ -14,8 +14,8 @@ from meshwright.data.documents import TextUnit, form_of, is_json_lines
 from meshwright.data.frames import entries_of
 from meshwright.data.listing import InputFile
 from meshwright.data.pieces import Form, Piece
-from meshwright.errors import ConfigError, MissingExtraError
-from meshwright.units import MIB
+from meshwright.values.errors import ConfigError, MissingExtraError
+from meshwright.values.units import MIB
 
 __all__ = ["Segment", "check_forms", "cut", "entries", "segment_bytes_for"]
 

@@ -12,8 +12,8 @@ from meshwright.data.pieces import Form
 from meshwright.data.rejects import Rejected
 from meshwright.data.segment_work import OnError
 from meshwright.data.steps import state_folder
-from meshwright.errors import ConfigError
-from meshwright.units import MIB
+from meshwright.values.errors import ConfigError
+from meshwright.values.units import MIB
 
 __all__ = ["MAX_DOCUMENT_BYTES", "TokenizeReport", "TokenizeRequest"]
 

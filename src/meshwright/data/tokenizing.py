@@ -14,27 +14,29 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from meshwright.data.assembly import Assembly, TornScratch, clear, read_state
-from meshwright.data.atomic import create_once, locked
+from meshwright.data.assembly import Assembly, EarlyJoin, TornScratch, clear, read_state
+from meshwright.data.atomic import create_once, locked, read_journals
 from meshwright.data.documents import SUFFIXES, form_of, read_documents
-from meshwright.data.early_join import EarlyJoin
 from meshwright.data.encoders.choose import choose_engine
 from meshwright.data.encoders.encoder import Encoder, Engine
 from meshwright.data.encoders.opened import Stamp, asking_for, reference_of, stamp_of
-from meshwright.data.journal import read_journals
+from meshwright.data.indexed import token_dtype
 from meshwright.data.listing import InputFile, natural_key, settle
 from meshwright.data.manifest import Manifest, read_manifest, sha256_of, write_manifest
 from meshwright.data.pieces import Document, Piece
 from meshwright.data.ranks import ALONE, Place
 from meshwright.data.rejects import LineCounter, Rejected, located
-from meshwright.data.segment_work import DIRTY, SegmentTask, part_path, tokenize_segment
+from meshwright.data.segment_work import (
+    DIRTY,
+    SegmentTask,
+    part_path,
+    sentence_splitter,
+    tokenize_segment,
+)
 from meshwright.data.segments import check_forms, cut, entries, segment_bytes_for
-from meshwright.data.sentences import sentence_splitter
-from meshwright.data.steps import Record, StepReport, run_step
+from meshwright.data.steps import Record, StepReport, prepare_workers, run_step
 from meshwright.data.tokenize_request import MAX_DOCUMENT_BYTES, TokenizeReport, TokenizeRequest
-from meshwright.data.workers import prepare_workers
-from meshwright.errors import ConfigError
-from meshwright.indexed import token_dtype
+from meshwright.values.errors import ConfigError
 
 __all__ = ["MAX_DOCUMENT_BYTES", "TokenizeReport", "TokenizeRequest", "tokenize"]
 

@@ -12,8 +12,8 @@ from meshwright.data.atomic import sync_folder, temporary_of
 from meshwright.data.documents import SUFFIXES, TextUnit, form_of, read_documents
 from meshwright.data.listing import walk
 from meshwright.data.pieces import Form, Piece, Reject
-from meshwright.data.tokenizing import MAX_DOCUMENT_BYTES
-from meshwright.errors import ConfigError, MissingExtraError
+from meshwright.data.tokenize_request import MAX_DOCUMENT_BYTES
+from meshwright.values.errors import ConfigError, MissingExtraError
 
 __all__ = ["ModelType", "Trained", "train_sentencepiece"]
 

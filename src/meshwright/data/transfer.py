@@ -17,10 +17,10 @@ from typing import IO, TYPE_CHECKING
 
 from meshwright.data.archives import check_archive
 from meshwright.data.atomic import locked, sync_folder, temporary_of
-from meshwright.data.counters import count
+from meshwright.data.counting import count
 from meshwright.data.manifest import sha256_of
 from meshwright.data.steps import Record, ShardError
-from meshwright.errors import MissingExtraError
+from meshwright.values.errors import MissingExtraError
 
 if TYPE_CHECKING:
     import httpx

@@ -16,7 +16,7 @@ from meshwright.data.manifest import sha256_of
 from meshwright.data.ranks import Place, find_place
 from meshwright.data.results import StepResult, conclude
 from meshwright.data.steps import Record, ShardError, run_step, state_folder
-from meshwright.errors import ConfigError
+from meshwright.values.errors import ConfigError
 
 __all__ = ["extract"]
 

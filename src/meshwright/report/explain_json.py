@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from meshwright.calibration import provenance_of
 from meshwright.cost.flops import model_flops_per_token
 from meshwright.search.origins import origins_of, profile_provenance
 from meshwright.search.result import layout_dict
-from meshwright.units import GB, GIB, TERA
+from meshwright.trust.calibration import provenance_of
+from meshwright.values.units import GB, GIB, TERA
 
 if TYPE_CHECKING:
     from meshwright.search.diff import Comparison

@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from meshwright.calibration import provenance_of
 from meshwright.cost.flops import causal_flops_per_token, model_flops_per_token
 from meshwright.report.columns import blocks
 from meshwright.search.origins import origins_of, profile_provenance
 from meshwright.search.terms import MEMORY_READINGS, TIME_READINGS
-from meshwright.units import GIB, MIB, format_seconds
+from meshwright.trust.calibration import provenance_of
+from meshwright.values.units import GIB, MIB, format_seconds
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from meshwright.confidence import Intervals
     from meshwright.search.explain import Explanation, Rival
     from meshwright.search.operators import LayerTable
     from meshwright.search.quote import Quote, Setting
     from meshwright.search.terms import Provenance
+    from meshwright.trust.intervals import Intervals
 
 __all__ = [
     "change_words",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import groupby
 
-from meshwright.health import Finding, Health
+from meshwright.report.health import Finding, Health
 
 __all__ = ["health_lines"]
 

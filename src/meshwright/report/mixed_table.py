@@ -9,7 +9,7 @@ from meshwright.report.columns import Column, print_columns
 from meshwright.report.mixed_words import chunks_words, mixed_words, recompute_words, runs_of
 from meshwright.report.plan_table import between, number_words, say, tflops_words
 from meshwright.search.result import Plan, PlanResult
-from meshwright.units import GIB, format_count
+from meshwright.values.units import GIB, format_count
 
 if TYPE_CHECKING:
     from rich.console import Console

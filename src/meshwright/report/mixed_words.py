@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import groupby
 
-from meshwright.mixed_layout import MixedLayout, StageLayout
+from meshwright.values.mixed_layout import MixedLayout, StageLayout
 
 __all__ = ["chunks_words", "layers_words", "mixed_words", "recompute_words", "runs_of"]
 

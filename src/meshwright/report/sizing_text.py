@@ -2,29 +2,221 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
-from meshwright.exports.defaults import complete_settings
-from meshwright.exports.settings import TrainingSettings
-from meshwright.models.params import model_params
-from meshwright.models.spec import ModelSpec
 from meshwright.search.result import Plan
-from meshwright.sizing.closed_form import CLASSIC_FLOPS, TOKENS_PER_PARAM
+from meshwright.sizing.checkpoints import CheckpointPlan, CheckpointSize
 from meshwright.sizing.duration import Duration
 from meshwright.sizing.estimate import RunEstimate
-from meshwright.sizing.size import Sized, SizeResult
-from meshwright.units import (
+from meshwright.sizing.size import CLASSIC_FLOPS, TOKENS_PER_PARAM, Sized, SizeResult
+from meshwright.software.defaults import complete_settings
+from meshwright.software.settings import TrainingSettings
+from meshwright.trust.calibration import Calibration, Misses
+from meshwright.values.models.params import model_params
+from meshwright.values.models.spec import ModelSpec
+from meshwright.values.units import (
     DAY_S,
+    GB,
     GIB,
     HOUR_S,
+    MICROSECOND,
+    MINUTE_S,
     TERA,
     counted,
+    format_bytes,
     format_count,
     format_digits,
     format_seconds,
 )
 
-__all__ = ["estimate_lines", "layout_words", "shape_words", "size_lines"]
+if TYPE_CHECKING:
+    from meshwright.runs.measured.fit import RunMiss
+
+__all__ = [
+    "calibration_lines",
+    "checkpoint_lines",
+    "estimate_lines",
+    "layout_words",
+    "shape_words",
+    "size_lines",
+]
+
+
+def calibration_lines(calibration: Calibration, runs: Sequence[RunMiss]) -> list[str]:
+    """Return what `calibrate` prints."""
+    lines = [calibration.words(), "", f"{'factor':<12} {'value':>7}  measured  usually within"]
+    for factor in calibration.factors:
+        lines.append(
+            f"{factor.name:<12} {factor.value:>7.3f} {factor.measured_frac:>9.0%}  x1 +-"
+            f" {factor.prior_width:.0%}"
+        )
+    if not calibration.factors:
+        lines.append("none: no run tells any")
+    for rates in calibration.links:
+        lines.append(
+            f"link {rates.name}: {rates.bytes_per_s / GB:.1f} GB/s,"
+            f" {rates.latency_s / MICROSECOND:.2f} us ({rates.source})"
+        )
+    for name, misses in (
+        ("step time", calibration.step_time),
+        ("peak memory", calibration.peak_memory),
+    ):
+        if misses is not None:
+            lines += ["", _misses(name, misses)]
+            lines += [f"  {_run(run)}" for run in runs if run.quantity == name]
+    return lines
+
+
+def _misses(name: str, misses: Misses) -> str:
+    fitted = f"{name}, mean error: {misses.before_frac:.1%} before, {misses.after_frac:.1%} after"
+    if misses.left_out_frac is None:
+        return f"{fitted}; one run can't be left out, so nothing says how well it holds elsewhere"
+    return (
+        f"{fitted} on the {misses.runs} runs themselves, {misses.left_out_frac:.1%} with each left"
+        " out of its fit"
+    )
+
+
+def _run(run: RunMiss) -> str:
+    left_out = "" if run.left_out is None else f", left out {run.left_out - 1:+.1%}"
+    return f"{run.before - 1:+.1%} before, {run.after - 1:+.1%} after{left_out}: {run.words}"
+
+
+def checkpoint_lines(found: CheckpointPlan) -> list[str]:
+    """Return the page."""
+    size, machine, reliability = found.size, found.machine, found.machine.reliability
+    interval = (
+        f"{format_digits(found.best_interval_s / MINUTE_S)} min{_steps(found)} loses least (Daly"
+        " 2006)"
+    )
+    return [
+        (
+            f"{found.model} ({format_count(size.params)} parameters) on {machine.chips} x"
+            f" {machine.chip}, {_nodes(machine.nodes)}, stack {found.stack}"
+        ),
+        "",
+        (
+            f"Checkpoint  {format_bytes(size.total_bytes)}  {size.total_bytes / size.params:.4g}"
+            f" bytes a parameter: {_parts(size)}"
+        ),
+        (
+            f"Write       {format_seconds(found.write_s)}  {_nodes(machine.nodes)} at"
+            f" {reliability.write_bytes_per_s_per_node / 1e9:.3g} GB/s each, while no step runs"
+        ),
+        (
+            f"Interval    {interval}: {_share(found.best_share)}; a failure every\n           "
+            f" {format_digits(found.mtbf_s / HOUR_S)} h ({reliability.chip_mtbf_s / HOUR_S:,.0f} h"
+            f" a chip), {reliability.restart_s / MINUTE_S:.3g} min to restart"
+        ),
+        f"Saves       every {found.schedule.save_every:,} steps{_asked(found)}",
+        f"Keeps       {_kept(found)}",
+        f"Peak disk   {format_bytes(found.peak_bytes)}  {_peak(found)}",
+        *_quota(found),
+        *_simulated(found),
+    ]
+
+
+def _nodes(count: int) -> str:
+    return counted(count, "node")
+
+
+def _parts(size: CheckpointSize) -> str:
+    parts = [
+        ("weights", size.weight_bytes),
+        ("master copy", size.master_bytes),
+        ("optimizer states", size.state_bytes),
+    ]
+    return " + ".join(f"{count / size.params:.4g} {name}" for name, count in parts if count)
+
+
+def _share(share: float | None) -> str:
+    return (
+        "hardly any run reaches its next checkpoint"
+        if share is None
+        else f"{share:.2%} of the time trains"
+    )
+
+
+def _steps(found: CheckpointPlan) -> str:
+    steps = found.best_interval_steps
+    return (
+        ""
+        if steps is None
+        else f" ({steps:,} steps of {format_seconds(found.schedule.step_s or 0.0)})"
+    )
+
+
+def _asked(found: CheckpointPlan) -> str:
+    step_s = found.schedule.step_s
+    if step_s is None:
+        return "; how long that is needs --step-s, or --seq and --gbs for the best plan's step"
+    return (
+        f" = {format_digits(found.schedule.save_every * step_s / MINUTE_S)} min:"
+        f" {_share(found.asked_share)}"
+    )
+
+
+def _kept(found: CheckpointPlan) -> str:
+    rule = found.rule
+    parts = [f"the best {rule.best} by validation loss"] if rule.best else []
+    parts.append("the newest" if rule.last == 1 else f"the newest {rule.last}")
+    if rule.keep_every is not None:
+        parts.append(f"each at a multiple of {rule.keep_every:,} steps")
+    return ", ".join(parts) + ("; older ones without optimizer states" if rule.drop_states else "")
+
+
+def _peak(found: CheckpointPlan) -> str:
+    full = f"{found.peak_full} x {format_bytes(found.size.total_bytes)}"
+    stripped = (
+        f" + {found.peak_stripped} x {format_bytes(found.size.without_states_bytes)}"
+        if found.peak_stripped
+        else ""
+    )
+    return f"{full}{stripped}, one of them being written"
+
+
+def _quota(found: CheckpointPlan) -> Iterator[str]:
+    if found.quota_bytes is None:
+        return
+    if found.fits:
+        yield (
+            f"Quota       {format_bytes(found.quota_bytes)}:"
+            f" {format_bytes(found.quota_bytes - found.peak_bytes)} are left"
+        )
+        return
+    yield (
+        f"Quota       {format_bytes(found.quota_bytes)}: too small by"
+        f" {format_bytes(found.peak_bytes - found.quota_bytes)}"
+    )
+    if found.fitting_best is None:
+        yield "            not even --best 0 would fit"
+    else:
+        yield f"            --best {found.fitting_best} would fit"
+    if not found.rule.drop_states:
+        yield "            --drop-states keeps optimizer states of the newest alone"
+
+
+def _simulated(found: CheckpointPlan) -> Iterator[str]:
+    if not found.moments:
+        return
+    yield ""
+    yield f"{'step':>9}  {'loss':>8}  {'on disk':>7}  {'GiB':>9}  {'peak GiB':>9}  goes"
+    for moment in found.moments:
+        loss = "-" if moment.saved.loss is None else f"{moment.saved.loss:.4f}"
+        goes = [
+            *(f"{step:,}" for step in moment.choice.delete),
+            *(f"states of {step:,}" for step in moment.choice.strip),
+        ]
+        disk = (
+            f"{len(moment.kept):>7}  {moment.bytes / GIB:>9,.1f}  {moment.peak_bytes / GIB:>9,.1f}"
+        )
+        yield f"{moment.saved.step:>9,}  {loss:>8}  {disk}  {', '.join(goes) or '-'}"
+    last = found.moments[-1]
+    yield (
+        "at the end "
+        f" {', '.join(f'{one.step:,}' + ('' if one.has_states else ' (weights)') for one in last.kept)}"  # noqa: E501
+    )
 
 
 def estimate_lines(found: RunEstimate) -> list[str]:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
-from meshwright.cost._schedules import chunk_stages
+from meshwright.cost.schedules import chunk_stages
 from meshwright.cost.simulate import timeline, transfers
-from meshwright.units import GIB
+from meshwright.values.units import GIB
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -261,7 +261,7 @@ def _named(kind: str, thread: int, name: str) -> Event:
 
 def write_trace(path: Path, trace: dict[str, Any]) -> None:
     """Write a trace to a file; ConfigError where that cannot be."""
-    from meshwright.errors import ConfigError
+    from meshwright.values.errors import ConfigError
 
     try:
         path.write_text(json.dumps(trace, separators=(",", ":")), encoding="utf-8")

@@ -79,7 +79,7 @@ def correlations(
               of the intervals, `spread`**2; where these are narrower than the rest, everything is
               scaled down to them instead
     Units:    logarithms.
-    Source:   widths and noise: presets/calibration_priors.csv. That half of the noise is shared by
+    Source:   widths and noise: trust/calibration_priors.csv. That half of the noise is shared by
               like layouts is by the replays.
     Valid:    slopes (N, K), widths (K,), axes (N, A) in octaves, spread and mean (N,).
     Checked:  tests/runs/test_belief.py

@@ -6,9 +6,9 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from meshwright.accuracy.measured import MeasuredRun, Runs
-from meshwright.accuracy.rows import MemoryFigure
 from meshwright.runs.candidates import forecast_of
+from meshwright.runs.measured.measured import MeasuredRun, Runs
+from meshwright.runs.measured.rows import MemoryFigure
 from meshwright.runs.record import RunRecord
 from meshwright.runs.store import Store
 from meshwright.search.problem import Problem

@@ -9,21 +9,21 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import islice, zip_longest
 
-from meshwright.accuracy.machines import Machines, stage_chips
-from meshwright.accuracy.rows import Case, MemoryFigure
-from meshwright.confidence import fits_within
 from meshwright.cost.flops import model_flops_per_token
-from meshwright.errors import ConfigError
-from meshwright.layout import Layout
-from meshwright.models.spec import ModelSpec
-from meshwright.rules import explicit_layers
+from meshwright.runs.measured.machines import Machines, stage_chips
+from meshwright.runs.measured.rows import Case, MemoryFigure
 from meshwright.runs.options import Forecast
 from meshwright.runs.record import Predicted, RunRecord, run_id_of
 from meshwright.search.axes import axes_of
 from meshwright.search.exhaustive import Found, Harvest, search_space
 from meshwright.search.problem import Problem
 from meshwright.search.refine import Repriced, reprice, shortlists, tidy
+from meshwright.search.rules.check import explicit_layers
 from meshwright.search.space import Rejections, make_space
+from meshwright.trust.intervals import fits_within
+from meshwright.values.errors import ConfigError
+from meshwright.values.layout import Layout
+from meshwright.values.models.spec import ModelSpec
 
 __all__ = [
     "Candidate",

@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, get_args
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Literal, cast, get_args
 
-from meshwright.errors import UnknownNameError
+from meshwright.platforms.executor import JobState, JobStatus
+from meshwright.runs.measured.cells import Rule, read_rules
+from meshwright.software.log import LogReading, lines_of, without_rank
+from meshwright.values.errors import UnknownNameError
 
-__all__ = ["FAILURE_CLASSES", "Failure", "FailureClass"]
+__all__ = [
+    "FAILURE_CLASSES",
+    "HANG_FACTOR",
+    "HANG_LEAST_S",
+    "START_LIMIT_S",
+    "TIERS",
+    "Evidence",
+    "EvidenceReader",
+    "Failure",
+    "FailureClass",
+    "Tier",
+    "classify",
+    "hang_limit_s",
+    "nearest_first",
+]
 
 FailureClass = Literal[
     "cuda_oom",
@@ -39,3 +59,242 @@ class Failure:
     def __post_init__(self) -> None:
         if self.failure_class not in FAILURE_CLASSES:
             raise UnknownNameError("failure class", str(self.failure_class), FAILURE_CLASSES)
+
+
+Tier = Literal["cause", "exception", "peer", "scheduler", "echo"]
+"""How near to the cause a line is, nearest first: it names the cause; it is an exception that ended
+a process; a rank waited in vain for another; the scheduler ended the run; something says that
+something failed."""
+TIERS: tuple[Tier, ...] = get_args(Tier)
+_LONGEST = 4096
+"""Characters of a line that are looked at; what says why stands at its front."""
+_SHOWN = 300
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Evidence:
+    """One line that says something."""
+
+    failure_class: FailureClass
+    tier: Tier
+    message: str
+    line: str
+    """As it was written, without colours, cut after 300 characters."""
+    at: int
+    """Its number among the lines of its log, from 0: of two of a tier the earlier is nearer to the
+    cause."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Pattern:
+    words: tuple[str, ...]
+    rule: Rule
+
+
+@cache
+def _patterns() -> tuple[_Pattern, ...]:
+    """`runs/failure_patterns.csv`: of patterns that match one line, the first holds."""
+    return tuple(
+        _Pattern(tuple(rule["words"].split("|")), rule)
+        for rule in read_rules("failure_patterns").rules
+    )
+
+
+@dataclass(slots=True)
+class EvidenceReader:
+    """Reads a log block by block, and keeps the first line of each class and tier."""
+
+    lines: int = 0
+    found: dict[tuple[FailureClass, Tier], Evidence] = field(default_factory=dict)
+
+    def feed(self, block: str) -> None:
+        """Read a block of whole lines."""
+        small = block.lower()
+        patterns = [
+            pattern for pattern in _patterns() if any(word in small for word in pattern.words)
+        ]
+        if not patterns:
+            self.lines += block.count("\n")
+            return
+        for line in lines_of(block):
+            self._line(line, patterns)
+            self.lines += 1
+
+    def _line(self, line: str, patterns: Iterable[_Pattern]) -> None:
+        small = without_rank(line[:_LONGEST]).lower()
+        for pattern in patterns:
+            if any(word in small for word in pattern.words) and pattern.rule.pattern.search(small):
+                failure_class, tier = (
+                    cast("FailureClass", pattern.rule["failure_class"]),
+                    cast("Tier", pattern.rule["tier"]),
+                )
+                if (failure_class, tier) not in self.found:
+                    self.found[failure_class, tier] = Evidence(
+                        failure_class=failure_class,
+                        tier=tier,
+                        message=pattern.rule["message"],
+                        line=line.strip()[:_SHOWN],
+                        at=self.lines,
+                    )
+                return
+
+    def evidence(self) -> tuple[Evidence, ...]:
+        """Return what was found, nearest to the cause first."""
+        return nearest_first(self.found.values())
+
+
+def nearest_first(found: Iterable[Evidence]) -> tuple[Evidence, ...]:
+    """Sort by tier; in a tier, what has a class comes before what has none, then the earlier
+    line."""
+    return tuple(
+        sorted(
+            found, key=lambda one: (TIERS.index(one.tier), one.failure_class == "unknown", one.at)
+        )
+    )
+
+
+HANG_FACTOR = 20.0
+"""A run whose log has been silent for so many times the usual time between its reports hangs;
+checkpoints and evaluation take less."""
+HANG_LEAST_S = 120.0
+"""And for no less than this."""
+START_LIMIT_S = 1800.0
+"""Before the first step: containers, compilation, communicators, data sets."""
+
+
+_BY_STATE: Mapping[JobState, tuple[FailureClass, str]] = {
+    "out_of_memory": ("host_oom", "the launcher says that memory ran out, which is the host's"),
+    "node_failed": ("node_failure", "the launcher says that a node failed"),
+    "preempted": ("preempted", "the scheduler took the nodes back"),
+    "never_started": ("never_started", "it was never started"),
+}
+"""States that name the cause themselves."""
+_SIGNALS = {6: "SIGABRT", 7: "SIGBUS", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM"}
+_KILLED = (
+    "killed by SIGKILL, and neither kernel nor launcher says why; mostly the host's memory ran out"
+)
+
+
+def classify(
+    status: JobStatus,
+    *,
+    evidence: Sequence[Evidence] = (),
+    reading: LogReading | None = None,
+    silent_s: float | None = None,
+    usual_s: float | None = None,
+) -> Failure | None:
+    """Return why a run failed; None where it ended well, or goes on.
+
+    `evidence` is what its logs hold, nearest to the cause first; `silent_s` how long its log has
+    not grown; `usual_s` the usual time between two reports, None before the first two. The first of
+    these holds: a line that names the cause, a launcher's state that does, a loss that is no
+    number, an exception, a collective that waited in vain, a hang, the time limit, an echo, the
+    exit code alone.
+    """
+    hung = (
+        silent_s is not None
+        and silent_s > hang_limit_s(usual_s)
+        and status.state in ("running", "cancelled", "timed_out", "unknown")
+    )
+    if status.state in ("queued", "succeeded") or (
+        status.state in ("running", "unknown") and not hung
+    ):
+        return _no_number(reading) if status.state == "succeeded" else None
+    step = reading.last_step if reading else None
+    by_tier = {tier: found for found in reversed(evidence) for tier in (found.tier,)}
+    if "cause" in by_tier:
+        return _of_line(by_tier["cause"], step)
+    if status.state in _BY_STATE:
+        return _of_state(status, step)
+    if (no_number := _no_number(reading)) is not None:
+        return no_number
+    for tier in ("exception", "peer"):
+        if tier in by_tier:
+            return _of_line(by_tier[tier], step)
+    if hung:
+        assert silent_s is not None
+        return _hang(silent_s, usual_s, step)
+    if "scheduler" in by_tier:
+        return _of_line(by_tier["scheduler"], step)
+    if status.state == "timed_out":
+        return Failure(
+            failure_class="time_limit",
+            message="the time limit was reached",
+            evidence=status.reason or None,
+            step=step,
+        )
+    return _of_exit(status, by_tier.get("echo"), step)
+
+
+def hang_limit_s(usual_s: float | None) -> float:
+    """Return for how long a log may be silent before its run is taken to hang; `usual_s` is the
+    usual time between two reports."""
+    return START_LIMIT_S if usual_s is None else max(HANG_LEAST_S, HANG_FACTOR * usual_s)
+
+
+def _of_line(found: Evidence, step: int | None) -> Failure:
+    return Failure(
+        failure_class=found.failure_class, message=found.message, evidence=found.line, step=step
+    )
+
+
+def _of_state(status: JobStatus, step: int | None) -> Failure:
+    failure_class, message = _BY_STATE[status.state]
+    return Failure(
+        failure_class=failure_class, message=message, evidence=status.reason or None, step=step
+    )
+
+
+def _no_number(reading: LogReading | None) -> Failure | None:
+    """The last loss that was told is none; or no step of several changed the weights, which is the
+    same of gradients."""
+    told = [report for report in reading.reports if report.loss is not None] if reading else []
+    if told and told[-1].loss is not None and not math.isfinite(told[-1].loss):
+        bad = next(
+            report for report in told if report.loss is not None and not math.isfinite(report.loss)
+        )
+        words = (
+            f"loss {bad.loss} at step {bad.step}" if bad.step is not None else f"loss {bad.loss}"
+        )
+        return Failure(
+            failure_class="nan_loss",
+            message="the loss became no number",
+            evidence=words,
+            step=bad.step,
+        )
+    return None
+
+
+def _hang(silent_s: float, usual_s: float | None, step: int | None) -> Failure:
+    usual = (
+        "before the first step"
+        if usual_s is None
+        else f"where a report usually takes {usual_s:.3g} s"
+    )
+    return Failure(
+        failure_class="hang", message=f"no progress for {silent_s:.0f} s {usual}", step=step
+    )
+
+
+def _of_exit(status: JobStatus, echo: Evidence | None, step: int | None) -> Failure:
+    """Nobody says why: give what there is, and no more."""
+    if echo is not None and echo.failure_class != "unknown":
+        return _of_line(echo, step)
+    code = status.exit_code
+    signal = None if code is None else -code if code < 0 else code - 128
+    if signal == 9:
+        message = _KILLED
+    elif status.state == "cancelled":
+        message = "it was cancelled"
+    elif signal in _SIGNALS:
+        message = f"killed by {_SIGNALS[signal]}, and nothing says why"
+    elif code is not None:
+        message = f"it ended with exit code {code}, and no line of its log says why"
+    else:
+        message = "it failed, and nothing says why"
+    return Failure(
+        failure_class="unknown",
+        message=message,
+        evidence=status.reason or (echo.line if echo else None),
+        step=step,
+    )

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from uuid import uuid4
 
-from meshwright.errors import StudyError
+from meshwright.values.errors import StudyError
 
 __all__ = ["HEARTBEAT_S", "STALE_S", "Holder", "Lock", "locked"]
 

@@ -8,7 +8,7 @@ from typing import Any
 from meshwright.runs.loop import View
 from meshwright.runs.store import read_store
 from meshwright.runs.tune import run_dict
-from meshwright.units import HOUR_S
+from meshwright.values.units import HOUR_S
 
 __all__ = ["study_record"]
 

@@ -9,23 +9,30 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, Literal, Protocol, TypeVar
 
-from meshwright.errors import (
+from meshwright.platforms.executor import Executor, JobStatus
+from meshwright.platforms.job import Job
+from meshwright.runs.choose import STRATEGIES, Choice, Options, Stop, Strategy, Tried, choose
+from meshwright.runs.failures import Failure
+from meshwright.runs.lock import Lock
+from meshwright.runs.outcome import RunWork, outcome_of, read_run_logs
+from meshwright.runs.record import AnyRun, Course, Event, EventName, Outcome
+from meshwright.runs.store import RUN_LOGS, Store
+from meshwright.values.errors import (
     ConfigError,
     LauncherError,
     LauncherSilent,
     StudyError,
     UnknownNameError,
 )
-from meshwright.exports.jobs import Job
-from meshwright.runs.choose import STRATEGIES, Choice, Options, Stop, Strategy, Tried, choose
-from meshwright.runs.executors import Executor, JobStatus
-from meshwright.runs.failures import Failure
-from meshwright.runs.lock import Lock
-from meshwright.runs.record import AnyRun, Course, Event, EventName, Outcome
-from meshwright.runs.store import RUN_LOGS, Store
-from meshwright.units import counted
+from meshwright.values.units import counted
 
-__all__ = ["Choosable", "StudyLimits", "Tuner", "View"]
+__all__ = [
+    "Choosable",
+    "StudyLimits",
+    "Tuner",
+    "View",
+    "judge_runs",
+]
 
 Run_co = TypeVar("Run_co", bound=Course, covariant=True)
 UNKNOWN_S = 300.0
@@ -407,3 +414,18 @@ class Tuner(Generic[AnyRun]):
             )
             / 3600.0
         )
+
+
+def judge_runs(work: RunWork) -> Callable[[JobStatus, Path, float | None], Outcome | None]:
+    """Return what reads the folder of a run, for a study of this work; it returns None for a run
+    that goes on."""
+
+    def judge(status: JobStatus, folder: Path, silent_s: float | None) -> Outcome | None:
+        return outcome_of(
+            status,
+            logs=read_run_logs([folder / name for name in RUN_LOGS]),
+            work=work,
+            silent_s=silent_s,
+        )
+
+    return judge

@@ -9,16 +9,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.accuracy.fit import memory_problem, time_problem
-from meshwright.accuracy.measured import MeasuredRun
-from meshwright.accuracy.priors import Priors, read_priors
-from meshwright.accuracy.ridge import slopes_of
-from meshwright.accuracy.rows import Case
-from meshwright.calibration import MEMORY_FACTORS, TIME_FACTORS, Z90, Calibration
-from meshwright.confidence import Intervals
-from meshwright.layout import RECOMPUTES, Layout
 from meshwright.runs.belief import Prior, correlations
 from meshwright.runs.choose import Options
+from meshwright.runs.measured.fit import memory_problem, time_problem
+from meshwright.runs.measured.measured import MeasuredRun
+from meshwright.runs.measured.rows import Case
+from meshwright.trust.calibration import MEMORY_FACTORS, TIME_FACTORS, Z90, Calibration
+from meshwright.trust.intervals import Intervals
+from meshwright.trust.ridge import Priors, read_priors, slopes_of
+from meshwright.values.layout import RECOMPUTES, Layout
 
 __all__ = ["Forecast", "axes_of", "options_of"]
 

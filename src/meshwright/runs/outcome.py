@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from meshwright.logs import LogReader, LogReading, Report, steady_reports, whole_lines
-from meshwright.runs.classify import classify
-from meshwright.runs.evidence import Evidence, EvidenceReader, nearest_first
-from meshwright.runs.executors.executor import JobStatus
-from meshwright.runs.failures import Failure
+from meshwright.platforms.executor import JobStatus
+from meshwright.runs.failures import Evidence, EvidenceReader, Failure, classify, nearest_first
+from meshwright.software.log import LogReading, Report, steady_reports, whole_lines
+from meshwright.software.log_reader import LogReader
 
 __all__ = [
     "MIN_CUT_SHORT",

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from itertools import product
 
-from meshwright.hardware.profile import Machine, Profile, Sample, Series
+from meshwright.values.hardware.profile import Machine, Profile, Sample, Series
 
 __all__ = ["ON_PROCESSORS", "probed_processors"]
 

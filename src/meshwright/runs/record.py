@@ -13,13 +13,13 @@ from typing import Any, Literal, Self, get_args
 
 from typing_extensions import TypeVar
 
-from meshwright.calibration import Z90
-from meshwright.confidence import Fits
-from meshwright.errors import ConfigError
-from meshwright.layout import Layout
 from meshwright.runs.failures import Failure
 from meshwright.runs.outcome import Measured
 from meshwright.runs.served import Served, served_of
+from meshwright.trust.calibration import Z90
+from meshwright.trust.intervals import Fits
+from meshwright.values.errors import ConfigError
+from meshwright.values.layout import Layout
 
 __all__ = [
     "DIGITS",

@@ -2,20 +2,292 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from meshwright.errors import ConfigError
+from meshwright.cost.flops import model_flops_per_token
+from meshwright.runs.failures import Failure
 from meshwright.runs.loop import View
+from meshwright.runs.outcome import Measured
 from meshwright.runs.record import RunRecord, StudyFacts
 from meshwright.runs.store import Store, write_whole
-from meshwright.runs.tables import StudyTables
 from meshwright.runs.trial import Trial, exported_of
 from meshwright.search.problem import Problem
 from meshwright.search.result import layout_dict
-from meshwright.yaml_text import write_yaml
+from meshwright.values.errors import ConfigError
+from meshwright.values.models.spec import ModelSpec
+from meshwright.values.text import csv_text, write_yaml
+from meshwright.values.units import GIB, HOUR_S, TERA, format_seconds
+from meshwright.values.workload import Workload
 
-__all__ = ["write_results"]
+__all__ = [
+    "FAILED_COLUMNS",
+    "RESULT_COLUMNS",
+    "StudyTables",
+    "by_speed",
+    "write_results",
+]
+
+Cell = str | int | float | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Run:
+    """One run with what its columns need."""
+
+    record: RunRecord
+    facts: StudyFacts
+    model: ModelSpec
+
+    @property
+    def gpus_per_node(self) -> int:
+        return min(self.facts.chips_per_node, self.facts.num_chips)
+
+    @property
+    def act_ckpt_layers(self) -> int | None:
+        """Megatron's recompute-num-layers: layers that are recomputed of each chunk (block), or at
+        once (uniform)."""
+        layout = self.record.layout
+        if layout.recompute != "full":
+            return None
+        return 1 if layout.recompute_layers is None else layout.recompute_layers
+
+    @property
+    def config_name(self) -> str:
+        """As NeMo writes it: it does not tell layouts apart that differ in what NeMo does not
+        search; `run_id` does."""
+        at, act = self.record.layout, self.act_ckpt_layers
+        return f"tp{at.tp}_pp{at.pp}_cp{at.cp}_ep{at.ep}_mbs{at.mbs}_act_{act}_num_mbs_act_None_act_per_pipe_None"  # noqa: E501
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Finished(_Run):
+    """A run that was measured."""
+
+    measured: Measured
+
+    @property
+    def flops_per_s_per_gpu(self) -> float:
+        """Model FLOP, full attention, recompute not counted."""
+        per_token = float(model_flops_per_token(self.model, Workload(seq_len=self.facts.seq_len)))
+        return per_token * self.measured.tokens_per_s / self.facts.num_chips
+
+    @property
+    def usd_per_million_tokens(self) -> float | None:
+        price = self.facts.usd_per_chip_hour
+        return (
+            None
+            if price is None
+            else 1e6 * price * self.facts.num_chips / HOUR_S / self.measured.tokens_per_s
+        )
+
+    @property
+    def predicted_off(self) -> float:
+        """Predicted over measured step time, less 1: -0.05 is 5 % too fast."""
+        return self.record.predicted.step_s / self.measured.step_s - 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Failed(_Run):
+    """A run that failed."""
+
+    failure: Failure
+
+
+_SETTINGS: Mapping[str, Callable[[_Run], Cell]] = {
+    "Model Name": lambda run: run.facts.model,
+    "Model Size": lambda run: round(run.facts.params / 1e9, 3),
+    "Seq Length": lambda run: run.facts.seq_len,
+    "TP": lambda run: run.record.layout.tp,
+    "PP": lambda run: run.record.layout.pp,
+    "CP": lambda run: run.record.layout.cp,
+    "EP": lambda run: run.record.layout.ep,
+    "MBS": lambda run: run.record.layout.mbs,
+    "VP": lambda run: run.record.layout.vpp,
+    "Act Ckpt Layers": lambda run: run.act_ckpt_layers,
+    "Act Ckpt Micro Bathes": lambda run: None,
+    "Act Ckpt Layers per Pipeline": lambda run: None,
+    "Num Layers": lambda run: run.model.num_layers,
+    "Hidden Size": lambda run: run.model.hidden,
+    "FFN Hidden Size": lambda run: run.model.ffn,
+    "GBS": lambda run: run.record.layout.gbs,
+    "Nodes": lambda run: math.ceil(run.facts.num_chips / run.gpus_per_node),
+    "GPUs per Node": lambda run: run.gpus_per_node,
+}
+_OURS: Mapping[str, Callable[[_Run], Cell]] = {
+    "run_id": lambda run: run.record.run_id,
+    "number": lambda run: run.record.number,
+    "layout": lambda run: run.record.layout.words(),
+    "predicted_step_s": lambda run: run.record.predicted.step_s,
+    "predicted_step_low_s": lambda run: run.record.predicted.step_interval_s[0],
+    "predicted_step_high_s": lambda run: run.record.predicted.step_interval_s[1],
+    "predicted_peak_gib": lambda run: run.record.predicted.peak_bytes / GIB,
+    "predicted_fits": lambda run: run.record.predicted.fits,
+}
+_RESULT: Mapping[str, Callable[[_Finished], Cell]] = {
+    **_SETTINGS,
+    "Time per Step": lambda run: run.measured.step_s,
+    "Samples per Second": lambda run: run.measured.samples_per_s,
+    "Model TFLOPS / GPU": lambda run: run.flops_per_s_per_gpu / TERA,
+    "Model TFLOPS Aggregate": lambda run: run.flops_per_s_per_gpu * run.facts.num_chips / TERA,
+    "Config Name": lambda run: run.config_name,
+    **_OURS,
+    "step_low_s": lambda run: run.measured.step_low_s,
+    "step_high_s": lambda run: run.measured.step_high_s,
+    "steps": lambda run: run.measured.steps,
+    "tokens_per_s_per_gpu": lambda run: run.measured.tokens_per_s / run.facts.num_chips,
+    "mfu": lambda run: run.flops_per_s_per_gpu / run.facts.peak_flops_per_s,
+    "predicted_off": lambda run: run.predicted_off,
+    "peak_allocated_gib": lambda run: _gib(run.measured.peak_allocated_bytes),
+    "peak_reserved_gib": lambda run: _gib(run.measured.peak_reserved_bytes),
+    "final_loss": lambda run: run.measured.final_loss,
+    "usd_per_million_tokens": lambda run: run.usd_per_million_tokens,
+}
+_FAILED: Mapping[str, Callable[[_Failed], Cell]] = {
+    **_SETTINGS,
+    "Error Message": lambda run: run.failure.message,
+    **_OURS,
+    "failure_class": lambda run: run.failure.failure_class,
+    "step": lambda run: run.failure.step,
+    "evidence": lambda run: run.failure.evidence,
+}
+RESULT_COLUMNS = tuple(_RESULT)
+"""Headings of `results.csv`."""
+FAILED_COLUMNS = tuple(_FAILED)
+"""Headings of `failed.csv`."""
+
+
+def _gib(count: float | None) -> float | None:
+    return None if count is None else count / GIB
+
+
+def by_speed(records: Sequence[RunRecord]) -> tuple[RunRecord, ...]:
+    """Return the runs that were measured, most tokens a second first; of equals the one that was
+    chosen first."""
+    measured = [
+        (record.measured.tokens_per_s, record) for record in records if record.measured is not None
+    ]
+    return tuple(
+        record for _, record in sorted(measured, key=lambda pair: (-pair[0], pair[1].number))
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StudyTables:
+    """A study's runs with what they share; its texts are made anew from the runs at any time."""
+
+    facts: StudyFacts
+    model: ModelSpec
+    records: tuple[RunRecord, ...]
+
+    def results_csv(self) -> str:
+        """All runs that were measured, fastest first; the heading alone where there is none."""
+        return csv_text(
+            RESULT_COLUMNS,
+            [[_cell(cell(run)) for cell in _RESULT.values()] for run in self._finished()],
+        )
+
+    def failed_csv(self) -> str:
+        """All runs that failed, in the order in which they were chosen; the heading alone where
+        there is none."""
+        return csv_text(
+            FAILED_COLUMNS,
+            [[_cell(cell(run)) for cell in _FAILED.values()] for run in self._failed()],
+        )
+
+    def row(self, record: RunRecord) -> dict[str, Cell]:
+        """One run's row of either table; what was settled and predicted alone where it has not
+        ended."""
+        common: dict[str, Any] = {"record": record, "facts": self.facts, "model": self.model}
+        if record.measured is not None:
+            run = _Finished(**common, measured=record.measured)
+            return {name: cell(run) for name, cell in _RESULT.items()}
+        if record.failure is not None:
+            failed = _Failed(**common, failure=record.failure)
+            return {name: cell(failed) for name, cell in _FAILED.items()}
+        return {name: cell(_Run(**common)) for name, cell in {**_SETTINGS, **_OURS}.items()}
+
+    def top_log(self, *, top: int = 10) -> str:
+        """The fastest runs with what was predicted of them, how many failed of what, and how far
+        off predictions were."""
+        finished, failed = self._finished(), self._failed()
+        lines = [
+            f"{self.facts.model} on {self.facts.num_chips} x {self.facts.chip}: {len(finished)}"
+            f" measured, {len(failed)} failed"
+        ]
+        if finished:
+            lines += ["", f"Top {min(top, len(finished))} configs sorted from fastest to slowest:"]
+            lines += [_line(place, run) for place, run in enumerate(finished[:top], start=1)]
+            lines += ["", _how_far_off(finished)]
+        else:
+            lines += ["", "No run was measured."]
+        classes = Counter(run.failure.failure_class for run in failed)
+        if classes:
+            lines += [
+                "",
+                "Failed: " + ", ".join(f"{count} {name}" for name, count in classes.most_common()),
+            ]
+            lines += [_failed_line(run) for run in failed]
+        return "\n".join(lines) + "\n"
+
+    def _finished(self) -> list[_Finished]:
+        return [
+            _Finished(record=record, facts=self.facts, model=self.model, measured=record.measured)
+            for record in by_speed(self.records)
+            if record.measured is not None
+        ]
+
+    def _failed(self) -> list[_Failed]:
+        return [
+            _Failed(record=record, facts=self.facts, model=self.model, failure=record.failure)
+            for record in sorted(self.records, key=lambda record: record.number)
+            if record.failure is not None
+        ]
+
+
+def _line(place: int, run: _Finished) -> str:
+    record, step_s = run.record, run.measured.step_s
+    low, high = record.predicted.step_interval_s
+    inside = "inside" if low <= step_s <= high else "outside"
+    reached = (
+        f"{run.flops_per_s_per_gpu / TERA:.4g} TFLOPS/GPU, MFU"
+        f" {100 * run.flops_per_s_per_gpu / run.facts.peak_flops_per_s:.1f} %"
+    )
+    predicted = (
+        f"predicted {record.predicted.step_s:.4f}s ({100 * run.predicted_off:+.1f} %, {inside}"
+        f" {low:.4g} to {high:.4g} s)"
+    )
+    return (
+        f"Config #{place}: {record.layout.words()} with {step_s:.4f}s per global step, {reached};"
+        f" {predicted} [{record.run_id}]"
+    )
+
+
+def _failed_line(run: _Failed) -> str:
+    evidence = f": {run.failure.evidence}" if run.failure.evidence else ""
+    return f"  {run.record.run_id}: {run.failure.failure_class}, {run.failure.message}{evidence}"
+
+
+def _how_far_off(finished: Sequence[_Finished]) -> str:
+    off = sorted(abs(run.predicted_off) for run in finished)
+    middle = (
+        off[len(off) // 2] if len(off) % 2 else (off[len(off) // 2 - 1] + off[len(off) // 2]) / 2
+    )
+    fastest = format_seconds(finished[0].measured.step_s)
+    return (
+        f"Predicted against measured: median {100 * middle:.1f} %, worst {100 * off[-1]:.1f} %; the"
+        f" fastest takes {fastest}."
+    )
+
+
+def _cell(value: Cell) -> str:
+    """Floats in six digits; what is missing is blank."""
+    if value is None:
+        return ""
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def write_results(

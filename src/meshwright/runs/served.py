@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from meshwright.calibration import Z90
-from meshwright.loads.figures import Figures, Limits
+from meshwright.runs.loads.figures import Figures, Limits
 from meshwright.serving.request import Objective
+from meshwright.trust.calibration import Z90
 
 __all__ = ["Served", "ServedPoint", "served_of"]
 

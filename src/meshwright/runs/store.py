@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, Generic
 from uuid import uuid4
 
-from meshwright.errors import ConfigError, StudyError
-from meshwright.html_text import html_table
 from meshwright.runs.record import DIGITS, AnyRun, Event, record_of
+from meshwright.values.errors import ConfigError, StudyError
+from meshwright.values.text import html_table
 
 __all__ = [
     "RUN_LOGS",
@@ -187,7 +187,7 @@ def _study_text(study: Study) -> str:
 
 
 def _read_study(folder: Path) -> Study | None:
-    from meshwright.yaml_text import read_yaml
+    from meshwright.values.text import read_yaml
 
     path = folder / _STUDY
     try:

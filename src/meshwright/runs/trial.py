@@ -8,16 +8,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, cast
 
-from meshwright.errors import CannotExpress, ConfigError
-from meshwright.exports import Exported, TrainingSettings, export_plan, plan_of
-from meshwright.exports.exported import ExportedFile
-from meshwright.exports.jobs import Job, JobOptions, job_of
-from meshwright.exports.registry import find_target
-from meshwright.layout import Layout
+from meshwright.platforms.job import Job, JobOptions, job_of
 from meshwright.search.asked import Asked
 from meshwright.search.problem import Problem, dims_of
+from meshwright.software.contract import Exported, ExportedFile, export_plan
+from meshwright.software.plan import plan_of
+from meshwright.software.registry import find_target
+from meshwright.software.settings import TrainingSettings
 from meshwright.trainer.checks import require_trainable
 from meshwright.trainer.job import TrainJob
+from meshwright.values.errors import CannotExpress, ConfigError
+from meshwright.values.layout import Layout
 
 __all__ = [
     "OWN_TRAINER",

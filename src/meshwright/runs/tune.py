@@ -9,18 +9,14 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from meshwright.errors import ConfigError, MeshwrightError, UnknownNameError
-from meshwright.exports.jobs import Job, JobOptions, JobText, job_text
-from meshwright.hardware.profile import Profile, load_profile, profile_to_bytes
-from meshwright.html_text import html_table
-from meshwright.layout import Layout
-from meshwright.models.params import model_params
+from meshwright.platforms.executor import Executor
+from meshwright.platforms.job import Job, JobOptions, JobText
+from meshwright.platforms.registry import EXECUTORS, executor
+from meshwright.platforms.texts import job_text
 from meshwright.runs.candidates import Candidate, Candidates, Refusal, candidates_of
 from meshwright.runs.choose import Choice, Options, choose
-from meshwright.runs.executors import EXECUTORS, Executor, executor
-from meshwright.runs.judge import judge_runs
 from meshwright.runs.lock import locked
-from meshwright.runs.loop import StudyLimits, Tuner, View
+from meshwright.runs.loop import StudyLimits, Tuner, View, judge_runs
 from meshwright.runs.options import options_of
 from meshwright.runs.outcome import RunWork
 from meshwright.runs.record import AnyRun, RunRecord, StudyFacts
@@ -29,6 +25,11 @@ from meshwright.runs.store import Store, study_folder, write_whole
 from meshwright.runs.trackers import Tracking, tracked
 from meshwright.runs.trial import Trial, job_of_layout, refusal_of
 from meshwright.search.problem import Problem
+from meshwright.values.errors import ConfigError, MeshwrightError, UnknownNameError
+from meshwright.values.hardware.profile import Profile, load_profile, profile_to_bytes
+from meshwright.values.layout import Layout
+from meshwright.values.models.params import model_params
+from meshwright.values.text import html_table
 
 __all__ = [
     "MACHINE_FILE",

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from meshwright.errors import ConfigError
-from meshwright.layout import Layout, parse_layout
-from meshwright.rules import complete_layout, require_valid
 from meshwright.search.problem import Problem
+from meshwright.search.rules.check import complete_layout, require_valid
+from meshwright.values.errors import ConfigError
+from meshwright.values.layout import Layout, parse_layout
 
 __all__ = ["Asked", "ask"]
 

@@ -7,14 +7,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.cost.shapes import Floats
-from meshwright.cost.stages import Stages
+from meshwright.cost.stages import Floats, Stages
 from meshwright.cost.step import price_stages
-from meshwright.layout import SCHEDULES, Layouts
-from meshwright.models.spec import ModelSpec
-from meshwright.rules.software import DEALT, stack_rules
-from meshwright.rules.split import even_split
 from meshwright.search.quote import Setting
+from meshwright.search.rules.software import DEALT, stack_rules
+from meshwright.search.rules.split import even_split
+from meshwright.values.layout import SCHEDULES, Layouts
+from meshwright.values.models.spec import ModelSpec
 
 __all__ = ["WORTH_A_SPLIT", "balanced", "can_balance"]
 

@@ -1,4 +1,4 @@
-"""Which global batch a search may use when none is given: the table `presets/batch_rule.csv`."""
+"""Which global batch a search may use when none is given: the table `search/batch_rule.csv`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import csv
 import pkgutil
 from dataclasses import dataclass
 
-from meshwright.models.params import model_params
-from meshwright.models.spec import ModelSpec
-from meshwright.units import format_count
+from meshwright.values.models.params import model_params
+from meshwright.values.models.spec import ModelSpec
+from meshwright.values.units import format_count
 
 __all__ = ["BatchRule", "batch_rule"]
 
@@ -36,10 +36,10 @@ class BatchRule:
 def batch_rule(model: ModelSpec) -> BatchRule:
     """Return the rule for a model's size: the first row whose `params` are not below its
     parameters."""
-    table = pkgutil.get_data("meshwright", "presets/batch_rule.csv")
-    assert table is not None, "the package is installed without presets/batch_rule.csv"
+    table = pkgutil.get_data("meshwright", "search/batch_rule.csv")
+    assert table is not None, "the package is installed without search/batch_rule.csv"
     size = model_params(model).total
     for row in csv.DictReader(table.decode().splitlines()):
         if not row["params"] or size <= int(row["params"]):
             return BatchRule(tokens_per_step=int(row["tokens_per_step"]), source=row["source"])
-    raise AssertionError("presets/batch_rule.csv: the last row has no upper bound")
+    raise AssertionError("search/batch_rule.csv: the last row has no upper bound")

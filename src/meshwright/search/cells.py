@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 
 from meshwright.cost.stages import Which
 from meshwright.cost.step import Priced, price
-from meshwright.layout import Layout, Layouts
-from meshwright.rules import check_layout, complete_layout
 from meshwright.search.axes import axes_of
 from meshwright.search.balance import balanced
 from meshwright.search.exhaustive import balanced_key, uneven_rows
 from meshwright.search.problem import Problem
+from meshwright.search.rules.check import check_layout, complete_layout
 from meshwright.search.space import Rejections, Space, chunks, make_space
+from meshwright.values.layout import Layout, Layouts
 
 __all__ = ["MOST_PRICED", "Cell", "Cells", "cells_of"]
 

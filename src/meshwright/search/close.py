@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from meshwright.cost.shapes import Floats
+from meshwright.cost.stages import Floats
 from meshwright.cost.step import price
-from meshwright.hardware.cluster import Pool
-from meshwright.layout import Layouts
 from meshwright.search.problem import Problem
 from meshwright.search.result import Plan
-from meshwright.uncertainty import Site, Uncertain, uncertain_constants
+from meshwright.trust.uncertainty import Site, Uncertain, uncertain_constants
+from meshwright.values.hardware.cluster import Pool
+from meshwright.values.layout import Layouts
 
 __all__ = ["CloseCall", "close_call", "with_close_call"]
 
@@ -85,7 +85,7 @@ def close_call(problem: Problem, plans: Sequence[Plan]) -> CloseCall | None:
               that fit as well are priced there by the closed form, and each plan's step is scaled
               by what that changes; between its value and the end, the lead is a line
     Units:    shares.
-    Source:   `presets/uncertainties.csv`.
+    Source:   `trust/uncertainties.csv`.
     Valid:    ranks by step time; a ranking by memory leans on no constant of time.
     Checked:  tests/search/test_close.py
     """

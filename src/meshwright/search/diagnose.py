@@ -6,16 +6,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from meshwright.errors import ConfigError, LayoutError
-from meshwright.layout import Layout
-from meshwright.rules import check_layout, complete_layout
-from meshwright.rules._rule import some
 from meshwright.search.axes import axes_of
 from meshwright.search.exhaustive import Found, search_space
 from meshwright.search.problem import Problem
 from meshwright.search.refine import reprice
 from meshwright.search.result import NearestMiss, Remedy
+from meshwright.search.rules.check import check_layout, complete_layout
+from meshwright.search.rules.rule import some
 from meshwright.search.space import Rejections, make_space
+from meshwright.values.errors import ConfigError, LayoutError
+from meshwright.values.layout import Layout
 
 __all__ = ["explain_empty_space", "nearest_miss", "with_chips"]
 
@@ -78,7 +78,7 @@ def _raise_for_pins(problem: Problem) -> None:
 
 
 def _first_pins(problem: Problem) -> dict[str, Any]:
-    from meshwright.layout import parse_layout
+    from meshwright.values.layout import parse_layout
 
     return parse_layout(
         ",".join(f"{key}={values[0]}" for key, values in problem.request.pins.items())

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from meshwright.cost.stages import Which
 from meshwright.cost.step import Priced, price
-from meshwright.layout import Layouts
 from meshwright.search.balance import WORTH_A_SPLIT, balanced, can_balance
 from meshwright.search.problem import Problem
 from meshwright.search.space import Rejections, Space, chunks
+from meshwright.values.layout import Layouts
 
 __all__ = ["Found", "Harvest", "balanced_key", "search_space", "uneven_rows"]
 

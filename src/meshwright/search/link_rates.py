@@ -9,7 +9,6 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.calibration import LinkRates
 from meshwright.cost.collectives import (
     Group,
     all_gather_s,
@@ -18,8 +17,9 @@ from meshwright.cost.collectives import (
     group_of,
     reduce_scatter_s,
 )
-from meshwright.hardware.cluster import Link, Pool
-from meshwright.units import counted
+from meshwright.trust.calibration import LinkRates
+from meshwright.values.hardware.cluster import Link, Pool
+from meshwright.values.units import counted
 
 __all__ = ["OPERATIONS", "CollectiveTable", "link_rates"]
 

@@ -10,10 +10,10 @@ import numpy as np
 
 from meshwright.cost.layer import LayerPrice, price_layer
 from meshwright.cost.operators import Part, Site
-from meshwright.cost.shapes import distinct_shapes
-from meshwright.layout import Layout, Layouts
-from meshwright.models.spec import Block
+from meshwright.cost.stages import distinct_shapes
 from meshwright.search.quote import Setting
+from meshwright.values.layout import Layout, Layouts
+from meshwright.values.models.spec import Block
 
 __all__ = ["LayerTable", "OperatorRow", "layer_tables"]
 

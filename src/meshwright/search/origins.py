@@ -9,14 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.cost.shapes import Floats
+from meshwright.cost.stages import Floats
 from meshwright.cost.step import price
-from meshwright.hardware.cluster import Pool
-from meshwright.hardware.profiled import stretched_chip, stretched_link
-from meshwright.hardware.tables import kin
-from meshwright.hardware.tables._store import ChipTables, Origin
-from meshwright.layout import Layout, Layouts
 from meshwright.search.quote import Setting
+from meshwright.values.hardware.cluster import Pool
+from meshwright.values.hardware.profiled import stretched_chip, stretched_link
+from meshwright.values.hardware.tables import ChipTables, Origin, kin
+from meshwright.values.layout import Layout, Layouts
 
 __all__ = ["Origins", "origins_of", "profile_provenance"]
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
-from meshwright.models.params import model_params
-from meshwright.rules import stack_rules
 from meshwright.search.axes import (
     DOMAINS_PER_TP,
     LEAST_TOKENS_PER_CP,
@@ -17,16 +16,26 @@ from meshwright.search.axes import (
 )
 from meshwright.search.batch import batch_rule
 from meshwright.search.close import with_close_call
-from meshwright.search.diagnose import explain_empty_space, nearest_miss
+from meshwright.search.diagnose import explain_empty_space, nearest_miss, with_chips
 from meshwright.search.exhaustive import search_space
 from meshwright.search.problem import Files, Problem, resolve
+from meshwright.search.quote import quotes
 from meshwright.search.rank import ranked_plans
 from meshwright.search.request import PlanRequest
 from meshwright.search.result import PlanResult
+from meshwright.search.rules.software import stack_rules
 from meshwright.search.space import Rejections, make_space
-from meshwright.units import GIB, TERA
+from meshwright.values.errors import MeshwrightError
+from meshwright.values.layout import Layout
+from meshwright.values.models.params import model_params
+from meshwright.values.units import GIB, TERA
 
-__all__ = ["search_plans", "search_problem"]
+__all__ = [
+    "Scaled",
+    "scaling",
+    "search_plans",
+    "search_problem",
+]
 
 
 def search_plans(
@@ -107,4 +116,75 @@ def _facts(problem: Problem) -> dict[str, Any]:
         "limit_gib": setting.limit_bytes / GIB,
         "headroom_gib": problem.headroom_bytes / GIB,
         "stack": setting.stack.name,
+    }
+
+
+FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
+"""Of the chips that were asked for."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scaled:
+    """The best plan of one number of chips."""
+
+    num_chips: int
+    layout: Layout | None
+    """None where nothing near fits, or nothing keeps the rules; `reason` says which."""
+    step_s: float = float("inf")
+    tokens_per_s: float = 0.0
+    reason: str = ""
+
+
+def scaling(problem: Problem, layout: Layout) -> tuple[Scaled, ...]:
+    """Search a quarter to four times the chips by the closed form: axes at the layout's sizes, half
+    and twice of them, the same batch."""
+    counts = sorted({round(problem.num_chips * factor) for factor in FACTORS} - {0})
+    return tuple(_scaled(problem, layout, count) for count in counts)
+
+
+def _scaled(problem: Problem, layout: Layout, count: int) -> Scaled:
+    pins = {**_near(layout), **problem.request.pins}
+    request = problem.request.model_copy(
+        update={"pins": pins, "top": 1, "gbs": layout.gbs, "max_gbs": None}
+    )
+    case = replace(with_chips(problem, count), request=request, max_gbs=layout.gbs)
+    try:
+        found = search_space(case, make_space(case, axes_of(case), Rejections()), Rejections())
+    except MeshwrightError as error:
+        return Scaled(num_chips=count, layout=None, reason=str(error))
+    best = found.fitting or found.at_risk
+    if best is None:
+        words = (
+            "nothing near the best plan's axes fits"
+            if found.priced
+            else "nothing near the best plan's axes keeps the rules"
+        )
+        return Scaled(num_chips=count, layout=None, reason=words)
+    row = best.layouts.row(0)
+    [priced] = quotes([row], case.setting)
+    tokens = layout.gbs * problem.setting.work.seq_len
+    return Scaled(
+        num_chips=count, layout=row, step_s=priced.step_s, tokens_per_s=tokens / priced.step_s
+    )
+
+
+def _near(layout: Layout) -> dict[str, list[int | str]]:
+    """Half, the same and twice of each size that cuts the model; recomputation as it is, none and
+    full."""
+    sizes: dict[str, list[int | str]] = {}
+    for axis in ("tp", "cp", "pp", "ep"):
+        size = getattr(layout, axis)
+        sizes[axis] = sorted(
+            {max(1, size // 2), size, 2 * size}
+            if size > 1
+            else {1, 2}
+            if axis in ("tp", "pp")
+            else {1}
+        )
+    ways: list[int | str] = list(dict.fromkeys(("none", layout.recompute, "full")))
+    return {
+        **sizes,
+        "recompute": ways,
+        "sharding": [layout.sharding],
+        "mbs": sorted({layout.mbs, max(1, layout.mbs // 2), 2 * layout.mbs}),
     }

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from meshwright.calibration import Calibration, own_intervals
-from meshwright.confidence import Fits, Intervals, Kind, fits_within, intervals_of, kind_of
 from meshwright.cost.step import Priced, price
-from meshwright.hardware.cluster import Pool
-from meshwright.layout import Layout, Layouts
-from meshwright.models.spec import ModelSpec
-from meshwright.rules import NEWEST_MEGATRON, RuleCase, Violation, check_layout
-from meshwright.stack import Stack
-from meshwright.workload import Workload
+from meshwright.search.rules.check import check_layout
+from meshwright.search.rules.rule import RuleCase, Violation
+from meshwright.search.rules.software import NEWEST_MEGATRON
+from meshwright.trust.calibration import Calibration, own_intervals
+from meshwright.trust.intervals import Fits, Intervals, Kind, fits_within, intervals_of, kind_of
+from meshwright.values.hardware.cluster import Pool
+from meshwright.values.layout import Layout, Layouts
+from meshwright.values.models.spec import ModelSpec
+from meshwright.values.stack import Stack
+from meshwright.values.workload import Workload
 
 __all__ = ["Quote", "Setting", "StageQuote", "quotes"]
 

@@ -7,12 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
-from meshwright.calibration import provenance_of
-from meshwright.confidence import Fits, fits_within
 from meshwright.cost.flops import causal_flops_per_token, model_flops_per_token
-from meshwright.hardware.chip import Chip
-from meshwright.hardware.tables import kin
-from meshwright.layout import Layout
 from meshwright.search.balance import WORTH_A_SPLIT
 from meshwright.search.exhaustive import Found
 from meshwright.search.origins import Origins, origins_of, profile_provenance
@@ -21,7 +16,12 @@ from meshwright.search.refine import Repriced, reprice, shortlists, tidy
 from meshwright.search.request import PlanRequest
 from meshwright.search.result import Plan
 from meshwright.search.terms import MEMORY_READINGS, TIME_READINGS
-from meshwright.units import GIB, format_seconds
+from meshwright.trust.calibration import provenance_of
+from meshwright.trust.intervals import Fits, fits_within
+from meshwright.values.hardware.chip import Chip
+from meshwright.values.hardware.tables import kin
+from meshwright.values.layout import Layout
+from meshwright.values.units import GIB, format_seconds
 
 __all__ = ["beats_words", "fits_of", "kernels_words", "ranked_plans", "score_of"]
 

@@ -9,16 +9,17 @@ from typing import Literal
 
 import numpy as np
 
-from meshwright.cost.shapes import Floats
-from meshwright.cost.simulate import Pipeline, PipelineSchedule, steady_step_s
+from meshwright.cost.schedules import Pipeline, PipelineSchedule
+from meshwright.cost.simulate import steady_step_s
+from meshwright.cost.stages import Floats
 from meshwright.cost.step import price
-from meshwright.layout import Layout, Layouts
-from meshwright.mixed_layout import MixedLayout
-from meshwright.rules import explicit_layers, stack_rules
-from meshwright.rules.software import DEALT
-from meshwright.rules.split import even_split
 from meshwright.search.problem import Problem
-from meshwright.stack import Stack
+from meshwright.search.rules.check import explicit_layers
+from meshwright.search.rules.software import DEALT, stack_rules
+from meshwright.search.rules.split import even_split
+from meshwright.values.layout import Layout, Layouts
+from meshwright.values.mixed_layout import MixedLayout
+from meshwright.values.stack import Stack
 
 __all__ = [
     "Repriced",

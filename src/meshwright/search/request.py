@@ -8,9 +8,9 @@ from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
-from meshwright.errors import ConfigError, UnknownNameError
-from meshwright.layout import parse_layout
-from meshwright.rules import NEWEST_MEGATRON
+from meshwright.search.rules.software import NEWEST_MEGATRON
+from meshwright.values.errors import ConfigError, UnknownNameError
+from meshwright.values.layout import parse_layout
 
 __all__ = ["OBJECTIVES", "SHARED", "Objective", "PlanRequest", "Shared", "parse_pins", "parse_same"]
 

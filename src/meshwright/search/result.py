@@ -6,12 +6,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from meshwright.confidence import Fits, Intervals
-from meshwright.html_text import html_table
-from meshwright.layout import Layout
-from meshwright.mixed_layout import MixedLayout
 from meshwright.search.request import PlanRequest
-from meshwright.units import GIB, TERA
+from meshwright.trust.intervals import Fits, Intervals
+from meshwright.values.layout import Layout
+from meshwright.values.mixed_layout import MixedLayout
+from meshwright.values.text import html_table
+from meshwright.values.units import GIB, TERA
 
 __all__ = ["NearestMiss", "Plan", "PlanResult", "Proof", "Remedy", "layout_dict", "mixed_dict"]
 

@@ -8,11 +8,13 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.layout import RECOMPUTES, SHARDINGS, Layouts
-from meshwright.rules import ALL_RULES, Rule, RuleCase, broken_rows, stack_rules
-from meshwright.rules.split import own_split
 from meshwright.search.axes import BLOCK_STEPS, MOST_UNEVEN_VPP, Axes
 from meshwright.search.problem import Problem
+from meshwright.search.rules.check import ALL_RULES, broken_rows
+from meshwright.search.rules.rule import Rule, RuleCase
+from meshwright.search.rules.software import stack_rules
+from meshwright.search.rules.split import own_split
+from meshwright.values.layout import RECOMPUTES, SHARDINGS, Layouts
 
 __all__ = ["Rejections", "Space", "chunks", "make_space"]
 

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from meshwright.hardware.catalogue import Row, chip_rows, link_rows
-from meshwright.hardware.chip import Chip
-from meshwright.hardware.cluster import Link, Pool
-from meshwright.layout import Layout
-from meshwright.stack import Stack
-from meshwright.workload import Workload
+from meshwright.values.hardware.catalogue import Row, chip_rows, link_rows
+from meshwright.values.hardware.chip import Chip
+from meshwright.values.hardware.cluster import Link, Pool
+from meshwright.values.layout import Layout
+from meshwright.values.stack import Stack
+from meshwright.values.workload import Workload
 
 __all__ = [
     "MEMORY_READINGS",

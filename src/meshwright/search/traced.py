@@ -6,16 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from meshwright.cost.mixed import Site, price_mixed
-from meshwright.cost.shapes import Floats
-from meshwright.cost.simulate import Pipeline
-from meshwright.cost.stages import place_stages
+from meshwright.cost.schedules import Pipeline
+from meshwright.cost.stages import Floats, place_stages
 from meshwright.cost.step import StagePrices, price_stages
-from meshwright.layout import Layout, Layouts
-from meshwright.mixed_layout import MixedLayout
-from meshwright.rules import explicit_layers
 from meshwright.search.mixed.reprice import pipeline_of as mixed_pipeline_of
 from meshwright.search.problem import Problem
 from meshwright.search.refine import pipeline_of, unrolled
+from meshwright.search.rules.check import explicit_layers
+from meshwright.values.layout import Layout, Layouts
+from meshwright.values.mixed_layout import MixedLayout
 
 __all__ = ["TracedChunk", "TracedStage", "TracedStep", "traced_layout", "traced_mixed"]
 

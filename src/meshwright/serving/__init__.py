@@ -7,10 +7,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from meshwright.exports.engines.targets import export_serving
-    from meshwright.loads.measure import measure_server
-    from meshwright.loads.readers import read_results
-    from meshwright.runs.serving.asked import tune
+    from meshwright.platforms.kubernetes.serving import export_serving
+    from meshwright.runs.loads.measure import measure_server
+    from meshwright.runs.loads.readers import read_results
+    from meshwright.runs.serving.tune import tune
     from meshwright.serving.load import simulate_load
     from meshwright.serving.request import ServingRequest
     from meshwright.serving.search import plan, predict
@@ -28,13 +28,13 @@ __all__ = [
 
 _HOME = {
     "ServingRequest": "meshwright.serving.request",
-    "export_serving": "meshwright.exports.engines.targets",
-    "measure_server": "meshwright.loads.measure",
+    "export_serving": "meshwright.platforms.kubernetes.serving",
+    "measure_server": "meshwright.runs.loads.measure",
     "plan": "meshwright.serving.search",
     "predict": "meshwright.serving.search",
-    "read_results": "meshwright.loads.readers",
+    "read_results": "meshwright.runs.loads.readers",
     "simulate_load": "meshwright.serving.load",
-    "tune": "meshwright.runs.serving.asked",
+    "tune": "meshwright.runs.serving.tune",
 }
 """Modules that hold the functions; loaded when first asked for."""
 

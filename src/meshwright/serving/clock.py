@@ -9,9 +9,9 @@ from math import log
 
 import numpy as np
 
-from meshwright.errors import ConfigError
 from meshwright.serving.kernels import Floats
 from meshwright.serving.prices import Prices
+from meshwright.values.errors import ConfigError
 
 __all__ = ["Clock", "Speculation", "clock_of"]
 

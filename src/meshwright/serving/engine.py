@@ -7,18 +7,35 @@ import csv
 from dataclasses import dataclass, fields
 from functools import cache
 from importlib import resources
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-from meshwright.errors import UnknownNameError
+from meshwright.values.errors import ConfigError, LayoutError, UnknownNameError
+from meshwright.values.hardware.chip import Chip
+from meshwright.values.models.spec import ModelSpec
+from meshwright.values.workload import Precision
 
-__all__ = ["Engine", "engine_names", "find_engine"]
+__all__ = [
+    "CACHES",
+    "QUANTISATIONS",
+    "Cache",
+    "Engine",
+    "Quantisation",
+    "Weights",
+    "Worker",
+    "cache_bytes",
+    "check_worker",
+    "engine_names",
+    "find_engine",
+    "published_fp8",
+    "quantisation",
+]
 
 Kernels = Literal["sglang", "trtllm", "vllm"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Engine:
-    """One engine; `presets/engines.csv` holds them with the source of each figure."""
+    """One engine; `serving/engines.csv` holds them with the source of each figure."""
 
     name: str
     kernels: Kernels
@@ -115,7 +132,7 @@ def engine_names() -> tuple[str, ...]:
 @cache
 def _engines() -> tuple[Engine, ...]:
     text = (
-        resources.files("meshwright").joinpath("presets", "engines.csv").read_text(encoding="utf-8")
+        resources.files("meshwright").joinpath("serving", "engines.csv").read_text(encoding="utf-8")
     )
     return tuple(
         Engine(
@@ -141,3 +158,214 @@ def _value(annotation: str, cell: str) -> Any:
     if annotation == "int":
         return int(cell)
     return float(cell) if annotation == "float" else cell
+
+
+Weights = Literal["fp32", "bf16", "fp16", "fp8", "fp8-blockwise", "int8", "int4", "nvfp4", "mxfp4"]
+QUANTISATIONS: tuple[Weights, ...] = get_args(Weights)
+Cache = Literal["fp32", "bf16", "fp16", "fp8", "int8"]
+CACHES: tuple[Cache, ...] = get_args(Cache)
+
+_BYTES: dict[Weights, float] = {
+    "fp32": 4.0,
+    "bf16": 2.0,
+    "fp16": 2.0,
+    "fp8": 1.0,
+    "fp8-blockwise": 1.0,
+    "int8": 1.0,
+    "int4": 0.5625,
+    "nvfp4": 0.5625,
+    "mxfp4": 0.53125,
+}
+"""Of a weight with its scales: int4 and nvfp4 one 16- or 8-bit scale per 32 or 16 weights, mxfp4
+one byte per 32."""
+_PRODUCT: dict[Weights, Precision] = {
+    "fp32": "tf32",
+    "bf16": "bf16",
+    "fp16": "fp16",
+    "fp8": "fp8",
+    "fp8-blockwise": "fp8-blockwise",
+    "int8": "bf16",
+    "int4": "bf16",
+    "nvfp4": "nvfp4",
+    "mxfp4": "bf16",
+}
+"""What products of such weights run in: int8, int4 and mxfp4 weights are unpacked for 16-bit
+activations."""
+_CACHE_BYTES: dict[Cache, float] = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Quantisation:
+    """What each part of a model is kept in."""
+
+    name: Weights
+    linear: Weights
+    """Dense feed-forward and shared experts."""
+    attention: Weights
+    """Projections before attention."""
+    output: Weights
+    """The projection after attention."""
+    experts: Weights
+
+    @staticmethod
+    def bytes_of(weights: Weights) -> float:
+        """Bytes of one weight."""
+        return _BYTES[weights]
+
+    @staticmethod
+    def product_of(weights: Weights) -> Precision:
+        """Precision of a product with such weights."""
+        return _PRODUCT[weights]
+
+    def check(self, chip: Chip) -> None:
+        """Raise ConfigError unless the chip has the units for it."""
+        for weights in (self.linear, self.attention, self.output, self.experts):
+            chip.peak_flops_per_s(_PRODUCT[weights])
+
+
+def published_fp8(model: ModelSpec) -> Weights:
+    """Return how models of this make are published in fp8: with block scales where a latent is kept
+    or experts are many (DeepSeek, Qwen3, MiniMax), else with one scale a tensor, as Mixtral's
+    generation and dense models are."""
+    return (
+        "fp8-blockwise"
+        if model.moe is not None and (model.mla is not None or model.moe.num_experts > _FEW_EXPERTS)
+        else "fp8"
+    )
+
+
+_FEW_EXPERTS = 16
+"""Between the 8 of Mixtral and the 128 of Qwen3, whose checkpoints are of the two kinds."""
+
+
+def quantisation(weights: str, model: ModelSpec) -> Quantisation:
+    """Return what the parts of a model are kept in under this word.
+
+    Checkpoints of models with experts keep the projections around attention in 16 bits when the
+    rest goes to 4 bits (OpenAI's mxfp4 gpt-oss, Moonshot's int4 Kimi), but for the one after a
+    latent's attention in NVIDIA's nvfp4 (of DeepSeek-R1-0528-FP4-v2 the card says that it also
+    quantises wo; Kimi-K2.5's leaves out the others alone), and hold fp8 weights with block scales
+    (DeepSeek, Qwen3, MiniMax); dense models are quantised throughout. mxfp4 and nvfp4 differ in
+    their scales alone.
+    """
+    if weights not in QUANTISATIONS:
+        raise UnknownNameError("quantisation", weights, QUANTISATIONS)
+    if model.moe is None:
+        if weights == "mxfp4":
+            raise ConfigError(
+                f"{model.name}: mxfp4 weights are modelled for experts only; nvfp4 or int4 would do"
+            )
+        return Quantisation(
+            name=weights, linear=weights, attention=weights, output=weights, experts=weights
+        )
+    if weights in ("fp8", "fp8-blockwise"):
+        return Quantisation(
+            name=weights, linear=weights, attention=weights, output=weights, experts=weights
+        )
+    if weights in ("nvfp4", "int4", "mxfp4"):
+        shared: Weights = "bf16" if weights == "mxfp4" else weights
+        output: Weights = "nvfp4" if weights == "nvfp4" and model.mla is not None else "bf16"
+        return Quantisation(
+            name=weights, linear=shared, attention="bf16", output=output, experts=weights
+        )
+    return Quantisation(
+        name=weights, linear=weights, attention=weights, output=weights, experts=weights
+    )
+
+
+def cache_bytes(cache: Cache) -> float:
+    """Bytes of one value in the cache."""
+    return _CACHE_BYTES[cache]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Worker:
+    """The chips that run one copy of the model.
+
+    `tp` chips share each attention, `attention_dp` such groups hold whole attention layers each and
+    different requests, and all `tp * attention_dp` chips of a stage share the feed-forward: experts
+    over `ep`, each expert over the rest.
+    """
+
+    tp: int = 1
+    pp: int = 1
+    ep: int = 1
+    attention_dp: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("tp", "pp", "ep", "attention_dp"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}={getattr(self, name)}: expected 1 or more")
+        if self.stage_chips % self.ep:
+            raise LayoutError(
+                f"ep={self.ep} does not divide the tp * attention_dp = {self.stage_chips} chips"
+                " that share the experts"
+            )
+
+    @property
+    def stage_chips(self) -> int:
+        """Chips of one pipeline stage."""
+        return self.tp * self.attention_dp
+
+    @property
+    def chips(self) -> int:
+        """Chips of the whole copy."""
+        return self.stage_chips * self.pp
+
+    @property
+    def expert_tp(self) -> int:
+        """Chips that share one expert."""
+        return self.stage_chips // self.ep
+
+    @property
+    def name(self) -> str:
+        """`tp=8`, `tp=4,pp=2`, ...; axes of one are left out."""
+        axes = ((name, getattr(self, name)) for name in ("tp", "pp", "ep", "attention_dp"))
+        return ",".join(f"{name}={size}" for name, size in axes if size > 1) or "tp=1"
+
+
+def check_worker(worker: Worker, model: ModelSpec) -> None:
+    """Raise LayoutError where the engine can't cut this model so; the message names what does
+    divide."""
+    _divides("num_heads", model.num_heads, "tp", worker.tp)
+    _shares_key_heads(model, worker.tp)
+    if model.num_layers < worker.pp:
+        raise LayoutError(
+            f"pp={worker.pp} is more than the {model.num_layers} layers of {model.name}"
+        )
+    if model.moe is None:
+        _divides("ffn", model.ffn, "tp", worker.tp)
+        if worker.ep > 1 or worker.attention_dp > 1:
+            raise LayoutError(
+                f"{model.name} has no experts: ep and attention_dp are 1; more copies serve more"
+                " requests"
+            )
+        return
+    _divides("num_experts", model.moe.num_experts, "ep", worker.ep)
+    _divides("expert_ffn", model.moe.expert_ffn, "expert tp", worker.expert_tp)
+
+
+def _shares_key_heads(model: ModelSpec, tp: int) -> None:
+    """Key heads are cut over the chips, or each is copied to as many; latent attention has none
+    that are kept.
+
+    Source: `divide` in QKVParallelLinear of vLLM and SGLang; TensorRT-LLM's attention likewise.
+    """
+    heads = model.num_kv_heads
+    if model.mla is None and heads % tp and tp % heads:
+        able = ", ".join(
+            str(n)
+            for n in range(1, model.num_heads + 1)
+            if model.num_heads % n == 0 and (heads % n == 0 or n % heads == 0)
+        )
+        raise LayoutError(
+            f"num_kv_heads={heads} neither divides tp={tp} nor is divisible by it; tp may be {able}"
+        )
+
+
+def _divides(what: str, number: int, axis: str, size: int) -> None:
+    if number % size:
+        able = ", ".join(str(n) for n in range(1, 129) if number % n == 0)
+        raise LayoutError(
+            f"{what}={number} is not divisible by {axis}={size}; {axis} may be {able}"
+        )

@@ -10,18 +10,11 @@ from numpy.typing import NDArray
 
 from meshwright.cost.collectives import all_reduce_s, group_of
 from meshwright.cost.kernels import element_bytes, gemm_s, sustained_share
-from meshwright.hardware.chip import Chip
-from meshwright.hardware.cluster import Link, Pool
-from meshwright.hardware.tables import (
-    Kin,
-    attention_forward_seconds,
-    collective_seconds,
-    gemm_seconds,
-    kin,
-    mla_forward_seconds,
-)
-from meshwright.hardware.tables._grid import Lookup
-from meshwright.hardware.tables.serving import (
+from meshwright.serving.engine import Cache, Engine, Quantisation, Weights, cache_bytes
+from meshwright.values.hardware.chip import Chip
+from meshwright.values.hardware.cluster import Link, Pool
+from meshwright.values.hardware.grid import Lookup
+from meshwright.values.hardware.serving_tables import (
     SPREAD_TOKENS,
     cached_attention_seconds,
     cached_latent_seconds,
@@ -29,10 +22,16 @@ from meshwright.hardware.tables.serving import (
     expert_layer_seconds,
     spread_expert_seconds,
 )
-from meshwright.models.spec import MlaSpec
-from meshwright.serving.engine import Engine
-from meshwright.serving.quantisation import Cache, Quantisation, Weights, cache_bytes
-from meshwright.workload import Precision
+from meshwright.values.hardware.tables import (
+    Kin,
+    attention_forward_seconds,
+    collective_seconds,
+    gemm_seconds,
+    kin,
+    mla_forward_seconds,
+)
+from meshwright.values.models.spec import MlaSpec
+from meshwright.values.workload import Precision
 
 __all__ = ["Floats", "Kernels"]
 

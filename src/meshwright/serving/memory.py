@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from meshwright.models.params import block_params, norm_params
-from meshwright.models.spec import ModelSpec
+from meshwright.serving.engine import Quantisation, cache_bytes
 from meshwright.serving.prices import Prices
-from meshwright.serving.quantisation import Quantisation, cache_bytes
-from meshwright.units import GIB
+from meshwright.values.models.params import block_params, norm_params
+from meshwright.values.models.spec import ModelSpec
+from meshwright.values.units import GIB
 
 __all__ = ["Memory", "cache_bytes_per_token", "memory_of", "weight_bytes"]
 

@@ -7,9 +7,8 @@ from dataclasses import replace
 from math import ceil
 
 from meshwright.serving.memory import cache_bytes_per_token
-from meshwright.serving.ranking import excess
 from meshwright.serving.request import Mode, ServingRequest
-from meshwright.serving.result import Part, ServingOption
+from meshwright.serving.result import Part, ServingOption, excess
 from meshwright.serving.space import Candidate
 from meshwright.serving.static import static_batch
 from meshwright.serving.steady import (

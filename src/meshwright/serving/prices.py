@@ -9,13 +9,11 @@ from functools import cached_property
 import numpy as np
 
 from meshwright.cost.kernels import element_bytes
-from meshwright.errors import ConfigError
-from meshwright.hardware.cluster import Pool
-from meshwright.models.spec import Block, ModelSpec
-from meshwright.serving.deployment import Worker
-from meshwright.serving.engine import Engine
+from meshwright.serving.engine import Cache, Engine, Quantisation, Weights, Worker
 from meshwright.serving.kernels import Floats, Kernels
-from meshwright.serving.quantisation import Cache, Quantisation, Weights
+from meshwright.values.errors import ConfigError
+from meshwright.values.hardware.cluster import Pool
+from meshwright.values.models.spec import Block, ModelSpec
 
 __all__ = ["Prices"]
 

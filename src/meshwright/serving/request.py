@@ -6,16 +6,24 @@ from dataclasses import dataclass
 from dataclasses import fields as dataclass_fields
 from typing import Any, Literal, get_args
 
-from meshwright.errors import ConfigError, UnknownNameError
-from meshwright.hardware.chip import Chip
-from meshwright.hardware.cluster import Cluster
-from meshwright.hardware.parse import load_cluster
-from meshwright.models.by_hand import named_model
-from meshwright.models.spec import ModelSpec
 from meshwright.search.problem import dims_of
 from meshwright.serving.clock import Speculation
-from meshwright.serving.engine import Engine, engine_names, find_engine
-from meshwright.serving.quantisation import CACHES, QUANTISATIONS, Cache, Weights, published_fp8
+from meshwright.serving.engine import (
+    CACHES,
+    QUANTISATIONS,
+    Cache,
+    Engine,
+    Weights,
+    engine_names,
+    find_engine,
+    published_fp8,
+)
+from meshwright.values.errors import ConfigError, UnknownNameError
+from meshwright.values.hardware.chip import Chip
+from meshwright.values.hardware.cluster import Cluster
+from meshwright.values.hardware.parse import load_cluster
+from meshwright.values.models.catalogue import named_model
+from meshwright.values.models.spec import ModelSpec
 
 __all__ = ["MODES", "Mode", "Objective", "ServingRequest", "usual_weights"]
 

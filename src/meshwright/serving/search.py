@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from meshwright.errors import ConfigError
-from meshwright.serving.arrivals import under_arrivals
-from meshwright.serving.deployment import Worker
+from meshwright.serving.engine import Cache, Weights, Worker
+from meshwright.serving.load import under_arrivals
 from meshwright.serving.options import option_of, part_of, priced_options, transfer_s
-from meshwright.serving.quantisation import Cache, Weights
-from meshwright.serving.ranking import (
+from meshwright.serving.request import ServingRequest
+from meshwright.serving.result import (
+    Part,
+    ServingOption,
+    ServingPlan,
     best_of_each,
     excess,
     most_requests,
@@ -19,10 +21,9 @@ from meshwright.serving.ranking import (
     order,
     pareto_front,
 )
-from meshwright.serving.request import ServingRequest
-from meshwright.serving.result import Part, ServingOption, ServingPlan
 from meshwright.serving.space import Candidate, Rejected, candidate_of, candidates
 from meshwright.serving.steady import most_running, steady
+from meshwright.values.errors import ConfigError
 
 __all__ = ["plan", "predict"]
 

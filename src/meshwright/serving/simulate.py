@@ -10,10 +10,10 @@ from math import ceil
 
 import numpy as np
 
-from meshwright.errors import ConfigError
 from meshwright.serving.clock import Clock
 from meshwright.serving.kernels import Floats
-from meshwright.units import counted
+from meshwright.values.errors import ConfigError
+from meshwright.values.units import counted
 
 __all__ = ["Outcome", "Requests", "closed_loop", "open_loop"]
 

@@ -6,16 +6,15 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from meshwright.errors import ConfigError
-from meshwright.hardware.cluster import Pool
-from meshwright.models.spec import ModelSpec
 from meshwright.serving.clock import Clock, clock_of
-from meshwright.serving.deployment import Worker, check_worker
+from meshwright.serving.engine import Cache, Weights, Worker, check_worker, quantisation
 from meshwright.serving.memory import Memory, memory_of
 from meshwright.serving.prices import Prices
-from meshwright.serving.quantisation import Cache, Weights, quantisation
 from meshwright.serving.request import ServingRequest, usual_weights
-from meshwright.units import GIB
+from meshwright.values.errors import ConfigError
+from meshwright.values.hardware.cluster import Pool
+from meshwright.values.models.spec import ModelSpec
+from meshwright.values.units import GIB
 
 __all__ = ["Candidate", "Rejected", "candidate_of", "candidates", "workers"]
 

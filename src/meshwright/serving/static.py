@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshwright.errors import ConfigError
 from meshwright.serving.memory import memory_of
 from meshwright.serving.prices import Prices
+from meshwright.values.errors import ConfigError
 
 __all__ = ["StaticBatch", "static_batch"]
 

@@ -12,10 +12,10 @@ from math import ceil
 
 import numpy as np
 
-from meshwright.errors import ConfigError
 from meshwright.serving.clock import Clock
 from meshwright.serving.simulate import Outcome, Requests
 from meshwright.serving.steady import prompt_s
+from meshwright.values.errors import ConfigError
 
 __all__ = ["Workers", "closed_loop_on_two_pools"]
 

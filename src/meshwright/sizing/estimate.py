@@ -6,15 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from meshwright.checkpoints.size import checkpoint_size
-from meshwright.errors import ConfigError
-from meshwright.models.params import model_params
 from meshwright.search.diagnose import with_chips
 from meshwright.search.problem import Problem
 from meshwright.search.result import Plan, PlanResult
-from meshwright.sizing.closed_form import Budget, classic_seconds
+from meshwright.sizing.checkpoints import checkpoint_size
 from meshwright.sizing.duration import Duration, Training, duration
-from meshwright.units import DAY_S, TERA, format_count
+from meshwright.sizing.size import Budget, classic_seconds
+from meshwright.values.errors import ConfigError
+from meshwright.values.models.params import model_params
+from meshwright.values.units import DAY_S, TERA, format_count
 
 __all__ = [
     "Limits",

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 
-from meshwright.errors import ConfigError, UnknownNameError
-from meshwright.models.params import model_params
-from meshwright.models.presets import presets
-from meshwright.models.spec import ModelSpec
-from meshwright.units import format_count
+from meshwright.values.errors import ConfigError, UnknownNameError
+from meshwright.values.models.catalogue import presets
+from meshwright.values.models.params import model_params
+from meshwright.values.models.spec import ModelSpec
+from meshwright.values.units import format_count
 
 __all__ = ["TOLERANCE", "Shape", "series_names", "shape_of"]
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from time import perf_counter
 from typing import NoReturn
 
-from meshwright.errors import MeshwrightError, MissingExtraError
 from meshwright.trainer.checks import require_on, require_trainable
 from meshwright.trainer.job import TrainJob, job_keys, read_job
+from meshwright.values.errors import MeshwrightError, MissingExtraError
 
 _STARTED = perf_counter()
 _DONE, _FAILED, _REFUSED, _INTERRUPTED = 0, 1, 2, 130
@@ -43,7 +43,7 @@ def _run(job: TrainJob) -> int:
     os.environ.setdefault(
         "KINETO_LOG_LEVEL", "99"
     )  # read with torch: its profiler would write of its stages among our lines
-    from meshwright.trainer._processes import joined, open_device, room_of
+    from meshwright.trainer.mesh import joined, open_device, room_of
 
     device = open_device(job)
     require_on(job, device.type)
@@ -51,7 +51,7 @@ def _run(job: TrainJob) -> int:
         from meshwright.trainer.room import require_room
 
         require_room(job, room_of(device))
-    from meshwright.trainer._run import train
+    from meshwright.trainer.run import train
 
     rank = os.environ.get("RANK", "0")
     try:

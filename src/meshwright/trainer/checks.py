@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 
-from meshwright.errors import ConfigError, LayoutError
-from meshwright.layout import Layout
-from meshwright.models.spec import ModelSpec
 from meshwright.trainer.job import OptimizerSettings, TrainJob
 from meshwright.trainer.parts import own_parts
+from meshwright.values.errors import ConfigError, LayoutError
+from meshwright.values.layout import Layout
+from meshwright.values.models.spec import ModelSpec
 
 __all__ = ["VOCAB_MULTIPLE", "require_on", "require_trainable"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from meshwright.errors import LayoutError
-from meshwright.layout import Layout
-from meshwright.models.spec import ModelSpec
-from meshwright.rules.split import even_split
+from meshwright.search.rules.split import even_split
+from meshwright.values.errors import LayoutError
+from meshwright.values.layout import Layout
+from meshwright.values.models.spec import ModelSpec
 
 __all__ = ["Part", "is_v", "own_parts", "stage_of"]
 

@@ -8,12 +8,12 @@ from statistics import median
 from typing import Any, Literal, TypedDict, get_args
 
 from meshwright.cost.flops import model_flops_per_token
-from meshwright.errors import ConfigError
-from meshwright.hardware.catalogue import find_device
-from meshwright.models.params import model_params
 from meshwright.trainer.job import TrainJob
-from meshwright.units import TERA
-from meshwright.workload import Workload
+from meshwright.values.errors import ConfigError
+from meshwright.values.hardware.catalogue import find_device
+from meshwright.values.models.params import model_params
+from meshwright.values.units import TERA
+from meshwright.values.workload import Workload
 
 __all__ = [
     "ENDINGS",

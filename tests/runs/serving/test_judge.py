@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from meshwright.loads.figures import Answer, Limits, figures_of
-from meshwright.loads.job import Line
-from meshwright.runs.executors import JobStatus
+from meshwright.platforms.executor import JobStatus
 from meshwright.runs.failures import Failure
+from meshwright.runs.loads.figures import Answer, Limits, figures_of
+from meshwright.runs.loads.job import Line
 from meshwright.runs.record import Event
 from meshwright.runs.served import Served, noise_of
-from meshwright.runs.serving.judge import judge_serving, outcome_of_lines
+from meshwright.runs.serving.trial import judge_serving, outcome_of_lines
 
 
 def figures(tokens: int, *, seconds: float = 2.0) -> Any:

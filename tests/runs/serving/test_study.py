@@ -14,19 +14,24 @@ import psutil
 import pytest
 import yaml
 
-from meshwright.errors import ConfigError, StudyError
-from meshwright.exports.engines.commands import EngineCommand
-from meshwright.exports.engines.served import ServedWorker
-from meshwright.loads.figures import Limits
-from meshwright.loads.load import Lengths, closed_loop
-from meshwright.models.by_hand import named_model
+from meshwright.runs.loads.figures import Limits
+from meshwright.runs.loads.load import Lengths, closed_loop
 from meshwright.runs.loop import StudyLimits
 from meshwright.runs.serving import trial
-from meshwright.runs.serving.asked import prepare_serving_study, serving_place
-from meshwright.runs.serving.tune import PreparedServing, ServingTuning, tune_serving
+from meshwright.runs.serving.tune import (
+    PreparedServing,
+    ServingTuning,
+    prepare_serving_study,
+    serving_place,
+    tune_serving,
+)
 from meshwright.runs.store import read_store
+from meshwright.software.engines.chosen import ServedWorker
+from meshwright.software.engines.commands import EngineCommand
+from meshwright.values.errors import ConfigError, StudyError
+from meshwright.values.models.catalogue import named_model
 
-STANDIN = Path(__file__).parents[2] / "loads" / "standin.py"
+STANDIN = Path(__file__).parents[2] / "runs" / "loads" / "standin.py"
 LOADS = tuple(
     closed_loop(clients, Lengths(input_len=16, output_len=4), requests=2 * clients)
     for clients in (1, 4)

@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from meshwright.exports.defaults import complete_details
-from meshwright.exports.hf.trainer import decoder_config
-from meshwright.exports.settings import ModelDetails
-from meshwright.loads.client import Target, find_dialect, find_model, send_load
-from meshwright.loads.engine_process import EngineProcess, free_port, running_engine
-from meshwright.loads.load import Lengths, closed_loop
-from meshwright.models.by_hand import named_model
-from meshwright.workload import Workload
+from meshwright.runs.loads.client import Target, find_dialect, find_model, send_load
+from meshwright.runs.loads.engine_process import EngineProcess, free_port, running_engine
+from meshwright.runs.loads.load import Lengths, closed_loop
+from meshwright.software.deepspeed.trainer import decoder_config
+from meshwright.software.defaults import complete_details
+from meshwright.software.settings import ModelDetails
+from meshwright.values.models.catalogue import named_model
+from meshwright.values.workload import Workload
 
 httpx = pytest.importorskip("httpx")
 pytest.importorskip("transformers", reason="the extra serve is not installed")
@@ -136,8 +136,8 @@ def test_what_it_can_not_do_is_refused(
 def test_a_model_that_is_not_there_is_one_line(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    from meshwright.errors import ConfigError
-    from meshwright.trainer.serving._engine import open_engine
+    from meshwright.trainer.serving.engine import open_engine
+    from meshwright.values.errors import ConfigError
 
     with pytest.raises(ConfigError, match=r"nowhere\.json: no such file"):
         open_engine(

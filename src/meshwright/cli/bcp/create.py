@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from meshwright.cli.bcp._flags import (
+from meshwright.cli.bcp.flags import (
     AceFlag,
     DryRunFlag,
     JsonFlag,
@@ -41,7 +41,7 @@ def create(
     import json
     import shlex
 
-    from meshwright.basecommand import Target
+    from meshwright.platforms.base_command.storage import Target
 
     made = storage(org=org, team=team, ace=ace, dry_run=dry_run).create(Target.of(target))
     if json_output:

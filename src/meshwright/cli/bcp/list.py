@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from meshwright.cli.bcp._flags import AceFlag, JsonFlag, OrgFlag, TeamFlag, storage
+from meshwright.cli.bcp.flags import AceFlag, JsonFlag, OrgFlag, TeamFlag, storage
 
 __all__ = ["list"]
 
@@ -46,7 +46,7 @@ def list(  # the command's name
     """
     import json
 
-    from meshwright.errors import UnknownNameError
+    from meshwright.values.errors import UnknownNameError
 
     if kind not in _KINDS:
         raise UnknownNameError("kind of storage", kind, _KINDS)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from meshwright.cli.bcp._flags import (
+from meshwright.cli.bcp.flags import (
     AceFlag,
     DryRunFlag,
     JsonFlag,
@@ -55,7 +55,7 @@ def mount(
 
       meshwright bcp mount workspace=slimpajama ~/slimpajama --rw --dry-run
     """
-    from meshwright.basecommand import Target
+    from meshwright.platforms.base_command.storage import Target
 
     asked = storage(org=org, team=team, ace=ace, dry_run=dry_run)
     transfer = asked.mount(

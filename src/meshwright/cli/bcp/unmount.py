@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from meshwright.cli.bcp._flags import DryRunFlag, JsonFlag, show, storage
+from meshwright.cli.bcp.flags import DryRunFlag, JsonFlag, show, storage
 
 __all__ = ["unmount"]
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from meshwright.cli.bcp._flags import (
+from meshwright.cli.bcp.flags import (
     AceFlag,
     DryRunFlag,
     JsonFlag,
@@ -17,7 +17,7 @@ from meshwright.cli.bcp._flags import (
     show,
     storage,
 )
-from meshwright.units import counted
+from meshwright.values.units import counted
 
 __all__ = ["upload"]
 
@@ -61,8 +61,8 @@ def upload(
 
       meshwright bcp upload workspace=slimpajama dist/meshwright.whl
     """
-    from meshwright.basecommand import Target, choose
     from meshwright.data.progress import format_size
+    from meshwright.platforms.base_command.storage import Target, choose
 
     found = Target.of(target)
     chosen = choose(source, exclude=exclude or ())

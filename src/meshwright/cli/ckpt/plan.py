@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from meshwright.cli._layout_case import (
+from meshwright.cli.job_flags import MtbfFlag, RestartFlag, WriteFlag
+from meshwright.cli.layout_case import (
     ClusterFlag,
     GbsFlag,
     GpusPerNodeFlag,
@@ -17,8 +18,7 @@ from meshwright.cli._layout_case import (
     PrecisionFlag,
     StackFlag,
 )
-from meshwright.cli._terminal import print_page
-from meshwright.cli._training_flags import MtbfFlag, RestartFlag, WriteFlag
+from meshwright.cli.terminal import print_page
 
 __all__ = ["plan"]
 
@@ -115,15 +115,13 @@ def plan(
 
       meshwright ckpt plan gpt3-5b --cluster a100-80:64 --best 2 --losses 2.91,2.74,2.78,2.69 --json
     """  # noqa: E501
-    from meshwright import ckpt
-    from meshwright.checkpoints.plan import SAVE_EVERY, Schedule
-    from meshwright.checkpoints.retention import Retention
-    from meshwright.checkpoints.size import OPTIMIZERS
-    from meshwright.cli._layout_case import model_words
-    from meshwright.cli._training_flags import training_of
-    from meshwright.errors import ConfigError, UnknownNameError
-    from meshwright.report.checkpoint_text import checkpoint_lines
-    from meshwright.units import GIB, parse_count
+    from meshwright.api import checkpoints as ckpt
+    from meshwright.cli.job_flags import training_of
+    from meshwright.cli.layout_case import model_words
+    from meshwright.report.sizing_text import checkpoint_lines
+    from meshwright.sizing.checkpoints import OPTIMIZERS, SAVE_EVERY, Retention, Schedule
+    from meshwright.values.errors import ConfigError, UnknownNameError
+    from meshwright.values.units import GIB, parse_count
 
     if optimizer is not None and optimizer not in OPTIMIZERS:
         raise UnknownNameError("optimizer", optimizer, OPTIMIZERS)

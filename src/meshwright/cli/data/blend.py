@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from meshwright.cli.data._flags import JsonFlag, OutputFileFlag, write_json
+from meshwright.cli.data.flags import JsonFlag, OutputFileFlag, write_json
 
 __all__ = ["blend"]
 
@@ -63,8 +63,8 @@ def blend(
 
     from meshwright.data.blending import FORMS, By
     from meshwright.data.blending import blend as run
-    from meshwright.errors import ConfigError, UnknownNameError
-    from meshwright.units import format_count, parse_count
+    from meshwright.values.errors import ConfigError, UnknownNameError
+    from meshwright.values.units import format_count, parse_count
 
     if by not in get_args(By):
         raise UnknownNameError("value of --by", by, get_args(By))
@@ -114,7 +114,7 @@ def blend(
 
 def _weights(text: str) -> list[float] | dict[str, float]:
     """Read `0.7,0.3` or `a=0.7,b=0.3`; ConfigError for anything else."""
-    from meshwright.errors import ConfigError
+    from meshwright.values.errors import ConfigError
 
     parts = [part.rpartition("=") for part in text.split(",")]
     try:

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from meshwright.cli.data._flags import JsonFlag
-from meshwright.units import counted
+from meshwright.cli.data.flags import JsonFlag
+from meshwright.values.units import counted
 
 __all__ = ["check"]
 
@@ -49,8 +49,8 @@ def check(
     import json
     from dataclasses import asdict
 
-    from meshwright.data.checking import check as run
     from meshwright.data.progress import format_size
+    from meshwright.data.verifying import check as run
 
     report = run(inputs, corpus=corpus, chunks=chunks, workers=workers)
     if json_output:

@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from meshwright.cli._terminal import QuietFlag
-from meshwright.cli.data._flags import (
+from meshwright.cli.data.flags import (
     ConsumeFlag,
     InputsArgument,
     JsonFlag,
@@ -15,6 +14,7 @@ from meshwright.cli.data._flags import (
     WorkersFlag,
     show,
 )
+from meshwright.cli.terminal import QuietFlag
 
 __all__ = ["concat"]
 
@@ -54,10 +54,10 @@ def concat(
 
       meshwright data concat plain -o shards --shards 74 --consume
     """  # noqa: E501
+    from meshwright.data.atomic import parse_size
     from meshwright.data.join import MAX_BYTES, MIN_BYTES
     from meshwright.data.join import concat as run
-    from meshwright.data.sizes import parse_size
-    from meshwright.errors import ConfigError
+    from meshwright.values.errors import ConfigError
 
     if shards is not None and (min_size or max_size):
         raise ConfigError(

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from meshwright.cli._terminal import QuietFlag
-from meshwright.cli.data._flags import JsonFlag, OutputFlag, show
+from meshwright.cli.data.flags import JsonFlag, OutputFlag, show
+from meshwright.cli.terminal import QuietFlag
 
 __all__ = ["download"]
 
@@ -73,7 +73,7 @@ def download(
     """  # noqa: E501
     from meshwright.data.fetching import download as run
     from meshwright.data.transfer import Patience
-    from meshwright.errors import ConfigError
+    from meshwright.values.errors import ConfigError
 
     if timeout <= 0 or tries < 1:
         raise ConfigError(

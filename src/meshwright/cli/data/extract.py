@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from meshwright.cli._terminal import QuietFlag
-from meshwright.cli.data._flags import (
+from meshwright.cli.data.flags import (
     ConsumeFlag,
     InputsArgument,
     JsonFlag,
@@ -11,6 +10,7 @@ from meshwright.cli.data._flags import (
     WorkersFlag,
     show,
 )
+from meshwright.cli.terminal import QuietFlag
 
 __all__ = ["extract"]
 

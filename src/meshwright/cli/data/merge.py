@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from meshwright.cli.data._flags import JsonFlag
-from meshwright.units import counted
+from meshwright.cli.data.flags import JsonFlag
+from meshwright.values.units import counted
 
 __all__ = ["merge"]
 
@@ -55,7 +55,7 @@ def merge(
 
     from meshwright.data.merging import merge as run
     from meshwright.data.ranks import find_place
-    from meshwright.errors import ConfigError
+    from meshwright.values.errors import ConfigError
 
     place = find_place(os.environ)
     if place.rank:

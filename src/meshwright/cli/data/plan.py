@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from meshwright.cli.data._flags import JsonFlag
+from meshwright.cli.data.flags import JsonFlag
 
 __all__ = ["plan"]
 
@@ -57,9 +57,9 @@ def plan(
 
       meshwright data plan raw --vocab-size 128256 --json
     """
+    from meshwright.data.atomic import parse_size
     from meshwright.data.footprint import BYTES_PER_TOKEN
     from meshwright.data.footprint import plan as run
-    from meshwright.data.sizes import parse_size
 
     found = run(
         inputs or (),

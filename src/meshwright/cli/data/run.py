@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from meshwright.cli._job_flags import (
+from meshwright.cli.data.flags import JsonFlag
+from meshwright.cli.job_flags import (
     AccountFlag,
     ImageFlag,
     InstanceFlag,
@@ -18,7 +19,6 @@ from meshwright.cli._job_flags import (
     TimeFlag,
     WorkdirFlag,
 )
-from meshwright.cli.data._flags import JsonFlag
 
 __all__ = ["run"]
 
@@ -107,7 +107,7 @@ def run(
     import sys
     from contextlib import redirect_stdout
 
-    from meshwright.errors import ConfigError
+    from meshwright.values.errors import ConfigError
 
     if flags or nodes != 1:
         names = ", ".join([*(["nodes"] if nodes != 1 else []), *flags])
@@ -151,8 +151,8 @@ def _write_job(
 ) -> None:
     import json
 
-    from meshwright.data.jobs import recipe_job
-    from meshwright.errors import ConfigError
+    from meshwright.data.pipeline import recipe_job
+    from meshwright.values.errors import ConfigError
 
     text = recipe_job(recipe, launcher=launcher, nodes=nodes, options=flags)
     path = output / text.file_name

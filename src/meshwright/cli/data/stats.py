@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from meshwright.cli.data._flags import JsonFlag, OutputFileFlag, write_json
-from meshwright.units import counted
+from meshwright.cli.data.flags import JsonFlag, OutputFileFlag, write_json
+from meshwright.values.units import counted
 
 if TYPE_CHECKING:
     from meshwright.data.counting import LengthStats

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from meshwright.cli._terminal import QuietFlag
-from meshwright.units import counted
+from meshwright.cli.terminal import QuietFlag
+from meshwright.values.units import counted
 
 if TYPE_CHECKING:
-    from meshwright.data.tokenizing import TokenizeReport
+    from meshwright.data.tokenize_request import TokenizeReport
 
 __all__ = ["tokenize"]
 
@@ -165,17 +165,16 @@ def tokenize(
     """  # noqa: E501
     import os
 
-    from meshwright.cli.data._choices import choice
-    from meshwright.cli.data._tokenizer_flags import tokenizer_spec
+    from meshwright.cli.data.flags import choice, tokenizer_spec
     from meshwright.data.documents import TextUnit
     from meshwright.data.encoders.encoder import Engine
     from meshwright.data.pieces import Form
     from meshwright.data.ranks import find_place
     from meshwright.data.segment_work import OnError
-    from meshwright.data.tokenizing import TokenizeRequest
+    from meshwright.data.tokenize_request import TokenizeRequest
     from meshwright.data.tokenizing import tokenize as run
-    from meshwright.errors import ConfigError
-    from meshwright.units import MIB
+    from meshwright.values.errors import ConfigError
+    from meshwright.values.units import MIB
 
     if dataset_impl != "mmap":
         raise ConfigError(
@@ -268,7 +267,7 @@ def _print_json(report: TokenizeReport) -> None:
 
 def _print(report: TokenizeReport) -> None:
     from meshwright.data.progress import format_size
-    from meshwright.units import format_count
+    from meshwright.values.units import format_count
 
     print(report.note)
     for file in report.manifest.files if report.manifest is not None else ():

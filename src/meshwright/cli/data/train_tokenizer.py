@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from meshwright.cli.data._flags import InputsArgument, JsonFlag
-from meshwright.units import counted
+from meshwright.cli.data.flags import InputsArgument, JsonFlag
+from meshwright.values.units import counted
 
 __all__ = ["train_tokenizer"]
 
@@ -63,7 +63,7 @@ def train_tokenizer(
     import os
     from dataclasses import asdict
 
-    from meshwright.cli.data._choices import choice
+    from meshwright.cli.data.flags import choice
     from meshwright.data.pieces import Form
     from meshwright.data.ranks import find_place
     from meshwright.data.training import ModelType, train_sentencepiece

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from meshwright.cli.data._flags import JsonFlag
+from meshwright.cli.data.flags import JsonFlag
 
 __all__ = ["verify"]
 
@@ -59,7 +59,7 @@ def verify(
     import json
     from dataclasses import asdict
 
-    from meshwright.cli.data._tokenizer_flags import tokenizer_spec
+    from meshwright.cli.data.flags import tokenizer_spec
     from meshwright.data.encoders.choose import open_reference
     from meshwright.data.verifying import verify as run
 

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from meshwright.cli._terminal import QuietFlag
-from meshwright.cli.data._flags import InputsArgument, JsonFlag, OutputFlag, WorkersFlag, show
+from meshwright.cli.data.flags import InputsArgument, JsonFlag, OutputFlag, WorkersFlag, show
+from meshwright.cli.terminal import QuietFlag
 
 __all__ = ["wiki"]
 
@@ -40,8 +40,8 @@ def wiki(
 
       meshwright data wiki zhwiki-latest-pages-articles.xml -o articles --piece-size 8MiB --json
     """
-    from meshwright.data.articles import wiki as run
-    from meshwright.data.sizes import parse_size
+    from meshwright.data.atomic import parse_size
+    from meshwright.data.wikipedia import wiki as run
 
     result = run(
         inputs,

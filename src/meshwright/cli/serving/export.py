@@ -73,8 +73,8 @@ def export(
       meshwright serving export serving_plans.json --to vllm --model-path /models/70b --json
     """  # noqa: E501
     from meshwright.cli.export import deliver
-    from meshwright.exports.engines.chosen import read_choice
-    from meshwright.exports.engines.targets import Where, export_serving
+    from meshwright.platforms.kubernetes.serving import Where, export_serving
+    from meshwright.software.engines.chosen import read_choice
 
     content, rank, file = _read(plan)
     choice = read_choice(content, rank=rank, what=file)
@@ -92,7 +92,7 @@ def export(
 def _read(text: str) -> tuple[Any, int, str]:
     import json
 
-    from meshwright.errors import ConfigError
+    from meshwright.values.errors import ConfigError
 
     file, _, rank = text.partition("#")
     if rank and not rank.isdecimal():

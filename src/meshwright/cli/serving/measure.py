@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from meshwright.loads.measure import MeasuredLoad
+    from meshwright.runs.loads.measure import MeasuredLoad
 
 __all__ = ["measure"]
 
@@ -96,10 +96,10 @@ def measure(
 
       meshwright serving measure http://127.0.0.1:8000 --trace requests.csv --model meta-llama/Llama-3.1-8B-Instruct
     """  # noqa: E501
-    from meshwright.cli.serving._loads import limits_of, loads_of
-    from meshwright.loads.client import Target
-    from meshwright.loads.load import Lengths
-    from meshwright.loads.measure import measure_server
+    from meshwright.cli.serving.flags import limits_of, loads_of
+    from meshwright.runs.loads.client import Target
+    from meshwright.runs.loads.load import Lengths
+    from meshwright.runs.loads.measure import measure_server
 
     lengths = Lengths(input_len=input_len, output_len=output_len, spread=spread, seed=seed)
     loads = loads_of(
@@ -123,7 +123,7 @@ def measure(
 def _key(path: Path | None) -> str | None:
     if path is None:
         return None
-    from meshwright.errors import ConfigError
+    from meshwright.values.errors import ConfigError
 
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -148,7 +148,7 @@ def _print(found: tuple[MeasuredLoad, ...], *, json_output: bool) -> None:
         ]
         print(json.dumps({"loads": loads}, indent=2))
         return
-    from meshwright.report.loads_table import DEFINITIONS, load_lines
+    from meshwright.report.serving_table import DEFINITIONS, load_lines
 
     print(
         "\n".join(load_lines([((one.load.name,), one.figures) for one in found], names=("load",)))

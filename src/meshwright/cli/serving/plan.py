@@ -126,7 +126,7 @@ def plan(
 
       meshwright serving plan llama3.1-8b --cluster l40s:8 --input-len 1000 --output-len 200 --target-rate 20 --json
     """  # noqa: E501
-    from meshwright.cli.serving._request import request_of
+    from meshwright.cli.serving.flags import request_of
     from meshwright.serving.search import plan as search
 
     request = request_of(

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from meshwright.accuracy.serving.predict import ServingAnswers
-    from meshwright.accuracy.serving.rows import ServingTable
+    from meshwright.runs.measured.serving_predict import ServingAnswers
+    from meshwright.runs.measured.serving_rows import ServingTable
 
 __all__ = ["predict"]
 
@@ -57,9 +57,9 @@ def predict(
 
       meshwright serving predict served.csv -o serving_predictions.csv --json
     """
-    from meshwright.accuracy.serving.predict import predict_serving, serving_predictions_csv
-    from meshwright.accuracy.serving.rows import read_serving_table
-    from meshwright.errors import ConfigError
+    from meshwright.runs.measured.serving_predict import predict_serving, serving_predictions_csv
+    from meshwright.runs.measured.serving_rows import read_serving_table
+    from meshwright.values.errors import ConfigError
 
     tables = [read_serving_table(path) for path in rows]
     names = [table.name for table in tables]
@@ -79,7 +79,7 @@ def _print(tables: list[ServingTable], answers: ServingAnswers, output: Path | N
     """Counts for people, or with the output's path as JSON."""
     import json
 
-    from meshwright.accuracy.serving.predict import count_by_table
+    from meshwright.runs.measured.serving_predict import count_by_table
 
     reasons = answers.reasons
     counts = count_by_table(answers, tables)

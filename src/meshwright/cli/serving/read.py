@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from meshwright.loads.readers import ReadLoad
+    from meshwright.runs.loads.readers import ReadLoad
 
 __all__ = ["read"]
 
@@ -45,7 +45,7 @@ def read(
 
       meshwright serving read results/*.json --json
     """
-    from meshwright.loads.readers import read_results
+    from meshwright.runs.loads.readers import read_results
 
     found = [load for path in files for load in read_results(path)]
     _print(found, json_output=json_output)
@@ -66,7 +66,7 @@ def _print(found: list[ReadLoad], *, json_output: bool) -> None:
         ]
         print(json.dumps({"loads": loads}, indent=2))
         return
-    from meshwright.report.loads_table import DEFINITIONS, load_lines
+    from meshwright.report.serving_table import DEFINITIONS, load_lines
 
     rows = [((load.tool, load.file, load.name), load.figures) for load in found]
     print("\n".join(load_lines(rows, names=("tool", "file", "load"))))

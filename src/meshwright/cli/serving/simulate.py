@@ -109,7 +109,7 @@ def simulate(
 
       meshwright serving simulate llama3.1-8b --cluster h100:2 --layout tp=1 --trace requests.csv --json
     """  # noqa: E501
-    from meshwright.cli.serving._request import request_of, worker_of
+    from meshwright.cli.serving.flags import request_of, worker_of
     from meshwright.serving.load import simulate_load
 
     said = {
@@ -168,9 +168,9 @@ def _load(
 ) -> tuple[Requests, list[float] | None]:
     """Requests, and when they are sent (None: by clients that wait); `said` is what flags say of
     those that are drawn."""
-    from meshwright.errors import ConfigError
-    from meshwright.loads.load import Lengths, closed_loop, poisson, read_trace
+    from meshwright.runs.loads.load import Lengths, closed_loop, poisson, read_trace
     from meshwright.serving.simulate import Requests
+    from meshwright.values.errors import ConfigError
 
     if sum(given is not None for given in (trace, rate, concurrency)) != 1:
         raise ConfigError("give one of --rate, --concurrency and --trace")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from meshwright.cli._job_flags import (
+from meshwright.cli.job_flags import (
     AccountFlag,
     ImageFlag,
     InstanceFlag,
@@ -17,7 +17,7 @@ from meshwright.cli._job_flags import (
     PartitionFlag,
     WorkdirFlag,
 )
-from meshwright.cli._terminal import QuietFlag
+from meshwright.cli.terminal import QuietFlag
 
 if TYPE_CHECKING:
     from meshwright.runs.serving.tune import PreparedServing, ServingStudy, ServingTuning
@@ -213,12 +213,15 @@ def tune(
 
       meshwright serving tune llama3.1-70b --cluster h100:8 --engine sglang --model-path /models/70b --set tp=4,8 --launcher slurm --dry-run
     """  # noqa: E501
-    from meshwright.cli.serving._loads import limits_of
-    from meshwright.cli.serving._request import model_of
-    from meshwright.errors import ConfigError
+    from meshwright.cli.serving.flags import limits_of, model_of
     from meshwright.runs.loop import StudyLimits
-    from meshwright.runs.serving.asked import prepare_serving_study, serving_place
-    from meshwright.runs.serving.tune import ServingTuning, default_serving_folder
+    from meshwright.runs.serving.tune import (
+        ServingTuning,
+        default_serving_folder,
+        prepare_serving_study,
+        serving_place,
+    )
+    from meshwright.values.errors import ConfigError
 
     if cluster is None:
         raise ConfigError("give --cluster, such as h100:8 or local")
@@ -286,9 +289,9 @@ def _loads(
 ) -> Any:
     """Return loads; on processors those that a laptop answers in seconds, unless others are asked
     for."""
-    from meshwright.cli.serving._loads import loads_of
-    from meshwright.errors import ConfigError
-    from meshwright.loads.load import Lengths
+    from meshwright.cli.serving.flags import loads_of
+    from meshwright.runs.loads.load import Lengths
+    from meshwright.values.errors import ConfigError
 
     input_len, output_len, spread, seed = lengths
     if trace is not None and (input_len is not None or output_len is not None):
@@ -322,8 +325,8 @@ _AXES = ("tp", "pp", "ep", "attention_dp")
 
 def _pins(words: list[str]) -> dict[str, tuple[int, ...]]:
     """Read `tp=1,2`; ConfigError for another axis, or what is no number."""
-    from meshwright.cli.serving._loads import numbers
-    from meshwright.errors import UnknownNameError
+    from meshwright.cli.serving.flags import numbers
+    from meshwright.values.errors import UnknownNameError
 
     found: dict[str, tuple[int, ...]] = {}
     for word in words:
@@ -335,15 +338,15 @@ def _pins(words: list[str]) -> dict[str, tuple[int, ...]]:
 
 
 def _job_options(path: Path | None, flags: dict[str, Any]) -> Any:
-    from meshwright.cli._job_flags import read_job_file
-    from meshwright.exports.jobs import JobOptions
+    from meshwright.cli.job_flags import read_job_file
+    from meshwright.platforms.job import JobOptions
 
     said = {key: value for key, value in flags.items() if value is not None}
     return JobOptions.of({**({} if path is None else read_job_file(path)), **said})
 
 
 def _run(prepared: PreparedServing, tuning: ServingTuning, *, quiet: bool) -> ServingStudy:
-    from meshwright.cli.serving._tune_view import progress
+    from meshwright.cli.serving.tune_view import progress
     from meshwright.runs.serving.tune import tune_serving
     from meshwright.runs.tune import Interrupted
 
@@ -365,12 +368,12 @@ def _print(found: ServingStudy, *, json_output: bool) -> None:
 
         print(json.dumps(found.to_dict(), indent=2))
         return
-    from meshwright.cli.serving._tune_view import end_lines
+    from meshwright.cli.serving.tune_view import end_lines
 
     print("\n".join(end_lines(found)))
 
 
 def _print_dry(prepared: PreparedServing, tuning: ServingTuning) -> None:
-    from meshwright.cli.serving._tune_view import dry_lines
+    from meshwright.cli.serving.tune_view import dry_lines
 
     print("\n".join(dry_lines(prepared, tuning)))

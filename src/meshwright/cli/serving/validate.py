@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from meshwright.units import counted
+from meshwright.values.units import counted
 
 if TYPE_CHECKING:
-    from meshwright.accuracy.serving.score import ServingFigures
+    from meshwright_truth.serving_score import ServingFigures
 
 __all__ = ["validate"]
 
@@ -54,11 +54,15 @@ def validate(
 
       meshwright serving validate served.csv --predictions serving_predictions.csv --json
     """
-    from meshwright.accuracy.serving.page import serving_accuracy_page
-    from meshwright.accuracy.serving.predict import predict_serving
-    from meshwright.accuracy.serving.rows import read_serving_table
-    from meshwright.accuracy.serving.score import guesses_of_answers, read_guesses, score_serving
-    from meshwright.errors import ConfigError
+    from meshwright.runs.measured.serving_predict import predict_serving
+    from meshwright.runs.measured.serving_rows import read_serving_table
+    from meshwright.values.errors import ConfigError
+    from meshwright_truth.serving_score import (
+        guesses_of_answers,
+        read_guesses,
+        score_serving,
+        serving_accuracy_page,
+    )
 
     tables = [read_serving_table(path) for path in truth]
     reasons: Mapping[str, Mapping[str, int]] = {}
@@ -97,8 +101,8 @@ def _print(
         return
     from rich.console import Console
 
-    from meshwright.accuracy.serving.page import HEADINGS, cells_of
     from meshwright.report.columns import Column, print_columns
+    from meshwright_truth.serving_score import HEADINGS, cells_of
 
     columns = [
         Column(heading="table", justify="left"),

@@ -10,10 +10,8 @@ import numpy as np
 
 from meshwright.data.encoders.encoder import Encoder, EncoderSpec, Engine
 from meshwright.data.encoders.gigatoken import NotTheSame, open_gigatoken
-from meshwright.data.encoders.huggingface import open_huggingface
-from meshwright.data.encoders.sentencepiece import open_sentencepiece
-from meshwright.data.encoders.tiktoken import open_tiktoken
-from meshwright.errors import ConfigError
+from meshwright.data.encoders.libraries import open_huggingface, open_sentencepiece, open_tiktoken
+from meshwright.values.errors import ConfigError
 
 __all__ = ["Choice", "choose_engine", "first_difference", "open_encoder", "open_reference"]
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.errors import ConfigError
+from meshwright.values.errors import ConfigError
 
 __all__ = ["KINDS", "Encoded", "Encoder", "EncoderSpec", "Engine", "Kind", "flattened"]
 

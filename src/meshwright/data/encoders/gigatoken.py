@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 
 from meshwright.data.encoders.encoder import Encoded, Encoder
-from meshwright.data.encoders.huggingface import HuggingFaceEncoder
-from meshwright.data.encoders.sentencepiece import SentencePieceEncoder
-from meshwright.data.encoders.tiktoken import TiktokenEncoder
+from meshwright.data.encoders.libraries import (
+    HuggingFaceEncoder,
+    SentencePieceEncoder,
+    TiktokenEncoder,
+)
 
 __all__ = ["GigatokenEncoder", "NotTheSame", "open_gigatoken"]
 

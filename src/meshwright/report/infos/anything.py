@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from meshwright.report.charts.forms import Cell, Column, Grid
-from meshwright.report.charts.words import cell_words
+from meshwright.report.charts.svg import cell_words
 from meshwright.report.infos.part import Part, Record, Section
 
 __all__ = ["anything_part", "records_info", "values_info"]

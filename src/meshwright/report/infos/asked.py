@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from meshwright.errors import MeshwrightError
 from meshwright.report.infos.part import Block, Record, Words
-from meshwright.units import GIB
+from meshwright.values.errors import MeshwrightError
+from meshwright.values.units import GIB
 
 if TYPE_CHECKING:
     from meshwright.search.mixed.problem import MixedProblem

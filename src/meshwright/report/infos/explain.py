@@ -16,18 +16,25 @@ from meshwright.report.charts.forms import (
     Points,
     Stack,
 )
-from meshwright.report.charts.style import TIME_COLOURS
-from meshwright.report.charts.words import number
-from meshwright.report.infos.layouts import layout_words, short_words
-from meshwright.report.infos.part import Record
-from meshwright.report.infos.plan import asked_words, between_words
-from meshwright.report.infos.terms import memory_stack, time_stack
+from meshwright.report.charts.svg import TIME_COLOURS, number
+from meshwright.report.infos.asked import Resolve, present
+from meshwright.report.infos.part import (
+    Part,
+    Record,
+    Section,
+    layout_words,
+    memory_stack,
+    short_words,
+    time_stack,
+)
+from meshwright.report.infos.plan import asked_words, between_words, figure_tiles
 from meshwright.search.terms import MEMORY_READINGS, TIME_READINGS, MemoryReading, Reading
 
 __all__ = [
     "constants_info",
     "errors_info",
     "explain_answer_info",
+    "explain_part",
     "operators_info",
     "rival_steps_info",
     "rivals_info",
@@ -352,3 +359,43 @@ def constants_info(record: Record) -> Grid:
 
 def _plain(value: object) -> Cell:
     return value if isinstance(value, int | float | str) or value is None else str(value)
+
+
+def explain_part(record: Record, name: str, resolve: Resolve) -> Part:
+    """Return where time and memory go, what one change does, and every constant; all of it stands
+    in the answer."""
+    time = time_stack(
+        [(short_words(record), record)],
+        key="time",
+        title="Step time by term",
+        sentence=str(record["binding"]),
+    )
+    return Part(
+        kind="explain",
+        title=(
+            f"{asked_words(record['request'])}: {short_words(record)}"
+            if "request" in record
+            else short_words(record)
+        ),
+        answer=explain_answer_info(record),
+        tiles=figure_tiles(record, limit_gib=record["limit_gib"]),
+        sections=(
+            Section(key="time", title="Where the time goes", blocks=(time, terms_info(record))),
+            Section(key="memory", title="Where the memory goes", blocks=(stages_info(record),)),
+            Section(
+                key="operators",
+                title="The operators",
+                blocks=(*present(roofline_info(record)), operators_info(record)),
+            ),
+            Section(
+                key="rivals",
+                title="What one change does",
+                blocks=(rival_steps_info(record), rivals_info(record)),
+            ),
+            Section(
+                key="sources",
+                title="What it stands on",
+                blocks=(errors_info(record), constants_info(record)),
+            ),
+        ),
+    )

@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from meshwright.report.charts.forms import Axis, Group, Point, Points
-from meshwright.report.charts.style import BEST, OTHER
-from meshwright.report.infos.layouts import short_words
-from meshwright.report.infos.part import Record
-from meshwright.units import counted
+from meshwright.report.charts.svg import BEST, OTHER
+from meshwright.report.infos.part import Record, short_words
+from meshwright.values.units import counted
 
 __all__ = ["cost_front_info", "memory_front_info", "unbeaten"]
 

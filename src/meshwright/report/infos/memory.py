@@ -6,12 +6,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from meshwright.report.charts.forms import Axis, Cell, Column, Grid, Group, Guide, Point, Points
-from meshwright.report.charts.style import BEST, OTHER, SEQUENCE
-from meshwright.report.charts.words import number
-from meshwright.report.infos.layouts import layout_words, short_words
-from meshwright.report.infos.part import Part, Record, Section
+from meshwright.report.charts.svg import BEST, OTHER, SEQUENCE, number
+from meshwright.report.infos.part import (
+    Part,
+    Record,
+    Section,
+    layout_words,
+    memory_stack,
+    short_words,
+)
 from meshwright.report.infos.plan import asked_words, figure_tiles
-from meshwright.report.infos.terms import memory_stack
 from meshwright.search.terms import MEMORY_READINGS
 
 __all__ = ["fixes_info", "ladder_info", "memory_part", "oom_answer_info"]

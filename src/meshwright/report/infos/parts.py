@@ -2,21 +2,137 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any
 
-from meshwright.errors import ConfigError
-from meshwright.report.infos.accuracy import accuracy_part
-from meshwright.report.infos.anything import anything_part
+from meshwright.report.charts.forms import Bar, Grid, Series, Stack
+from meshwright.report.charts.svg import SEQUENCE, number
+from meshwright.report.infos.anything import anything_part, records_info
 from meshwright.report.infos.asked import Resolve
-from meshwright.report.infos.explain_part import explain_part
+from meshwright.report.infos.explain import explain_part
 from meshwright.report.infos.memory import memory_part
-from meshwright.report.infos.part import Part, Record
+from meshwright.report.infos.part import Block, Part, Record, Section, Words
 from meshwright.report.infos.plan_part import plan_part
 from meshwright.report.infos.serving import loads_part, serving_part
 from meshwright.report.infos.sizing import estimate_part, size_part
 from meshwright.report.infos.study import study_part
+from meshwright.values.errors import ConfigError
 
-__all__ = ["part_of"]
+__all__ = [
+    "accuracy_part",
+    "error_info",
+    "part_of",
+    "report_record",
+]
+
+
+def report_record(parts: Sequence[Part]) -> dict[str, Any]:
+    """Return what `report --json` prints: by part its answer, and each table and chart as columns
+    and rows."""
+    return {"parts": [_part(part) for part in parts]}
+
+
+def _part(part: Part) -> dict[str, Any]:
+    return {
+        "kind": part.kind,
+        "title": part.title,
+        "answer": part.answer,
+        "tiles": [asdict(tile) for tile in part.tiles],
+        "notes": list(part.notes),
+        "sections": [_section(section) for section in part.sections],
+    }
+
+
+def _section(section: Section) -> dict[str, Any]:
+    return {
+        "key": section.key,
+        "title": section.title,
+        "blocks": [_block(block) for block in section.blocks],
+    }
+
+
+def _block(block: Block) -> dict[str, Any]:
+    if isinstance(block, Words):
+        return {"form": "words", "lines": list(block.lines)}
+    grid = block if isinstance(block, Grid) else block.data
+    return {
+        "form": type(block).__name__.lower(),
+        "key": block.key,
+        "title": block.title,
+        "sentence": block.sentence,
+        "columns": [column.key for column in grid.columns],
+        "rows": [list(row) for row in grid.rows],
+    }
+
+
+def accuracy_part(record: Record, name: str, resolve: object) -> Part:
+    """Return the median error of every table, and all figures."""
+    tables = [{"table": table, **figures} for table, figures in record["tables"].items()]
+    chart = error_info(record)
+    runs = sum(figures.get("n_time", 0) or 0 for figures in record["tables"].values())
+    counted = (
+        f"{runs:,} measured step times in {len(tables)} tables"
+        if runs
+        else f"{len(tables)} tables of measured runs"
+    )
+    answer = f"Predictions held against {counted}."
+    if chart is not None:
+        middle = sorted(bar.total for bar in chart.bars)[len(chart.bars) // 2]
+        answer = (
+            f"Predictions held against {counted}: the middle table's median error is"
+            f" {number(middle)} %."
+        )
+    blocks: tuple[Block, ...] = (
+        *(() if chart is None else (chart,)),
+        records_info(tables, key="tables"),
+    )
+    unanswered = [
+        {"table": table, **{"reason": why, "rows": count}}
+        for table, found in record["unanswered"].items()
+        for why, count in found.items()
+    ]
+    sections = [Section(key="errors", title="Errors by table", blocks=blocks)]
+    if unanswered:
+        sections.append(
+            Section(
+                key="unanswered",
+                title="Rows that were not answered",
+                blocks=(records_info(unanswered, key="unanswered"),),
+            )
+        )
+    return Part(
+        kind="validate",
+        title=f"Accuracy: {name}",
+        answer=answer,
+        tiles=(),
+        sections=tuple(sections),
+    )
+
+
+def error_info(record: Record) -> Stack | None:
+    """Return the median error of step times by table; None where no table has any."""
+    found = {
+        table: 100 * figures["medape"]
+        for table, figures in record["tables"].items()
+        if figures.get("medape") is not None
+    }
+    if not found:
+        return None
+    bars = tuple(
+        Bar(label=table, values=(error,))
+        for table, error in sorted(found.items(), key=lambda item: item[1])
+    )
+    return Stack(
+        key="errors",
+        title="Median error of predicted step times",
+        sentence="|predicted / measured - 1|, half of a table's runs lie below.",
+        unit="%",
+        series=(Series(key="median_error", title="median error", colour=SEQUENCE[0]),),
+        bars=bars,
+        over="table",
+    )
+
 
 Make = Callable[[Record, str, Resolve], Part]
 

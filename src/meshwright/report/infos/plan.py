@@ -6,10 +6,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from meshwright.report.charts.forms import Cell, Column, Grid, Stack
-from meshwright.report.charts.words import number
-from meshwright.report.infos.layouts import layout_words, recompute_words, short_words
-from meshwright.report.infos.part import Record, Tile
-from meshwright.report.infos.terms import memory_stack, time_stack
+from meshwright.report.charts.svg import number
+from meshwright.report.infos.part import (
+    Record,
+    Tile,
+    layout_words,
+    memory_stack,
+    recompute_words,
+    short_words,
+    time_stack,
+)
 from meshwright.search.terms import TIME_READINGS
 
 __all__ = [

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from meshwright.report.charts.words import number
+from meshwright.report.charts.svg import number
 from meshwright.report.explain_json import explanation_record
 from meshwright.report.infos.asked import Asked, Resolve, asked_of, drawn, present
 from meshwright.report.infos.computed import (
     cells_info,
+    mixed_memory_info,
+    mixed_timeline_info,
     scaling_info,
     stage_memory_info,
     stage_time_info,
+    stages_table_info,
     timeline_info,
 )
 from meshwright.report.infos.explain import (
@@ -23,9 +26,7 @@ from meshwright.report.infos.explain import (
     terms_info,
 )
 from meshwright.report.infos.front import cost_front_info, memory_front_info
-from meshwright.report.infos.layouts import is_mixed, layout_of
-from meshwright.report.infos.mixed import mixed_memory_info, mixed_timeline_info, stages_table_info
-from meshwright.report.infos.part import Block, Part, Record, Section, Words
+from meshwright.report.infos.part import Block, Part, Record, Section, Words, is_mixed, layout_of
 from meshwright.report.infos.plan import (
     asked_words,
     plan_answer_info,
@@ -38,7 +39,7 @@ from meshwright.report.infos.plan import (
 )
 from meshwright.search.cells import cells_of
 from meshwright.search.explain import SAME_SHARE, explain
-from meshwright.search.scaling import scaling
+from meshwright.search.plan import scaling
 
 if TYPE_CHECKING:
     from meshwright.report.charts.forms import Timeline

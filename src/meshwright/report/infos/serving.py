@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from meshwright.report.charts.forms import Axis, Cell, Column, Grid, Group, Point, Points
-from meshwright.report.charts.style import BEST, OTHER, SEQUENCE
-from meshwright.report.charts.words import number
+from meshwright.report.charts.svg import BEST, OTHER, SEQUENCE, number
 from meshwright.report.infos.anything import values_info
 from meshwright.report.infos.part import Block, Part, Record, Section, Tile, Words
 

@@ -16,14 +16,21 @@ from meshwright.report.charts.forms import (
     Series,
     Stack,
 )
-from meshwright.report.charts.style import BEST, SEQUENCE
-from meshwright.report.charts.words import number
+from meshwright.report.charts.svg import BEST, SEQUENCE, number
 from meshwright.report.infos.anything import records_info, values_info
-from meshwright.report.infos.layouts import layout_words, short_words
-from meshwright.report.infos.part import Block, Part, Record, Section, Tile
+from meshwright.report.infos.part import (
+    Block,
+    Part,
+    Record,
+    Section,
+    Tile,
+    layout_words,
+    memory_stack,
+    short_words,
+    time_stack,
+)
 from meshwright.report.infos.plan import asked_words, between_words, sources_info
-from meshwright.report.infos.terms import memory_stack, time_stack
-from meshwright.units import format_count
+from meshwright.values.units import format_count
 
 __all__ = ["days_info", "estimate_answer_info", "estimate_part", "size_part", "tried_info"]
 

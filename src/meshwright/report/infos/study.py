@@ -6,11 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from meshwright.report.charts.forms import Axis, Cell, Column, Grid, Group, Guide, Point, Points
-from meshwright.report.charts.style import BEST, OTHER, SEQUENCE
-from meshwright.report.charts.words import number
-from meshwright.report.infos.layouts import layout_of, short_words
-from meshwright.report.infos.part import Part, Record, Section, Tile, Words
-from meshwright.units import GIB, counted
+from meshwright.report.charts.svg import BEST, OTHER, SEQUENCE, number
+from meshwright.report.infos.part import Part, Record, Section, Tile, Words, layout_of, short_words
+from meshwright.values.units import GIB, counted
 
 __all__ = [
     "history_info",

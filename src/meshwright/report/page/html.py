@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from importlib import resources
 from typing import Any
 
-from meshwright.errors import MissingExtraError
 from meshwright.report.charts.draw import draw
 from meshwright.report.charts.forms import Grid, Timeline
-from meshwright.report.charts.style import GROUND, chart_css
-from meshwright.report.charts.words import cell_words
+from meshwright.report.charts.svg import GROUND, cell_words, chart_css
 from meshwright.report.infos.part import Block, Part, Words
+from meshwright.values.errors import MissingExtraError
 
 __all__ = ["page_html"]
 

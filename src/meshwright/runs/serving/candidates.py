@@ -10,21 +10,20 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from meshwright.errors import ConfigError
-from meshwright.loads.load import Load
 from meshwright.runs.belief import Prior, correlations
 from meshwright.runs.choose import Options
+from meshwright.runs.loads.load import Load
 from meshwright.runs.options import NEW_KIND
 from meshwright.runs.serving.deployment import Deployment
 from meshwright.runs.serving.record import PredictedPoint, ServedRecord, ServingPrediction
 from meshwright.runs.serving.trial import ServingTrial, refusal_of_deployment
-from meshwright.serving.deployment import Worker, check_worker
-from meshwright.serving.quantisation import Quantisation
+from meshwright.serving.engine import Quantisation, Worker, check_worker
 from meshwright.serving.request import Objective, ServingRequest
 from meshwright.serving.search import predict
 from meshwright.serving.space import Candidate as Priced
 from meshwright.serving.space import candidate_of, candidates
 from meshwright.serving.steady import most_running
+from meshwright.values.errors import ConfigError
 
 __all__ = [
     "Pins",

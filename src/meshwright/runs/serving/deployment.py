@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, cast
 
-from meshwright.serving.deployment import Worker
-from meshwright.serving.quantisation import Cache, Weights
+from meshwright.serving.engine import Cache, Weights, Worker
 
 __all__ = ["Deployment", "deployment_of"]
 

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from meshwright.errors import ConfigError
-from meshwright.loads.figures import Limits
+from meshwright.runs.loads.figures import Limits
 from meshwright.runs.record import Course, event_of
 from meshwright.runs.served import Served, ServedPoint, noise_of
 from meshwright.runs.serving.deployment import Deployment, deployment_of
 from meshwright.serving.request import Objective
+from meshwright.values.errors import ConfigError
 
 __all__ = ["PredictedPoint", "ServedRecord", "ServingPrediction", "served_record_of"]
 

@@ -7,8 +7,8 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from meshwright.csv_text import csv_text
 from meshwright.runs.serving.record import ServedRecord
+from meshwright.values.text import csv_text
 
 __all__ = ["FAILED_COLUMNS", "RESULT_COLUMNS", "failed_csv", "results_csv"]
 

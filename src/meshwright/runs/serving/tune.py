@@ -7,16 +7,19 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from meshwright.errors import ConfigError, UnknownNameError
-from meshwright.exports.jobs import Job, JobOptions, JobText, job_text
-from meshwright.hardware.profile import Profile, profile_to_bytes
-from meshwright.models.spec import ModelSpec
+from meshwright.platforms.executor import Executor
+from meshwright.platforms.given import cluster_from_flag, find_local_cluster
+from meshwright.platforms.job import Job, JobOptions, JobText
+from meshwright.platforms.registry import EXECUTORS, executor
+from meshwright.platforms.texts import job_text
 from meshwright.runs.choose import Choice, Options, choose
-from meshwright.runs.executors import EXECUTORS, Executor, executor
+from meshwright.runs.loads.figures import Limits
+from meshwright.runs.loads.load import Load
 from meshwright.runs.lock import locked
 from meshwright.runs.loop import StudyLimits, Tuner, View
+from meshwright.runs.processors import probed_processors
 from meshwright.runs.serving.candidates import (
     Pins,
     ServingCandidate,
@@ -26,23 +29,33 @@ from meshwright.runs.serving.candidates import (
     serving_options,
 )
 from meshwright.runs.serving.deployment import Deployment
-from meshwright.runs.serving.judge import judge_serving
 from meshwright.runs.serving.record import ServedRecord, served_record_of
 from meshwright.runs.serving.tables import failed_csv, results_csv
-from meshwright.runs.serving.trial import ServingTrial, job_of_deployment
+from meshwright.runs.serving.trial import OWN_ENGINE, ServingTrial, job_of_deployment, judge_serving
 from meshwright.runs.store import Store, study_folder, write_whole
-from meshwright.runs.tune import MACHINE_FILE, PLATFORMS, interrupted_study, with_room
-from meshwright.serving.deployment import Worker
-from meshwright.serving.request import ServingRequest
-from meshwright.yaml_text import write_yaml
+from meshwright.runs.tune import MACHINE_FILE, PLATFORMS, interrupted_study, kept_machine, with_room
+from meshwright.search.problem import local_pool
+from meshwright.serving.engine import Worker, find_engine
+from meshwright.serving.request import Objective, ServingRequest
+from meshwright.values.errors import ConfigError, UnknownNameError
+from meshwright.values.hardware.cluster import Cluster
+from meshwright.values.hardware.parse import LOCAL, parse_count
+from meshwright.values.hardware.profile import Profile, profile_to_bytes
+from meshwright.values.models.catalogue import named_model
+from meshwright.values.models.spec import ModelSpec
+from meshwright.values.text import write_yaml
 
 __all__ = [
+    "Place",
     "PreparedServing",
     "ServingStudy",
     "ServingTuning",
     "default_serving_folder",
     "first_serving_job",
     "prepare_serving",
+    "prepare_serving_study",
+    "serving_place",
+    "tune",
     "tune_serving",
 ]
 
@@ -265,3 +278,127 @@ def _write(
     folder.mkdir(exist_ok=True)
     for file in _job(prepared, replace(tuning, job=JobOptions()), best.deployment).files:
         write_whole(folder / file.name, file.text)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Place:
+    """Where engines run."""
+
+    word: str
+    """As it was asked for: h100:8, local."""
+    cluster: Cluster
+    machine: Profile | None = None
+    """Of processors: what they were probed to do."""
+
+    @property
+    def on_cores(self) -> bool:
+        """Whether engines run on processors."""
+        return self.cluster.pools[0].node.chip.generation == "cpu"
+
+
+def serving_place(cluster: str, *, folder: Path, gpus_per_node: int | None = None) -> Place:
+    """Return the chips of a cluster's name; `local` without a GPU is the processor's cores, as they
+    were probed when the study began."""
+    word, colon, count = cluster.strip().lower().partition(":")
+    if word != LOCAL or (not colon and find_local_cluster() is not None):
+        return Place(word=cluster, cluster=cluster_from_flag(cluster, gpus_per_node=gpus_per_node))
+    cores = parse_count(count, kind=LOCAL) if colon else None
+    machine = kept_machine(folder) or probed_processors(cores=cores)
+    return Place(word=cluster, cluster=Cluster(pools=(local_pool(machine),)), machine=machine)
+
+
+def prepare_serving_study(
+    model: ModelSpec,
+    place: Place,
+    *,
+    engine: str,
+    loads: Sequence[Load],
+    limits: Limits | None = None,
+    objective: Objective = "throughput",
+    weights: Sequence[str] | None = None,
+    cache: Sequence[str] | None = None,
+    pins: Pins | None = None,
+    workers: Sequence[Worker] | None = None,
+    model_path: str | None = None,
+    port: int | None = None,
+    ready_s: float = 900.0,
+    patience_s: float = 600.0,
+    extra: tuple[str, ...] = (),
+) -> PreparedServing:
+    """Return a study before its first run; ConfigError where nothing can be run, or something asked
+    for has no effect.
+
+    The lengths that deployments are predicted for are the loads' means. `weights` are 16 bits, on
+    processors fp32, unless others are named, and the cache is of the same type. `workers` are
+    exactly those that may be run; None: what the search finds, with the pins' sizes.
+    """
+    asks = [ask for load in loads for ask in load.asks]
+    kept = limits or Limits()
+    types = tuple(weights or (("fp32",) if place.on_cores else ("bf16",)))
+    request = ServingRequest(
+        model=model,
+        cluster=place.cluster,
+        engine=find_engine(engine),
+        input_len=round(sum(ask.input_len for ask in asks) / len(asks)),
+        output_len=round(sum(ask.output_len for ask in asks) / len(asks)),
+        ttft_s=kept.ttft_s,
+        tpot_s=kept.tpot_s,
+        e2e_s=kept.e2e_s,
+        objective=objective,
+        modes=("aggregated",),
+        weights=cast("Any", types),
+        cache=(
+            cast("Any", tuple(cache))
+            if cache
+            else cast("Any", types)
+            if all(word in _HALVES for word in types)
+            else None
+        ),
+    )
+    trial = ServingTrial(
+        loads=tuple(loads),
+        limits=kept,
+        objective=objective,
+        model_path=model_path,
+        port=port,
+        ready_s=ready_s,
+        patience_s=patience_s,
+        extra=extra,
+    )
+    asked = {
+        "model": asdict(model),
+        "cluster": place.word,
+        "engine": request.engine.name,
+        "weights": list(types),
+        "cache": list(cache or ()),
+        "input_len": request.input_len,
+        "output_len": request.output_len,
+    }
+    return prepare_serving(
+        request, trial, asked=asked, pins=pins or {}, workers=workers, machine=place.machine
+    )
+
+
+_HALVES = ("fp32", "bf16", "fp16")
+
+
+def tune(
+    model: ModelSpec | str,
+    cluster: str,
+    *,
+    loads: Sequence[Load],
+    folder: Path | str,
+    engine: str = OWN_ENGINE,
+    launcher: str = "local",
+    study: StudyLimits | None = None,
+    **asked: Any,
+) -> ServingStudy:
+    """Run a study of serving, or go on with it, as `meshwright serving tune` does; `asked` is that
+    of `prepare_serving_study`."""
+    spec = named_model(model) if isinstance(model, str) else model
+    place = serving_place(cluster, folder=Path(folder))
+    prepared = prepare_serving_study(spec, place, engine=engine, loads=loads, **asked)
+    return tune_serving(
+        prepared,
+        ServingTuning(folder=Path(folder), limits=study or StudyLimits(), launcher=launcher),
+    )

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from meshwright.cost.closed_forms import chain_s, interleaved_chain_s
 from meshwright.cost.once import exposed_exchange_s
-from meshwright.cost.pipeline import chain_s, interleaved_chain_s, pipeline_of_stages_s
-from meshwright.cost.shapes import Floats
-from meshwright.layout import SCHEDULES
-from meshwright.search.mixed.curves import Curve, Once
-from meshwright.search.mixed.stages import OneWay, StageTable, role_of, stage_table
+from meshwright.cost.pipeline import pipeline_of_stages_s
+from meshwright.cost.stages import Floats
+from meshwright.search.mixed.curves import Curve, Once, OneWay, StageTable, role_of, stage_table
+from meshwright.values.layout import SCHEDULES
 
 __all__ = [
     "Block",

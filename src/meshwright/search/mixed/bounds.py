@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.cost.once import exposed_exchange_s
-from meshwright.cost.shapes import Floats
+from meshwright.cost.stages import Floats
 from meshwright.search.mixed.boxes import Boxes, Cuts, Limits
 from meshwright.search.mixed.curves import FIRST, LAST, MIDDLE, WHOLE
 from meshwright.search.mixed.forced import Forced, Places, forced

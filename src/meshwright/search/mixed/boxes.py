@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.cost.shapes import Floats
+from meshwright.cost.stages import Floats
 from meshwright.search.mixed.forced import Room
 
 __all__ = ["Boxes", "Cuts", "Limits"]

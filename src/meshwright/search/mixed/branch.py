@@ -9,21 +9,24 @@ from math import factorial
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.cost.shapes import Floats
-from meshwright.rules.pipeline import wants_fill, wants_whole_rounds
-from meshwright.search.mixed.alike import solve_alike
+from meshwright.cost.stages import Floats
 from meshwright.search.mixed.bounds import bound_s, likely_plans, tightened
 from meshwright.search.mixed.boxes import Boxes, Cuts, Limits
 from meshwright.search.mixed.cut_book import CutBook
-from meshwright.search.mixed.found import SAME, Found, Outcome
 from meshwright.search.mixed.grid import Grid, chunks_of
-from meshwright.search.mixed.inner import solve
-from meshwright.search.mixed.near import evenly_split, expected_s, recomputes_unlike
-from meshwright.search.mixed.problem import MixedProblem
-from meshwright.search.mixed.score import Score
-from meshwright.search.mixed.siblings import sibling_plans, unlike_plans
+from meshwright.search.mixed.inner import solve, solve_alike
+from meshwright.search.mixed.near import (
+    evenly_split,
+    expected_s,
+    recomputes_unlike,
+    sibling_plans,
+    unlike_plans,
+)
+from meshwright.search.mixed.problem import MixedProblem, Score
+from meshwright.search.mixed.reprice import SAME, Found, Outcome
 from meshwright.search.mixed.singles import Singles
 from meshwright.search.mixed.ways import Ways, ways_of
+from meshwright.search.rules.pipeline import wants_fill, wants_whole_rounds
 
 __all__ = ["candidates_of", "search_mixed"]
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.cost.shapes import Floats
+from meshwright.cost.stages import Floats
 from meshwright.search.mixed.blocks import Block, TableKey
 from meshwright.search.mixed.boxes import Cuts
 from meshwright.search.mixed.curves import (
@@ -18,6 +18,7 @@ from meshwright.search.mixed.curves import (
     WHOLE,
     Curve,
     Once,
+    StageTable,
     curves,
     fitting_layers,
     once_tables,
@@ -25,7 +26,6 @@ from meshwright.search.mixed.curves import (
 from meshwright.search.mixed.forced import LINES, Room, room_of
 from meshwright.search.mixed.grid import Grid
 from meshwright.search.mixed.problem import MixedProblem
-from meshwright.search.mixed.stages import StageTable
 
 __all__ = ["CutBook"]
 

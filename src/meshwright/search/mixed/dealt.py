@@ -14,15 +14,14 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.cost.shapes import Floats
-from meshwright.cost.simulate_many import steady_steps_s
-from meshwright.mixed_layout import MixedLayout
+from meshwright.cost.simulate import steady_steps_s
+from meshwright.cost.stages import Floats
 from meshwright.search.balance import WORTH_A_SPLIT
 from meshwright.search.mixed.blocks import in_flight
-from meshwright.search.mixed.found import Found
+from meshwright.search.mixed.curves import OneWay, role_of, stage_table
 from meshwright.search.mixed.problem import MixedProblem
-from meshwright.search.mixed.reprice import Repriced, pipeline_of
-from meshwright.search.mixed.stages import OneWay, role_of, stage_table
+from meshwright.search.mixed.reprice import Found, Repriced, pipeline_of
+from meshwright.values.mixed_layout import MixedLayout
 
 __all__ = ["dealt"]
 

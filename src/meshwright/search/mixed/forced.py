@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.cost.shapes import Floats
+from meshwright.cost.stages import Floats
 from meshwright.search.mixed.curves import Curve
 
 __all__ = ["LINES", "Forced", "Places", "Room", "forced", "room_of"]

@@ -9,10 +9,6 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.errors import ConfigError
-from meshwright.layout import SCHEDULES, SHARDINGS, Layouts
-from meshwright.rules import ALL_RULES, broken_rows
-from meshwright.rules._rule import divisors
 from meshwright.search.axes import (
     DOMAINS_PER_TP,
     LEAST_TOKENS_PER_CP,
@@ -21,7 +17,11 @@ from meshwright.search.axes import (
     axes_of,
 )
 from meshwright.search.mixed.problem import MixedProblem
+from meshwright.search.rules.check import ALL_RULES, broken_rows
+from meshwright.search.rules.rule import divisors
 from meshwright.search.space import Rejections
+from meshwright.values.errors import ConfigError
+from meshwright.values.layout import SCHEDULES, SHARDINGS, Layouts
 
 __all__ = ["Grid", "Options", "chunks_of", "make_grid"]
 

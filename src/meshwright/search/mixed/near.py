@@ -8,19 +8,78 @@ the best of a few hundred plans by simulation is often none of the best few by t
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
-from itertools import islice
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from itertools import islice, permutations, product
 
 import numpy as np
+from numpy.typing import NDArray
 
-from meshwright.cost.shapes import Floats
-from meshwright.cost.simulate import Pipeline
-from meshwright.cost.simulate_many import steady_steps_s
+from meshwright.cost.schedules import Pipeline
+from meshwright.cost.simulate import steady_steps_s
+from meshwright.cost.stages import Floats
 from meshwright.search.mixed.blocks import Block, Case, Chosen, Solved, links_of, rest_s, table_of
-from meshwright.search.mixed.found import Found
-from meshwright.search.mixed.stages import role_of
+from meshwright.search.mixed.boxes import Boxes
+from meshwright.search.mixed.curves import role_of
+from meshwright.search.mixed.grid import Grid, Options
+from meshwright.search.mixed.reprice import Found
 
-__all__ = ["evenly_split", "expected_s", "recomputes_unlike"]
+__all__ = [
+    "evenly_split",
+    "expected_s",
+    "has_unlike_batches",
+    "recomputes_unlike",
+    "sibling_plans",
+    "unlike_plans",
+    "with_unlike_batches",
+]
+
+Ints = NDArray[np.int64]
+SHIFT = 3
+"""Layers by which a pool's share is moved at most."""
+MOST_REORDERED = 3
+"""Pools of which all orders are tried."""
+
+
+def sibling_plans(best: Boxes, chunks: Sequence[int]) -> Boxes:
+    """Return one plan (a row) with its pools in every order, a few layers moved between them, and
+    every number of chunks."""
+    count = int((best.ids[0] >= 0).sum())
+    orders = list(permutations(range(count))) if count <= MOST_REORDERED else [tuple(range(count))]
+    span = SHIFT if count <= MOST_REORDERED else 1
+    moved = [
+        (*shifts, -sum(shifts)) for shifts in product(range(-span, span + 1), repeat=count - 1)
+    ]
+    rows = [
+        (order, shifts, vpp)
+        for order in orders
+        for shifts in moved
+        for vpp in chunks
+        if abs(shifts[-1]) <= span
+    ]
+    absent = [*range(count, best.ids.shape[1])]
+    places = np.array([[*order, *absent] for order, _, _ in rows])
+    layers = best.layers_from[0] + np.array(
+        [[*shifts, *([0] * len(absent))] for _, shifts, _ in rows]
+    )
+    layers, stages = np.take_along_axis(layers, places, axis=1), best.stages_from[0][places]
+    return Boxes(
+        ids=best.ids[0][places],
+        stages_from=stages,
+        stages_to=stages,
+        layers_from=layers,
+        layers_to=layers,
+        num_microbatches=np.repeat(best.num_microbatches, len(rows)),
+        vpp=np.array([vpp for _, _, vpp in rows]),
+        bound_s=np.zeros(len(rows)),
+    )
+
+
+def unlike_plans(plans: Boxes) -> Boxes:
+    """Return the first of the plans that share their cuts, their order and their chunks."""
+    keys = np.concatenate([plans.ids, plans.vpp[:, None]], axis=1)
+    return plans.take(np.sort(np.unique(keys, axis=0, return_index=True)[1]))
+
 
 MOST_OPERATIONS = 40_000
 """Operations of the shapes that are simulated, at most, in groups of micro batches until they are
@@ -100,7 +159,7 @@ def expected_s(plans: Sequence[Found]) -> Floats:
     Formula:  the pipeline by simulation of its chunks, and what a step takes once; chunks share
               their stage's layers as evenly as can be
     Units:    seconds.
-    Source:   `cost/simulate_many.py`.
+    Source:   `cost/simulate.py`.
     Valid:    layers of the model's first segment count as those of its second.
     Checked:  tests/search/test_mixed_near.py
     """
@@ -173,3 +232,39 @@ def _way_back_s(blocks: Sequence[Block], pp: int) -> float:
         if blocks[0].chips_per_stage * pp <= blocks[0].domain
         else blocks[0].curve.message_s
     )
+
+
+def with_unlike_batches(grid: Grid, around: Collection[int]) -> Grid:
+    """Return the grid in which options share everything but dp and mbs, with dp * mbs in common, as
+    those numbered `around` have it."""
+    own = grid.commons
+    keys = np.stack([own.gbs, own.dp * own.mbs, own.cp, own.ep, own.etp, own.sharding], axis=1)
+    wanted, first = np.unique(keys[sorted(around)], axis=0), []
+    merged = np.full(len(own), -1)
+    for number, key in enumerate(wanted):
+        rows = np.flatnonzero((keys == key).all(axis=1))
+        merged[rows] = number
+        first.append(int(rows[0]))
+    options = []
+    for each in grid.options:
+        keep = merged[each.common] >= 0
+        options.append(
+            Options(
+                common=merged[each.common][keep],
+                layouts=each.layouts.take(keep),
+                stages=each.stages[keep],
+            )
+        )
+    at = np.array(first, dtype=np.int64)
+    return replace(
+        grid,
+        gbs=grid.gbs[at],
+        num_microbatches=grid.num_microbatches[at],
+        options=tuple(options),
+        commons=own.take(at),
+    )
+
+
+def has_unlike_batches(found: Found, grid: Grid) -> bool:
+    """Whether a plan's kinds of chips differ in dp."""
+    return len({int(grid.options[pool].layouts.dp[option]) for pool, option in found.cuts}) > 1

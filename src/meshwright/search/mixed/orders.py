@@ -16,7 +16,7 @@ from itertools import groupby
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.cost.shapes import Floats
+from meshwright.cost.stages import Floats
 from meshwright.search.mixed.blocks import (
     Block,
     Case,
@@ -27,9 +27,8 @@ from meshwright.search.mixed.blocks import (
     stage_chain_s,
     table_of,
 )
-from meshwright.search.mixed.curves import MIDDLE
+from meshwright.search.mixed.curves import MIDDLE, StageTable, role_of, stage_table
 from meshwright.search.mixed.program import SAME, Fullness, Within
-from meshwright.search.mixed.stages import StageTable, role_of, stage_table
 
 __all__ = ["Kind", "OrderProgram", "Ordered"]
 

@@ -9,27 +9,25 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.confidence import Fits, fits_within, intervals_of
 from meshwright.cost.flops import causal_flops_per_token, model_flops_per_token
-from meshwright.errors import ConfigError
-from meshwright.models.params import model_params
-from meshwright.rules._rule import nearest_multiples
 from meshwright.search.batch import batch_rule
 from meshwright.search.mixed.branch import candidates_of, search_mixed
 from meshwright.search.mixed.dealt import dealt
-from meshwright.search.mixed.found import Found, Outcome
 from meshwright.search.mixed.grid import Grid, make_grid
-from meshwright.search.mixed.problem import MixedProblem, resolve_mixed
-from meshwright.search.mixed.reprice import Repriced, layout_of, reprice_mixed
+from meshwright.search.mixed.near import has_unlike_batches, with_unlike_batches
+from meshwright.search.mixed.problem import MixedProblem, Score, resolve_mixed
+from meshwright.search.mixed.reprice import Found, Outcome, Repriced, layout_of, reprice_mixed
 from meshwright.search.mixed.returning import returning_plans
-from meshwright.search.mixed.score import Score
-from meshwright.search.mixed.unlike import has_unlike_batches, with_unlike_batches
 from meshwright.search.origins import origins_of
 from meshwright.search.rank import beats_words, kernels_words
 from meshwright.search.request import PlanRequest
 from meshwright.search.result import Plan, PlanResult, Proof
+from meshwright.search.rules.rule import nearest_multiples
 from meshwright.search.space import Rejections
-from meshwright.units import GIB, TERA
+from meshwright.trust.intervals import Fits, fits_within, intervals_of
+from meshwright.values.errors import ConfigError
+from meshwright.values.models.params import model_params
+from meshwright.values.units import GIB, TERA
 
 __all__ = ["AROUND", "search_mixed_plans"]
 

@@ -3,17 +3,61 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
-from meshwright.confidence import Kind
+import numpy as np
+from numpy.typing import NDArray
+
 from meshwright.cost.mixed import Site
-from meshwright.errors import ConfigError
-from meshwright.hardware.cluster import Cluster
-from meshwright.hardware.parse import load_cluster
-from meshwright.rules._rule import nearest_multiples
+from meshwright.cost.once import data_exchange_s, optimizer_s
+from meshwright.cost.stages import Floats
+from meshwright.search.mixed.curves import FIRST, LORA_SHARE, stage_reader
 from meshwright.search.problem import Files, Problem, completed, problem_on
 from meshwright.search.request import PlanRequest
+from meshwright.search.rules.rule import nearest_multiples
+from meshwright.trust.intervals import Kind
+from meshwright.values.errors import ConfigError
+from meshwright.values.hardware.cluster import Cluster
+from meshwright.values.hardware.parse import load_cluster
+from meshwright.values.layout import Layouts
 
-__all__ = ["MAX_GPUS", "MixedProblem", "is_mixed", "resolve_mixed"]
+__all__ = [
+    "COUNTS",
+    "MAX_GPUS",
+    "MixedProblem",
+    "OptionTimes",
+    "Score",
+    "is_mixed",
+    "option_times",
+    "resolve_mixed",
+]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Score:
+    """Score = seconds per sequence * rate, where the rate is 1, or a sum over the chips in use;
+    smaller is better."""
+
+    rates: tuple[float, ...] | None
+    """Of one chip of each pool: dollars per second, or watts; None where time alone counts."""
+    most_s: float = np.inf
+    """Seconds per sequence that a plan may take at most: the deadline."""
+
+    def rate(self, chips: Any, pools: Any) -> Floats:
+        """Rate of plans that use `chips` of `pools`, both (R, K); pool -1 is none."""
+        if self.rates is None:
+            return np.ones(np.shape(chips)[0])
+        table = np.array([*self.rates, 0.0])
+        return np.asarray((np.asarray(chips) * table[np.asarray(pools)]).sum(axis=1))
+
+    def of(self, seconds_per_sequence: Any, rate: Any) -> Any:
+        """Score of plans; infinite where they are too slow."""
+        return np.where(
+            np.asarray(seconds_per_sequence) > self.most_s,
+            np.inf,
+            np.asarray(seconds_per_sequence) * rate,
+        )
+
 
 MAX_GPUS = 2**20
 """More chips than any cluster has."""
@@ -110,3 +154,60 @@ def _checked_count(num_gpus: int | None, cluster: Cluster) -> int:
             f" {near}"
         )
     return wanted
+
+
+COUNTS = np.array(
+    [0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 192, 256]
+)
+"""Layers of a stage for which the exchange is priced; between them the lower one bounds."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OptionTimes:
+    """Seconds of each option, (O,), or (O, C) by COUNTS."""
+
+    forward_s: Floats
+    """Of its quickest layer, nothing recomputed; and backward."""
+    backward_s: Floats
+    first_s: Floats
+    """What the first stage takes beyond its layers at most, forward and backward."""
+    exchange_s: Floats
+    """Reduction and gathering of stages of so many layers, (O, C), nothing hidden."""
+    optimizer_s: Floats
+    """(O, C)."""
+
+    @staticmethod
+    def place(layers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the number of the count that is just not above some layers."""
+        return np.asarray(np.searchsorted(COUNTS, layers, side="right") - 1)
+
+
+def option_times(layouts: Layouts, *, pool: int, site: Site) -> OptionTimes:
+    """Price one layer of each layout, and what a step takes once by the layers of the fullest
+    stage."""
+    reader, rows = stage_reader(layouts, pool=pool, site=site), slice(0, len(layouts))
+    forward, backward, dense, expert = (
+        reader.slopes(t, rows)
+        for t in (reader.forward, reader.backward, reader.dense, reader.expert)
+    )
+    bases = [
+        reader.bases(table, rows, slopes)[:, FIRST]
+        for table, slopes in ((reader.forward, forward), (reader.backward, backward))
+    ]
+    share = LORA_SHARE if site.work.lora_rank else 1.0
+    params = [np.outer(share * each.min(axis=1), COUNTS).ravel() for each in (dense, expert)]
+    wide, own = (
+        layouts.take(np.repeat(np.arange(len(layouts)), len(COUNTS))),
+        site.cluster.pools[pool],
+    )
+    reduce, gather = data_exchange_s(
+        wide, *params, pool=own, stack=site.stack, precision=site.work.precision
+    )
+    optimizer = optimizer_s(wide, *params, pool=own, stack=site.stack)
+    return OptionTimes(
+        forward_s=forward.min(axis=1),
+        backward_s=backward.min(axis=1),
+        first_s=np.maximum(0.0, sum(bases)),
+        exchange_s=(reduce + gather).reshape(len(layouts), len(COUNTS)),
+        optimizer_s=optimizer.reshape(len(layouts), len(COUNTS)),
+    )

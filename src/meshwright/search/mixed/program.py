@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.cost.shapes import Floats
+from meshwright.cost.stages import Floats
 from meshwright.search.mixed.blocks import (
     Block,
     Case,
@@ -26,8 +26,7 @@ from meshwright.search.mixed.blocks import (
     stage_chain_s,
     table_of,
 )
-from meshwright.search.mixed.curves import ROLES
-from meshwright.search.mixed.stages import StageTable, role_of, stage_table
+from meshwright.search.mixed.curves import ROLES, StageTable, role_of, stage_table
 
 __all__ = ["SAME", "Fullness", "Program", "Within"]
 
@@ -255,7 +254,7 @@ class Program:
 
     def _stretched(self, chain: Floats, down: Floats) -> Floats:
         """The chains of whole plans, at least as long as messages stretch the steady state, as
-        `cost/_closed_forms.py` has it."""
+        `cost/closed_forms.py` has it."""
         case, message = self.case, float(self.links.mean()) if len(self.links) else 0.0
         if case.vpp > 1:
             forward, backward = (

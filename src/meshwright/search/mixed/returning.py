@@ -13,16 +13,14 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from meshwright.rules.pipeline import wants_fill, wants_whole_rounds
 from meshwright.search.mixed.blocks import Case, value_s
-from meshwright.search.mixed.curves import MIDDLE
-from meshwright.search.mixed.found import Found
+from meshwright.search.mixed.curves import MIDDLE, OneWay, role_of
 from meshwright.search.mixed.grid import Grid
 from meshwright.search.mixed.orders import Kind, Ordered, OrderProgram
-from meshwright.search.mixed.problem import MixedProblem
+from meshwright.search.mixed.problem import MixedProblem, Score
 from meshwright.search.mixed.program import SAME, Fullness, Within
-from meshwright.search.mixed.score import Score
-from meshwright.search.mixed.stages import OneWay, role_of
+from meshwright.search.mixed.reprice import Found
+from meshwright.search.rules.pipeline import wants_fill, wants_whole_rounds
 
 __all__ = ["best_order", "returning_plans"]
 

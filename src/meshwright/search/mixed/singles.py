@@ -3,13 +3,12 @@ the plan with a solution."""
 
 from __future__ import annotations
 
-from meshwright.cost.shapes import Floats
+from meshwright.cost.stages import Floats
 from meshwright.search.mixed.blocks import Block, Case, Solved, value_s
 from meshwright.search.mixed.boxes import Boxes, Limits
 from meshwright.search.mixed.cut_book import CutBook
-from meshwright.search.mixed.found import Found
-from meshwright.search.mixed.problem import MixedProblem
-from meshwright.search.mixed.score import Score
+from meshwright.search.mixed.problem import MixedProblem, Score
+from meshwright.search.mixed.reprice import Found
 
 __all__ = ["Singles"]
 

@@ -8,11 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.cost.collectives import beside_compute_s
-from meshwright.cost.shapes import Floats
+from meshwright.cost.stages import Floats
 from meshwright.search.mixed.grid import Grid, Options
-from meshwright.search.mixed.options import OptionTimes, option_times
-from meshwright.search.mixed.problem import MixedProblem
-from meshwright.search.mixed.score import Score
+from meshwright.search.mixed.problem import MixedProblem, OptionTimes, Score, option_times
 
 __all__ = ["Ways", "ways_of"]
 

@@ -1,14 +1,14 @@
 """Measure the operators of training on this machine; the answer is a
-`meshwright.hardware.profile.Profile`."""
+`meshwright.values.hardware.profile.Profile`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from importlib.util import find_spec
 
-from meshwright.errors import MissingExtraError
-from meshwright.hardware.profile import Profile
-from meshwright.trainer.profile.request import ProfileRequest
+from meshwright.trainer.profile.device import ProfileRequest
+from meshwright.values.errors import MissingExtraError
+from meshwright.values.hardware.profile import Profile
 
 __all__ = ["ProfileRequest", "profile_device"]
 
@@ -30,7 +30,7 @@ def profile_device(
     """
     if find_spec("torch") is None:
         raise MissingExtraError("torch", "train")
-    from meshwright.trainer.profile._run import measure_all
+    from meshwright.trainer.profile.run import measure_all
 
     return measure_all(request, earlier=earlier, tell=tell or _ignore, keep=keep or _ignore)
 

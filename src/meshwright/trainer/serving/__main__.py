@@ -8,7 +8,7 @@ import os
 import sys
 from importlib.util import find_spec
 
-from meshwright.errors import MeshwrightError, MissingExtraError
+from meshwright.values.errors import MeshwrightError, MissingExtraError
 
 
 def main(words: list[str]) -> int:
@@ -34,8 +34,7 @@ def main(words: list[str]) -> int:
     for module in ("torch", "transformers", "accelerate"):
         if find_spec(module) is None:
             raise MissingExtraError(module, "serve")
-    from meshwright.trainer.serving._engine import open_engine
-    from meshwright.trainer.serving._http import serve
+    from meshwright.trainer.serving.engine import open_engine, serve
 
     engine = open_engine(
         given.model,

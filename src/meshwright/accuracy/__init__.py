@@ -1,1 +1,0 @@
-"""How well predictions agree with published measured runs."""

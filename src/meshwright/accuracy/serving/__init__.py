@@ -1,1 +1,0 @@
-"""Tables of published serving runs: predictions of their rows, and how wrong they are."""

@@ -1,0 +1,190 @@
+"""Reports: reads RESULTs, has their parts made, and writes the page or one chart of it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from meshwright import api
+from meshwright.search.request import PlanRequest
+from meshwright.values.errors import ConfigError, MissingExtraError, UnknownNameError
+
+if TYPE_CHECKING:
+    from meshwright.report.charts.forms import Chart
+    from meshwright.report.infos.part import Part, Record
+    from meshwright.search.mixed.problem import MixedProblem
+    from meshwright.search.problem import Problem
+
+__all__ = [
+    "FORMATS",
+    "Format",
+    "chart_bytes",
+    "find_chart",
+    "page_bytes",
+    "read_result",
+    "report_parts",
+    "write_report",
+]
+
+Format = Literal["html", "png", "svg", "md"]
+FORMATS: tuple[Format, ...] = get_args(Format)
+STANDARD_INPUT = "-"
+
+
+def write_report(
+    results: Iterable[str | Path | Mapping[str, Any]],
+    *,
+    output: str | Path,
+    title: str | None = None,
+) -> Path:
+    """Write a page about some results: what commands print with --json (files, or the objects), and
+    directories of studies.
+
+    `write_report(["plan.json", meshwright.plan(...).to_dict()], output="report.html")`. Returns the
+    page's path. ConfigError where a result cannot be read; MissingExtraError without jinja2.
+    """
+    path = Path(output)
+    content = page_bytes(report_parts(results), title=title)
+    try:
+        path.write_bytes(content)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written ({error.strerror})") from None
+    return path
+
+
+def report_parts(results: Iterable[str | Path | Mapping[str, Any]]) -> list[Part]:
+    """Return a part for each result."""
+    from meshwright.report.infos.parts import part_of
+
+    read = [(read_result(result), _name(result)) for result in results]
+    if not read:
+        raise ConfigError(
+            "report needs a RESULT: what a command printed with --json, or the directory of a study"
+        )
+    return [part_of(record, name=name, resolve=_resolve) for record, name in read]
+
+
+def _resolve(request: Record) -> Problem | MixedProblem:
+    from meshwright.search.mixed.problem import is_mixed, resolve_mixed
+
+    asked = PlanRequest.of(request)
+    return resolve_mixed(asked) if is_mixed(asked) else api.problem_of(asked)
+
+
+def _name(result: str | Path | Mapping[str, Any]) -> str:
+    return (
+        "values"
+        if isinstance(result, Mapping) or str(result) == STANDARD_INPUT
+        else Path(result).name
+    )
+
+
+def read_result(result: str | Path | Mapping[str, Any]) -> Record:
+    """Return the object of a result; ConfigError where there is none."""
+    if isinstance(result, Mapping):
+        return result
+    if str(result) != STANDARD_INPUT and Path(result).is_dir():
+        from meshwright.runs.look import study_record
+
+        return study_record(Path(result))
+    try:
+        text = (
+            sys.stdin.read()
+            if str(result) == STANDARD_INPUT
+            else Path(result).read_bytes().decode("utf-8")
+        )
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"{result}: cannot be read"
+            f" ({getattr(error, 'strerror', None) or 'not a text in UTF-8'})"
+        ) from None
+    try:
+        content = json.loads(text)
+    except ValueError as error:
+        raise ConfigError(f"{result}: not what a command prints with --json ({error})") from None
+    if not isinstance(content, dict):
+        raise ConfigError(
+            f"{result}: expected one JSON object, as commands print with --json, got"
+            f" {type(content).__name__}"
+        )
+    return content
+
+
+def page_bytes(parts: list[Part], *, title: str | None = None) -> bytes:
+    """Return the page of some parts."""
+    from meshwright import __version__
+    from meshwright.report.page.html import page_html
+
+    made = f"Meshwright {__version__}, {datetime.now().astimezone():%d %B %Y %H:%M %Z}"
+    return page_html(parts, title=title or _title(parts), made=made).encode("utf-8")
+
+
+def _title(parts: list[Part]) -> str:
+    first, others = parts[0].title, len(parts) - 1
+    return f"{first} and {others} more" if others else first
+
+
+def find_chart(parts: list[Part], key: str) -> Chart:
+    """Return a chart by its key; of several parts the first that has it, or the one that `2:time`
+    names."""
+    number, colon, rest = key.partition(":")
+    chosen, name = (
+        (parts, key)
+        if not colon
+        else (parts[int(number) - 1 : int(number)] if number.isdigit() else [], rest)
+    )
+    found = {chart.key: chart for part in reversed(chosen) for chart in part.charts}
+    if name not in found:
+        every = [
+            chart.key if len(parts) == 1 else f"{n}:{chart.key}"
+            for n, part in enumerate(parts, 1)
+            for chart in part.charts
+        ]
+        raise UnknownNameError("chart of this report", key, every)
+    return found[name]
+
+
+def chart_bytes(chart: Chart, form: Format) -> bytes:
+    """Return one chart as a file: an image, or its numbers as a table in Markdown."""
+    from meshwright.report.charts.draw import alone, chart_markdown
+
+    if form == "md":
+        return chart_markdown(chart).encode("utf-8")
+    drawn = alone(chart)
+    return drawn.encode("utf-8") if form == "svg" else _png(drawn)
+
+
+def _png(drawn: str) -> bytes:
+    from meshwright.report.charts.svg import chart_css
+
+    try:
+        import resvg_py
+    except ImportError:
+        raise MissingExtraError("resvg_py", "report") from None
+    fonts: dict[str, Any] = {"font_family": "DejaVu Sans", "sans_serif_family": "DejaVu Sans"}
+    with_words, without = (
+        bytes(
+            resvg_py.svg_to_bytes(
+                svg_string=_PROBE.format(words=words), style_sheet=chart_css("light"), **fonts
+            )
+        )
+        for words in ("Wg", "")
+    )
+    if with_words == without:
+        raise ConfigError(
+            "--format png: no font was found to write with; apt-get install fonts-dejavu-core, or"
+            " --format svg"
+        )
+    return bytes(resvg_py.svg_to_bytes(svg_string=drawn, zoom=2, **fonts))
+
+
+_PROBE = (
+    '<svg xmlns="http://www.w3.org/2000/svg" width="40" height="20"><text x="2" y="15"'
+    ' class="ink">{words}</text></svg>'
+)
+"""Words that nothing draws where there are no fonts: a chart would come out without any, in
+silence."""

@@ -1,0 +1,379 @@
+"""Sides of a comparison: words such as tp=8,pp=4, or files that `plan --json` wrote."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from meshwright.values.errors import ConfigError, UnknownNameError
+from meshwright.values.layout import Layout, parse_layout
+
+if TYPE_CHECKING:
+    from meshwright.search.asked import Asked
+    from meshwright.search.mixed.problem import MixedProblem
+    from meshwright.search.problem import Problem
+    from meshwright.search.quote import Quote
+    from meshwright.search.result import PlanResult
+    from meshwright.software.contract import Imported
+    from meshwright.values.mixed_layout import MixedLayout
+
+__all__ = [
+    "Run",
+    "Side",
+    "price_of",
+    "print_change",
+    "read_mixed",
+    "read_run",
+    "read_side",
+    "side_of",
+]
+
+_SHARED = (
+    "seq_len",
+    "decoder_seq_len",
+    "precision",
+    "attention",
+    "routing",
+    "model",
+    "stack",
+    "cluster",
+)
+"""Fields of a request that say what is trained, where and by what."""
+_CAPS = ("num_gpus", "min_tokens_per_s", "same")
+"""Fields of a request under which chips may be left idle."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Side:
+    """One side: fields of a layout, and the request that they answer where that is known."""
+
+    name: str
+    layout: dict[str, Any]
+    request: dict[str, Any] | None = None
+
+    def asked_with(self, given: dict[str, Any]) -> Side:
+        """Return the side as an answer to another request; what is None is not said."""
+        return replace(
+            self, request={name: value for name, value in given.items() if value is not None}
+        )
+
+    def problem(self) -> Problem | None:
+        """Return what the side was asked with."""
+        if self.request is None:
+            return None
+        from meshwright import api
+        from meshwright.search.request import PlanRequest
+
+        return api.problem_of(PlanRequest.of(self.request))
+
+    def values(self, quote: Quote | None) -> dict[str, Any]:
+        """Return everything that the side says, the layout filled in where it was priced."""
+        layout = (
+            self.layout
+            if quote is None
+            else {field.name: getattr(quote.layout, field.name) for field in fields(Layout)}
+        )
+        request = self.request or {}
+        return {**{name: request[name] for name in _SHARED if name in request}, **layout}
+
+
+def read_side(text: str) -> Side:
+    """Read words, or the plan of a file; ConfigError for anything broken."""
+    name, _, rank = text.partition("#")
+    if "=" in text and not Path(name).exists():
+        found = parse_layout(text)
+        Layout(**found)
+        return Side(name=text, layout=found)
+    return side_of(_read_json(Path(name)), text, rank)
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_bytes().decode("utf-8"))
+    except OSError as error:
+        hint = "; a layout is written tp=8,pp=4" if "=" not in str(path) else ""
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}){hint}") from None
+    except json.JSONDecodeError as error:
+        raise ConfigError(
+            f"{path}: no JSON, line {error.lineno}, column {error.colno}: {error.msg}"
+        ) from None
+    except (ValueError, RecursionError):
+        raise ConfigError(f"{path}: no JSON in UTF-8") from None
+
+
+def side_of(content: Any, name: str, rank: str = "") -> Side:
+    """Return a plan, a layout, or one plan of an answer, as `plan --json` prints them; ConfigError
+    for anything broken."""
+    if not isinstance(content, dict):
+        raise ConfigError(
+            f"{name}: expected an object as `plan --json` prints it, got {type(content).__name__}"
+        )
+    request = content.get("request")
+    if "plans" in content:
+        content = _ranked(content["plans"], name, rank)
+    elif rank:
+        raise ConfigError(f"{name}: the file holds one plan; leave out #{rank}")
+    layout = content.get("layout", content)
+    if "stages" in content and isinstance(layout, dict) and isinstance(request, dict):
+        request = _of_one_kind(content, request, name)
+    if not isinstance(layout, dict) or (request is not None and not isinstance(request, dict)):
+        raise ConfigError(f"{name}: expected an object as `plan --json` prints it")
+    return Side(name=name, layout=_layout_fields(layout, name), request=request)
+
+
+def _of_one_kind(plan: dict[str, Any], request: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return the request of a plan that could leave chips idle, for those that it uses; ConfigError
+    where its stages are not alike."""
+    if kinds := _kinds(plan):
+        raise ConfigError(
+            f"{name}: its pipeline runs on {' and '.join(kinds)}; `export` and `report` read the"
+            " file of such a plan, and no other command; `stages` of the file says what each"
+            " runs as"
+        )
+    differs = [
+        key
+        for key in plan["stages"][0]
+        if key != "layers" and len({str(stage[key]) for stage in plan["stages"]}) > 1
+    ]
+    if differs:
+        raise ConfigError(
+            f"{name}: its stages differ in {', '.join(differs)}, for which training software has"
+            " one value; plan with `--same recompute`, or with `--set`, and take that plan"
+        )
+    kind, colon, _ = str(request.get("cluster")).partition(":")
+    if not colon:
+        raise ConfigError(
+            f"{name}: its cluster {kind} is a file with more chips than the plan uses; plan for a"
+            " file with those it uses"
+        )
+    used = sum(part["used"] for part in plan["chips"])
+    return {
+        **{key: value for key, value in request.items() if key not in _CAPS},
+        "cluster": f"{kind}:{used}",
+    }
+
+
+def _kinds(plan: dict[str, Any]) -> list[str]:
+    """Return the chips of a plan's pools where it has several."""
+    pools = list(dict.fromkeys((stage.get("pool"), stage["chip"]) for stage in plan["stages"]))
+    return [chip for _, chip in pools] if len(pools) > 1 else []
+
+
+def read_mixed(text: str) -> tuple[MixedLayout, MixedProblem] | None:
+    """Read the plan of a file whose stages lie on several kinds of chips, with its request; None
+    for anything else."""
+    from meshwright.search.mixed.front import mixed_layout_of
+    from meshwright.search.mixed.problem import resolve_mixed
+    from meshwright.search.request import PlanRequest
+
+    name, _, rank = text.partition("#")
+    if not Path(name).is_file():
+        return None
+    content = _read_json(Path(name))
+    if not isinstance(content, dict) or not isinstance(request := content.get("request"), dict):
+        return None
+    plan = _ranked(content["plans"], text, rank) if "plans" in content else content
+    stages = plan.get("stages")
+    if (
+        not isinstance(stages, list)
+        or not all(isinstance(stage, dict) and "chip" in stage for stage in stages)
+        or not _kinds(plan)
+    ):
+        return None
+    problem = resolve_mixed(PlanRequest.of(request))
+    try:
+        return mixed_layout_of(plan, problem), problem
+    except ConfigError as error:
+        raise ConfigError(f"{text}: {error}") from None
+
+
+def _ranked(plans: Any, name: str, rank: str) -> dict[str, Any]:
+    if (
+        not isinstance(plans, list)
+        or not plans
+        or not all(isinstance(plan, dict) for plan in plans)
+    ):
+        raise ConfigError(f"{name}: the file holds no plan")
+    if rank and not rank.isdecimal():
+        raise ConfigError(f"{name}: #{rank}: expected a rank such as #2")
+    place = int(rank) if rank else 1
+    if not 1 <= place <= len(plans):
+        raise ConfigError(f"{name}: the file holds plans #1 to #{len(plans)}")
+    found: dict[str, Any] = plans[place - 1]
+    return found
+
+
+def _layout_fields(layout: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return checked fields; lists become tuples."""
+    known = [field.name for field in fields(Layout)]
+    for key in layout:
+        if key not in known:
+            raise UnknownNameError(f"key of a layout in {name}", str(key), known)
+    values: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in layout.items()
+    }
+    try:
+        Layout(**values)
+    except (TypeError, AttributeError):
+        raise ConfigError(f"{name}: a value of its layout has the wrong type") from None
+    return values
+
+
+_OF_WORK = ("seq_len", "gbs", "decoder_seq_len", "precision", "attention")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Run:
+    """A file and what was read from it."""
+
+    path: Path
+    found: Imported
+
+    def fields(self) -> dict[str, Any]:
+        """Return what the file says of a request."""
+        from dataclasses import asdict
+
+        from meshwright.search.problem import dims_of
+
+        found = self.found
+        details = {
+            name: value for name, value in asdict(found.details).items() if value is not None
+        }
+        values: dict[str, Any] = {name: getattr(found.work, name) for name in _OF_WORK}
+        values |= {
+            "gbs": found.layout.get("gbs"),
+            "stack": found.stack,
+            "megatron_version": found.megatron_version,
+        }
+        return {
+            "model": dims_of(found.model, details=details),
+            **{name: value for name, value in values.items() if value is not None},
+        }
+
+    def asked(self, problem: Problem) -> Asked:
+        """Return the file's layout in the problem, without what the file leaves off of its
+        software; on other chips than its own the number of replicas follows."""
+        from meshwright.search.asked import ask
+
+        layout = {name: value for name, value in self.found.layout.items() if name != "gbs"}
+        if self.found.num_chips != problem.num_chips:
+            layout.pop("dp", None)
+        if problem.request.gbs is None and "gbs" in self.found.layout:
+            layout["gbs"] = self.found.layout["gbs"]
+        if problem.request.gbs is None and "gbs" not in layout:
+            raise ConfigError(
+                f"{self.path}: the file leaves the global batch to its software; add"
+                f" --gbs{_usual_batch(layout, problem)}"
+            )
+        try:
+            return ask(layout, self._as_it_is(problem))
+        except ConfigError as error:
+            raise ConfigError(
+                f"{self.path}: its layout does not run as it is: {error}; leave its words out of"
+                " the file to plan without it"
+            ) from None
+
+    def _as_it_is(self, problem: Problem) -> Problem:
+        from dataclasses import replace
+
+        setting = problem.setting
+        return replace(
+            problem, setting=replace(setting, stack=setting.stack.without(self.found.left_off))
+        )
+
+    def set_names(self) -> list[str]:
+        """Return the names of the training settings that the file gives: no part of a request."""
+        from dataclasses import fields
+
+        settings = self.found.settings
+        return [
+            field.name
+            for field in fields(settings)
+            if getattr(settings, field.name) != field.default
+        ]
+
+    def lines(self) -> Iterator[str]:
+        """Yield what a reader must know."""
+        found = self.found
+        yield f"{self.path}: {found.model.name} as {found.source} has it"
+        for warning in found.warnings:
+            yield f"warning: {warning}"
+        if found.passed_through:
+            yield f"passed through: {' '.join(found.passed_through)}"
+
+
+def _usual_batch(layout: dict[str, Any], problem: Problem) -> str:
+    """One micro batch for each rank of the file's layout, where its ranks are whole."""
+    split = layout.get("tp", 1) * layout.get("cp", 1) * layout.get("pp", 1)
+    replicas, rest = divmod(problem.num_chips, split)
+    if rest or layout.get("pp", 1) > 1 or "mbs" not in layout:
+        return " N"
+    return f" {layout['mbs'] * replicas}, which is {layout['mbs']} on each of {replicas} ranks"
+
+
+def read_run(path: Path, flags: dict[str, Any]) -> Run:
+    """Read a file of any kind that is known; ConfigError where a flag and the file both name the
+    model."""
+    from meshwright.software.contract import import_text
+    from meshwright.software.registry import find_source
+
+    try:
+        text = path.read_bytes().decode("utf-8")
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"{path}: {getattr(error, 'strerror', None) or 'not a text in UTF-8'}"
+        ) from None
+    if "model" in flags:
+        raise ConfigError(f"--from {path} names a model of its own; leave the other out")
+    if "cluster" not in flags:
+        raise ConfigError(
+            f"--from {path}: the file does not say which chips it runs on; add --cluster, such as"
+            " h100:64"
+        )
+    source = find_source(path.name, text)
+    try:
+        found = import_text(text, source=source)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+    return Run(path=path, found=found)
+
+
+def price_of(asked: Asked) -> Quote:
+    """Return the simulated price of a layout in its problem."""
+    from meshwright.search.quote import quotes
+    from meshwright.search.requote import requote, setting_of
+
+    return requote(quotes([asked.layout], setting_of(asked.problem)), asked.problem)[0]
+
+
+def print_change(current: Asked, result: PlanResult, *, problem: Problem) -> None:
+    """Print the file's layout against the best: what differs, what each difference means, and both
+    prices. `problem` is the best's, in which the software has all that it can do."""
+    from dataclasses import replace
+
+    from meshwright.cli.layout_case import narrow_console
+    from meshwright.report.diff_text import print_comparison, print_prices
+    from meshwright.search.diff import compare
+    from meshwright.search.result import layout_dict
+
+    console, mine = narrow_console(), price_of(current)
+    console.print(
+        f"\nA, the file's layout: {mine.layout.words()}: {mine.step_s:.3f} s a step, fits:"
+        f" {mine.verdict}",
+        soft_wrap=True,
+    )
+    if not result.plans:
+        return
+    best = replace(current, layout=result.plans[0].layout, problem=problem)
+    console.print(
+        f"B, the best: {best.layout.words()}: {result.plans[0].step_s:.3f} s a step\n",
+        soft_wrap=True,
+    )
+    experts = problem.setting.model.moe is not None
+    print_comparison(
+        compare(layout_dict(mine.layout), layout_dict(best.layout), has_experts=experts), console
+    )
+    print_prices(mine, price_of(best), console)

@@ -1,0 +1,195 @@
+"""From flags to a serving request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+if TYPE_CHECKING:
+    from meshwright.runs.loads.figures import Limits
+    from meshwright.runs.loads.load import Lengths, Load
+    from meshwright.serving.clock import Speculation
+    from meshwright.serving.engine import Engine, Worker
+    from meshwright.serving.request import ServingRequest
+    from meshwright.values.models.spec import ModelSpec
+
+__all__ = [
+    "limits_of",
+    "loads_of",
+    "model_of",
+    "numbers",
+    "request_of",
+    "worker_of",
+]
+
+
+def loads_of(
+    *,
+    lengths: Lengths,
+    concurrency: str | None,
+    rate: str | None,
+    trace: Path | None,
+    requests: int | None,
+    default: tuple[int, ...],
+) -> tuple[Load, ...]:
+    """Return the loads that flags make: clients, rates or a trace, one kind of them; ConfigError
+    where there are two."""
+    from meshwright.runs.loads.load import closed_loop, poisson, read_trace
+    from meshwright.values.errors import ConfigError
+
+    if sum(given is not None for given in (concurrency, rate, trace)) > 1:
+        raise ConfigError("give one of --concurrency, --rate and --trace")
+    if trace is not None:
+        if requests is not None:
+            raise ConfigError("--requests has no effect with --trace, which names every request")
+        return (read_trace(trace, seed=lengths.seed),)
+    if rate is not None:
+        return tuple(
+            poisson(value, lengths, requests=requests) for value in numbers("--rate", rate)
+        )
+    clients = (
+        [float(count) for count in default]
+        if concurrency is None
+        else numbers("--concurrency", concurrency)
+    )
+    if fraction := next((value for value in clients if value != int(value)), None):
+        raise ConfigError(f"--concurrency {fraction:g}: expected whole numbers of clients")
+    return tuple(closed_loop(int(count), lengths, requests=requests) for count in clients)
+
+
+def numbers(flag: str, text: str) -> list[float]:
+    """Read `1,2,4`; ConfigError where one is no positive number, or is there twice."""
+    from meshwright.values.errors import ConfigError
+
+    try:
+        found = [float(word) for word in text.split(",")]
+    except ValueError:
+        found = []
+    if not found or not all(0 < value < float("inf") for value in found):
+        raise ConfigError(f"{flag} {text}: expected positive numbers such as 1,2,4")
+    if len(set(found)) < len(found):
+        raise ConfigError(f"{flag} {text}: a number occurs twice")
+    return found
+
+
+def limits_of(*, ttft_ms: float | None, tpot_ms: float | None, e2e_ms: float | None) -> Limits:
+    """Return limits in seconds; ConfigError for one that is no positive number."""
+    from meshwright.runs.loads.figures import Limits
+    from meshwright.values.errors import ConfigError
+
+    given = {"ttft": ttft_ms, "tpot": tpot_ms, "e2e": e2e_ms}
+    for name, value in given.items():
+        if value is not None and not 0 < value < float("inf"):
+            raise ConfigError(f"--{name} {value:g}: expected a positive number of milliseconds")
+    return Limits(
+        **{f"{name}_s": None if value is None else value / 1e3 for name, value in given.items()}
+    )
+
+
+def request_of(
+    *,
+    model: str | None,
+    hf: Path | None,
+    cluster: str | None,
+    gpus_per_node: int | None,
+    engine: str,
+    chunk: int | None,
+    limits_ms: Mapping[str, float | None],
+    mode: str,
+    weights: str | None,
+    cache: str | None,
+    prefix_hits: float,
+    speculate: str | None,
+    usd_per_hour: float | None,
+    **fields: Any,
+) -> ServingRequest:
+    """Return the request that flags make; ConfigError where one of them is wrong."""
+    from meshwright.platforms.given import cluster_from_flag
+    from meshwright.serving.request import ServingRequest
+    from meshwright.values.errors import ConfigError
+
+    if cluster is None:
+        raise ConfigError("give --cluster, such as h100:8")
+    limits: dict[str, Any] = {
+        name: None if value is None else value / 1e3 for name, value in limits_ms.items()
+    }
+    return ServingRequest(
+        model=model_of(model, hf),
+        cluster=cluster_from_flag(cluster, gpus_per_node=gpus_per_node),
+        engine=_engine(engine, chunk),
+        modes=cast("Any", _words(mode)),
+        weights=cast("Any", None if weights is None else _words(weights)),
+        cache=cast("Any", None if cache is None else _words(cache)),
+        cached_share=prefix_hits,
+        speculation=_speculation(speculate),
+        usd_per_chip_hour=usd_per_hour,
+        **limits,
+        **fields,
+    )
+
+
+def model_of(name: str | None, hf: Path | None) -> ModelSpec:
+    """Return the named model, or the one of a config.json."""
+    from meshwright.values.errors import ConfigError
+    from meshwright.values.models.catalogue import named_model
+    from meshwright.values.models.huggingface import read_hf_config
+
+    if (name is None) == (hf is None):
+        raise ConfigError("give a model's name, or --hf config.json, and not both")
+    return read_hf_config(hf).spec if hf is not None else named_model(name or "")
+
+
+def _engine(name: str, chunk: int | None) -> Engine:
+    from meshwright.serving.engine import find_engine
+    from meshwright.values.errors import ConfigError
+
+    engine = find_engine(name)
+    if chunk is None:
+        return engine
+    if not engine.chunk_tokens:
+        raise ConfigError(f"--chunk {chunk}: {engine.name} runs whole prompts")
+    if chunk < 1:
+        raise ConfigError(f"--chunk {chunk}: expected 1 token or more")
+    return replace(engine, chunk_tokens=chunk)
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def _speculation(text: str | None) -> Speculation | None:
+    from meshwright.serving.clock import Speculation
+    from meshwright.values.errors import ConfigError
+
+    if text is None:
+        return None
+    drafted, _, accepted = text.partition(",")
+    try:
+        return Speculation(drafted=int(drafted), accepted=float(accepted))
+    except ValueError as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(
+            f"--speculate {text!r}: expected tokens drafted and how many are right, such as 3,1.4"
+        ) from None
+
+
+def worker_of(text: str) -> Worker:
+    """Read `tp=4,pp=2`."""
+    from meshwright.serving.engine import Worker
+    from meshwright.values.errors import ConfigError, UnknownNameError
+
+    axes: dict[str, int] = {}
+    for word in _words(text):
+        name, _, size = (part.strip() for part in word.partition("="))
+        if name not in _AXES:
+            raise UnknownNameError("axis", name, _AXES)
+        if not size.isdigit():
+            raise ConfigError(f"--layout {text!r}: {name}={size}: expected a whole number")
+        axes[name] = int(size)
+    return Worker(**axes)
+
+
+_AXES = ("tp", "pp", "ep", "attention_dp")

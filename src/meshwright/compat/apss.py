@@ -1,0 +1,401 @@
+"""The door for users of Baidu AIAK's adaptive parallel strategy search: its flags, defaults, limits
+and records, over our plans.
+
+What its record says: one tp, pp, mbs, the chip and the layers of each stage, recomputation per kind
+of chip. So one tp is searched for all kinds, one way to recompute per kind, no interleaving and no
+context parallelism; with one kind of chip all stages hold equally many layers.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import ceil
+from typing import Any
+
+from meshwright.search.mixed.plan import search_mixed_plans
+from meshwright.search.mixed.problem import MAX_GPUS
+from meshwright.search.request import PlanRequest
+from meshwright.search.result import Plan, PlanResult
+from meshwright.search.rules.rule import nearest_multiples
+from meshwright.values.errors import ConfigError, UnknownNameError
+from meshwright.values.hardware.catalogue import find_chip
+from meshwright.values.hardware.parse import parse_count
+from meshwright.values.mixed_layout import MixedLayout, StageLayout
+from meshwright.values.models.catalogue import find_model
+from meshwright.values.models.spec import ModelSpec
+from meshwright.values.units import GIB, MIB
+
+__all__ = [
+    "ASSUMED_CHIP",
+    "LEGACY_CHIPS",
+    "LEGACY_MODELS",
+    "ApssAnswer",
+    "ApssRequest",
+    "Device",
+    "Kind",
+    "apss",
+    "device_of",
+    "device_of_listing",
+]
+
+Record = dict[str, Any]
+LEGACY_MODELS = (
+    *("llama-7b", "llama-65b", "llama-175b", "llama-540b", "llama-1800b"),
+    *("llama2-7b", "llama2-13b", "llama2-35b", "llama2-70b"),
+    *("glm-67b", "glm-130b", "galactica-6.7b", "galactica-30b", "galactica-120b"),
+)
+"""Model names of the tool (Baidu Cloud, AIHC documentation, adaptive parallel strategy search); any
+of ours is taken too."""
+LEGACY_CHIPS = ("a800", "h800", "h100", "kunlun3", "ascend_910b")
+"""Its chips; any of ours is taken too."""
+LEGACY_MULTIPLE = 512
+"""Of the batch and of the sequence."""
+LEGACY_MOST = 2**20
+"""Largest batch and sequence."""
+NO_LIMIT = -1
+_PINS: dict[str, list[int | str]] = {
+    "cp": [1],
+    "vpp": [1],
+    "sharding": ["zero1"],
+    "recompute": ["none", "selective", "full"],
+    "recompute_modules": ["core_attn"],
+}
+"""What a record can say; selective recomputation is Megatron-LM's of the attention core."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Kind:
+    """One kind of chip, as the user named it."""
+
+    name: str
+    most: int | None
+    """Chips of it at most; None: no limit."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ApssRequest:
+    """What the tool is asked with; the defaults are its own."""
+
+    model_name: str = "llama2-70b"
+    num_gpus: int = 256
+    nproc_per_node: int = 8
+    gpu_infos: str = "a800"
+    """`KIND[:MOST][,KIND[:MOST]...]`; without MOST, or with -1, there is no limit."""
+    global_batch_size: int = 1024
+    sequence_length: int = 4096
+    top: int = 5
+    legacy_limits: bool = True
+    """Whether batch and sequence must be multiples of 512 up to 1,048,576."""
+
+    def kinds(self) -> tuple[Kind, ...]:
+        """Return the kinds of chips; ConfigError where one is unknown, named twice or has no
+        count."""
+        found = tuple(_kind(part.strip(), self.gpu_infos) for part in self.gpu_infos.split(","))
+        names = [find_chip(kind.name).name for kind in found]
+        for name in names:
+            if names.count(name) > 1:
+                raise ConfigError(
+                    f"--gpu-infos {self.gpu_infos}: {name} is named twice; give it once"
+                )
+        return found
+
+    def plan_request(self) -> PlanRequest:
+        """Return the same as a request for plans; ConfigError, in this tool's flags, for what is
+        out of range."""
+        kinds = self.kinds()
+        self._check(kinds)
+        caps = [
+            self.num_gpus if kind.most is None else min(kind.most, self.num_gpus) for kind in kinds
+        ]
+        return PlanRequest.of(
+            {
+                "model": self.model_name,
+                "cluster": ",".join(
+                    f"{find_chip(kind.name).name}:{cap}"
+                    for kind, cap in zip(kinds, caps, strict=True)
+                ),
+                "num_gpus": self.num_gpus,
+                "gpus_per_node": self.nproc_per_node,
+                "seq_len": self.sequence_length,
+                "gbs": self.global_batch_size,
+                "pins": _PINS,
+                "stack": "megatron",
+                "same": ["tp", "recompute"] if len(kinds) > 1 else ["tp", "recompute", "layers"],
+                "top": self.top,
+            }
+        )
+
+    def _check(self, kinds: tuple[Kind, ...]) -> None:
+        for flag, value in (
+            ("--num-gpus", self.num_gpus),
+            ("--nproc-per-node", self.nproc_per_node),
+            ("--top", self.top),
+        ):
+            if value < 1:
+                raise ConfigError(f"{flag} {value}: expected 1 or more")
+        if self.num_gpus > MAX_GPUS:
+            raise ConfigError(f"--num-gpus {self.num_gpus}: expected at most {MAX_GPUS}")
+        if self.num_gpus % self.nproc_per_node:
+            near = " or ".join(map(str, nearest_multiples(self.num_gpus, self.nproc_per_node)))
+            raise ConfigError(
+                f"--num-gpus {self.num_gpus}: no multiple of --nproc-per-node"
+                f" {self.nproc_per_node}; nearest that are: {near}"
+            )
+        caps = [kind.most for kind in kinds]
+        whole = sum(cap for cap in caps if cap is not None)
+        if None not in caps and whole < self.num_gpus:
+            raise ConfigError(
+                f"--gpu-infos {self.gpu_infos}: at most {whole} chips, fewer than --num-gpus"
+                f" {self.num_gpus}; raise a maximum, or take --num-gpus"
+                f" {whole - whole % self.nproc_per_node}"
+            )
+        for flag, value in (
+            ("--global-batch-size", self.global_batch_size),
+            ("--sequence-length", self.sequence_length),
+        ):
+            self._check_size(flag, value)
+
+    def _check_size(self, flag: str, value: int) -> None:
+        if value < 1:
+            raise ConfigError(f"{flag} {value}: expected 1 or more")
+        if not self.legacy_limits:
+            return
+        if value > LEGACY_MOST:
+            raise ConfigError(
+                f"{flag} {value}: expected at most {LEGACY_MOST}; --no-legacy-limits takes any"
+            )
+        if value % LEGACY_MULTIPLE:
+            near = " or ".join(map(str, nearest_multiples(value, LEGACY_MULTIPLE)))
+            raise ConfigError(
+                f"{flag} {value}: no multiple of {LEGACY_MULTIPLE}; nearest that are: {near};"
+                " --no-legacy-limits takes any"
+            )
+
+
+def _kind(part: str, text: str) -> Kind:
+    name, colon, most = (word.strip() for word in part.partition(":"))
+    if not name or (colon and not most):
+        raise ConfigError(
+            f"--gpu-infos {text}: expected KIND[:MOST][,KIND[:MOST]...] such as a800 or"
+            " a800:128,h800:160"
+        )
+    find_chip(name)
+    unlimited = not colon or most == str(NO_LIMIT)
+    return Kind(name=name, most=None if unlimited else parse_count(most, kind=name, text=text))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ApssAnswer:
+    """Records as the tool prints them, and the plans that they tell of."""
+
+    records: tuple[Record, ...]
+    """Best first."""
+    result: PlanResult
+
+
+def apss(request: ApssRequest | None = None, /, **fields: Any) -> ApssAnswer:
+    """Return the best strategies of a request, or of its fields: `apss(model_name="llama2-70b",
+    gpu_infos="a800:128,h800:160")`.
+
+    ConfigError says what is wrong with the request; where nothing fits there are no records, and
+    `result.rejected` has the reasons.
+    """
+    if request is not None and fields:
+        raise ConfigError(f"apss: give a request or fields ({', '.join(fields)}), not both")
+    known = [*ApssRequest.__slots__]
+    for name in fields:
+        if name not in known:
+            raise UnknownNameError("field of apss", name, known)
+    asked = request if request is not None else ApssRequest(**fields)
+    result = search_mixed_plans(asked.plan_request())
+    model = find_model(asked.model_name)
+    return ApssAnswer(
+        records=tuple(_record(plan, asked, model) for plan in result.plans), result=result
+    )
+
+
+def _record(plan: Plan, asked: ApssRequest, model: ModelSpec) -> Record:
+    """One strategy. Kinds are in the order of --gpu-infos; one of which no chip is used holds 0.0
+    and None.
+
+    `sim_throughput` is the job's tokens per second, rounded up; `sim_total_time_s` is the seconds
+    of one step.
+    """
+    layout = plan.mixed
+    assert layout is not None, "plans of the mixed search say their stages"
+    names = [kind.name for kind in asked.kinds()]
+    peaks = [
+        max(
+            (
+                size
+                for stage, size in zip(layout.stages, plan.peak_memory_bytes, strict=True)
+                if stage.pool == pool
+            ),
+            default=0.0,
+        )
+        for pool in range(len(names))
+    ]
+    return {
+        "sim_throughput": ceil(asked.global_batch_size * asked.sequence_length / plan.step_s),
+        "sim_total_time_s": plan.step_s,
+        "max-use-mem-size": [round(peak / GIB, 2) for peak in peaks],
+        "strategy": _strategy(layout, names, model),
+    }
+
+
+def _strategy(layout: MixedLayout, names: list[str], model: ModelSpec) -> Record:
+    first = layout.stages[0]
+    several = len(names) > 1
+    experts = {"expert-model-parallel-size": layout.ep} if layout.ep > 1 else {}
+    if experts and layout.etp not in (None, first.tp):
+        experts["expert-tensor-parallel-size"] = layout.etp or 1
+    flags = {
+        "use-flash-attn": True,
+        "sequence-parallel": first.sp,
+        "use-distributed-optimizer": layout.sharding == "zero1",
+        "fused-rmsnorm": model.norm == "rmsnorm",
+        "apply-rotary-positional-embedding-kernel": model.positions == "rope",
+    }
+    return {
+        "pipeline-model-parallel-size": layout.pp,
+        "tensor-model-parallel-size": first.tp,
+        **experts,
+        "micro-batch-size": first.mbs,
+        **{flag: "" for flag, applies in flags.items() if applies},
+        "pipeline-stage-chips": (
+            [names[stage.pool] for stage in layout.stages] if several else names
+        ),
+        **({"pipeline-stage-layers": [stage.layers for stage in layout.stages]} if several else {}),
+        **_recompute(layout, len(names)),
+    }
+
+
+def _recompute(layout: MixedLayout, kinds: int) -> Record:
+    """Granularity, method and layers of each kind; block recompute by the layers of the stage that
+    runs most again."""
+    own = [[stage for stage in layout.stages if stage.pool == pool] for pool in range(kinds)]
+
+    def of_each(value: Callable[[StageLayout], Any]) -> list[Any]:
+        heaviest = [
+            max(stages, key=lambda stage: stage.recompute_layers or 0) if stages else None
+            for stages in own
+        ]
+        return [
+            None if stage is None or stage.recompute == "none" else value(stage)
+            for stage in heaviest
+        ]
+
+    def method(stage: StageLayout) -> str | None:
+        return stage.recompute_method if stage.recompute == "full" else None
+
+    def layers(stage: StageLayout) -> int | None:
+        return (
+            (1 if stage.recompute_layers is None else stage.recompute_layers)
+            if stage.recompute == "full"
+            else None
+        )
+
+    return {
+        "recompute-granularity": of_each(lambda stage: stage.recompute),
+        "recompute-method": of_each(method),
+        "recompute-num-layers": of_each(layers),
+    }
+
+
+MEMORY_VARIABLE = "DEVICE_MEMORY_GB"
+ASSUMED_CHIP = "a100-80"
+"""Where only a memory is known. Speed needs a chip; the tool with this variable was for PAI's A100
+and A800 of that time."""
+_QUERY = ["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits"]
+_SECONDS = 20.0
+"""nvidia-smi answers within a second; one that hangs is a broken driver."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Device:
+    """A chip by its name in the catalogue, and what one process may use of its memory."""
+
+    chip: str
+    max_memory_gib: float | None = None
+    """None: all that the chip gives a process."""
+    assumed: bool = False
+    """Whether the chip was guessed."""
+
+
+def device_of(*, chip: str | None, environment: Mapping[str, str]) -> Device:
+    """Return the chip that is named, else this machine's, else an assumed one with the memory that
+    the environment gives."""
+    memory_gib = _memory_of(environment)
+    if chip is not None:
+        return _limited(chip, memory_gib, assumed=False)
+    listing = _listing()
+    if listing is not None:
+        return device_of_listing(listing)
+    if memory_gib is None:
+        raise ConfigError(
+            "no GPU was found here; name one by --chip, such as --chip h100, or set"
+            f" {MEMORY_VARIABLE}"
+        )
+    return _limited(ASSUMED_CHIP, memory_gib, assumed=True)
+
+
+def device_of_listing(listing: str) -> Device:
+    """Read nvidia-smi's answer, one GPU a line: its name and its memory in MiB."""
+    lines = {line.strip() for line in listing.splitlines() if line.strip()}
+    if len(lines) != 1:
+        raise ConfigError(f"nvidia-smi lists {len(lines)} kinds of GPU; name one by --chip")
+    name, _, memory_mib = next(iter(lines)).rpartition(",")
+    if not memory_mib.strip().isdecimal():
+        raise ConfigError(f"nvidia-smi answered {listing.strip()!r}; name the GPU by --chip")
+    try:
+        return _limited(name.strip(), float(memory_mib) * MIB / GIB, assumed=False)
+    except UnknownNameError as error:
+        raise ConfigError(f"{error}; name one by --chip") from None
+
+
+def _limited(name: str, memory_gib: float | None, *, assumed: bool) -> Device:
+    """Return a chip with less memory than it has, where that is said; a process sees a little less
+    than the size it is sold by."""
+    chip = find_chip(name)
+    if memory_gib is None:
+        return Device(chip=chip.name)
+    if memory_gib * GIB > chip.nominal_bytes * 1.01:
+        guess = ", which is assumed," if assumed else ""
+        size = f"{chip.nominal_bytes / GIB:g} GiB"
+        raise ConfigError(
+            f"{MEMORY_VARIABLE}={memory_gib:g}: the {chip.name}{guess} has {size}; name the chip by"
+            " --chip"
+        )
+    limit = None if memory_gib * GIB >= chip.usable_bytes else memory_gib
+    return Device(chip=chip.name, max_memory_gib=limit, assumed=assumed)
+
+
+def _memory_of(environment: Mapping[str, str]) -> float | None:
+    text = environment.get(MEMORY_VARIABLE)
+    if text is None:
+        return None
+    try:
+        memory_gib = float(text)
+    except ValueError:
+        memory_gib = 0.0
+    if not 0 < memory_gib < float("inf"):
+        raise ConfigError(f"{MEMORY_VARIABLE}={text}: expected GiB of one GPU, such as 80")
+    return memory_gib
+
+
+def _listing() -> str | None:
+    """Return nvidia-smi's answer, or None where there is none."""
+    try:
+        answer = subprocess.run(
+            _QUERY,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=_SECONDS,
+            stdin=subprocess.DEVNULL,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return answer.stdout if answer.stdout.strip() else None

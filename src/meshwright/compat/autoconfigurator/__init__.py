@@ -1,0 +1,4 @@
+"""The door for users of NVIDIA's AutoConfigurator for NeMo 1.x: its Hydra words in, its folders
+out."""
+
+from __future__ import annotations

@@ -1,0 +1,299 @@
+"""The folders that AutoConfigurator leaves: base and candidate configurations, logs of each run,
+final results; a view of the study."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from meshwright.compat.autoconfigurator.search import Search
+from meshwright.platforms.job import JobText
+from meshwright.runs.candidates import Candidate
+from meshwright.runs.record import RunRecord
+from meshwright.runs.results import StudyTables
+from meshwright.runs.store import write_whole
+from meshwright.runs.training.software import LEAST_MARGIN_S, written
+from meshwright.runs.trial import OWN_TRAINER, Trial, exported_of
+from meshwright.runs.tune import StudyResult, first_job
+from meshwright.software.contract import Exported, ExportedFile
+from meshwright.software.registry import find_target
+from meshwright.values.errors import CannotExpress, ConfigError
+from meshwright.values.text import read_yaml, write_yaml
+from meshwright.values.units import DAY_S, MINUTE_S
+
+__all__ = [
+    "base_name",
+    "check_config",
+    "earlier_candidates",
+    "write_candidates",
+    "write_final",
+    "write_first_job",
+    "write_job",
+    "write_other_forms",
+]
+
+_FLAGS = ("run_training_hp_search", "run_inference_hp_search", "dry_run", "wandb.enable")
+_TEXTS = ("base_results_dir", "data_dir", "wandb.project", "search_config.train_settings.logs")
+_SECTIONS = ("cluster", "wandb", "search_config", "search_config.train_settings")
+_ASKED = (
+    *(
+        "model_size_in_b",
+        "act_ckpt_layers",
+        "num_nodes",
+        "gpus_per_node",
+        "gpu_memory_gb",
+        "max_training_days",
+        "limit_search_runs",
+    ),
+    *(
+        "output_top_n",
+        "max_steps_per_run",
+        "max_minutes_per_run",
+        "tflops_per_gpu",
+        "num_tokens_in_b",
+        "vocab_size",
+        "seq_length",
+        "logs",
+    ),
+)
+"""Keys of `train_settings` that every search has."""
+_NODE = 8
+"""`cluster.gpus_per_node` where nobody sets it."""
+
+
+def check_config(config: Mapping[str, Any]) -> None:
+    """Return where every value is of its kind; ConfigError names the first that is not, and what is
+    expected."""
+    for key in _SECTIONS:
+        if not isinstance(_at(config, key), Mapping):
+            raise ConfigError(f"{key}={_at(config, key)}: expected a section of keys")
+    train = config["search_config"]["train_settings"]
+    for name in _ASKED:
+        if name not in train:
+            raise ConfigError(f"search_config.train_settings.{name}: missing; give it a value")
+    for key in _FLAGS:
+        if not isinstance(_at(config, key), bool):
+            raise ConfigError(f"{key}={_at(config, key)}: expected True or False")
+    for key in _TEXTS:
+        if not isinstance(_at(config, key), str) or not _at(config, key):
+            raise ConfigError(f"{key}={_at(config, key)}: expected a text")
+    if (
+        "auto_configurator_path" in config
+        and config["auto_configurator_path"] in (None, "")
+        and str(train["logs"]).startswith("None/")
+    ):
+        raise ConfigError(
+            "auto_configurator_path=null: expected a path, which results lie below; or give"
+            " base_results_dir"
+        )
+    mounts = config["container_mounts"]
+    if mounts is not None and (isinstance(mounts, str) or not isinstance(mounts, Sequence)):
+        raise ConfigError(
+            f"container_mounts={mounts}: expected a list, such as [/raw/data:/data,/models]"
+        )
+    runs = config["parallel_runs"]
+    if isinstance(runs, bool) or not isinstance(runs, int) or runs < 1:
+        raise ConfigError(f"parallel_runs={runs}: expected a whole number of 1 or more")
+    _check_node(config["cluster"].get("gpus_per_node", _NODE), train["gpus_per_node"])
+
+
+def _check_node(said: Any, used: Any) -> None:
+    if said not in (_NODE, used):
+        raise ConfigError(
+            f"cluster.gpus_per_node={said}: nodes have {used} by"
+            " search_config.train_settings.gpus_per_node, which counts"
+        )
+
+
+def _at(config: Mapping[str, Any], path: str) -> Any:
+    part: Any = config
+    for name in path.split("."):
+        part = part.get(name) if isinstance(part, Mapping) else None
+    return part
+
+
+CANDIDATES, LOGS, FINAL, FIRST = "candidate_configs", "training_logs", "final_results", "first_job"
+
+
+def base_name(search: Search) -> str:
+    """Return the name of the base configuration, `base_cfg_5b.yaml`."""
+    return f"base_cfg_{search.size_in_b:g}b.yaml"
+
+
+def write_candidates(search: Search) -> list[Path]:
+    """Write the base configuration and one file (of several, a folder) per candidate; return the
+    candidates' paths."""
+    for name in (CANDIDATES, LOGS, FINAL):
+        _make(search.folder / name)
+    write_whole(search.folder / base_name(search), _text(search, search.members[0], whole_run=True))
+    paths = []
+    for member in search.members:
+        path = search.folder / CANDIDATES / f"{search.names[member.run_id]}.yaml"
+        write_whole(path, _text(search, member, whole_run=False))
+        paths.append(path)
+    return paths
+
+
+def earlier_candidates(search: Search) -> list[str]:
+    """Return the names of files beside the candidates that are none of this search."""
+    names = set(search.names.values())
+    return sorted(
+        path.name for path in (search.folder / CANDIDATES).iterdir() if path.stem not in names
+    )
+
+
+def write_other_forms(search: Search) -> dict[Path, str]:
+    """Write the base configuration for NeMo 2.0 and Megatron-Bridge; return by file what it is, or
+    why there is none.
+
+    Nothing is written where the candidates are the embedded trainer's.
+    """
+    if search.tuning.trial.software == OWN_TRAINER:
+        return {}
+    found = {}
+    for target, word in (("nemo2", "nemo2"), ("megatron-bridge", "bridge")):
+        trial = replace(_whole_run(search, search.members[0]), software=target, program=None)
+        path = search.folder / base_name(search).replace(".yaml", f"_{word}.yaml")
+        try:
+            exported = exported_of(trial, search.prepared.problem, search.members[0].layout)
+        except ConfigError as error:
+            path.unlink(missing_ok=True)
+            found[path] = (
+                f"not written: {error.reason if isinstance(error, CannotExpress) else error}"
+            )
+            continue
+        write_whole(path, _main_file(exported).text)
+        found[path] = f"the same for {find_target(target).title}"
+    return found
+
+
+def write_first_job(search: Search) -> tuple[Path, str]:
+    """Write what would be sent first, with the files that it reads; return its own, and the command
+    that sends it."""
+    member, _, text = first_job(search.prepared, search.tuning)
+    files = exported_of(search.tuning.trial, search.prepared.problem, member.layout).files
+    return write_job(search.folder, text, files=files), text.submit
+
+
+def write_job(folder: Path, text: JobText, *, files: Sequence[ExportedFile]) -> Path:
+    """Write a job into a folder of its own, where what it reads lies beside it."""
+    path = folder / FIRST / text.file_name
+    for name, content in ((text.file_name, text.text), *((file.name, file.text) for file in files)):
+        _make((path.parent / name).parent)
+        write_whole(path.parent / name, content)
+    return path
+
+
+def _whole_run(search: Search, member: Candidate) -> Trial:
+    """A trial as long as the training."""
+    settings, trial = search.settings, search.tuning.trial
+    steps = max(
+        1, round(settings.num_tokens_in_b * 1e9 / (settings.seq_length * member.layout.gbs))
+    )
+    return replace(
+        trial, settings={**trial.settings, "train_steps": steps}, steps=max(trial.steps, steps)
+    )
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{folder}: {error.strerror or error}") from None
+
+
+def _text(search: Search, member: Candidate, *, whole_run: bool) -> str:
+    """A configuration as text: of a short run, or of the whole training within its days."""
+    settings = search.settings
+    trial = search.tuning.trial
+    if whole_run and trial.software != OWN_TRAINER:
+        trial = _whole_run(search, member)
+    exported = exported_of(trial, search.prepared.problem, member.layout)
+    file = _main_file(exported)
+    if not file.name.endswith(".yaml"):
+        return write_yaml(
+            {
+                "meshwright": {
+                    "command": list(exported.command),
+                    "files": {f.name: f.text for f in exported.files},
+                }
+            }
+        )
+    values = read_yaml(file.text, what=file.name)
+    seconds = (
+        round(settings.max_training_days * DAY_S)
+        if whole_run
+        else settings.max_minutes_per_run * MINUTE_S
+    )
+    name = f"{settings.family}_{search.size_in_b:g}b" if whole_run else search.names[member.run_id]
+    return write_yaml({"run": _run_section(search, name, seconds), **_limited(values, seconds)})
+
+
+def _main_file(exported: Exported) -> ExportedFile:
+    return next((file for file in exported.files if file.name.endswith(".yaml")), exported.files[0])
+
+
+def _run_section(search: Search, name: str, seconds: int) -> dict[str, Any]:
+    """NeMo 1.x's `run`, with the limit of time in Slurm's form; the folder is whole, for a job
+    starts elsewhere."""
+    results = str((search.folder / LOGS / name).resolve())
+    time_limit = written(seconds, "days-hours:minutes:seconds")
+    return {
+        "name": name,
+        "results_dir": results,
+        "time_limit": time_limit,
+        "dependency": "singleton",
+    }
+
+
+def _limited(values: dict[str, Any], seconds: int) -> dict[str, Any]:
+    """The framework stops before the platform does, early enough to end by itself."""
+    margin = min(LEAST_MARGIN_S, seconds // 10)
+    trainer = {
+        **values.get("trainer", {}),
+        "max_time": written(seconds - margin, "days:hours:minutes:seconds"),
+    }
+    return {**values, "trainer": trainer}
+
+
+def write_final(search: Search, result: StudyResult) -> list[str]:
+    """Write the summary, the failures, the log of the fastest and the best configuration; return
+    the lines of the log.
+
+    The CSVs have one row per run, joined by its id; NeMo's own headings come first, to the letter.
+    """
+    final, nodes = search.folder / FINAL, search.settings.num_nodes
+    tables = StudyTables(
+        facts=result.facts, model=search.prepared.problem.setting.model, records=result.view.records
+    )
+    log = tables.top_log(top=search.settings.output_top_n)
+    write_whole(final / f"final_summary_{nodes}nodes.csv", tables.results_csv())
+    write_whole(final / f"failed_jobs_{nodes}nodes.csv", tables.failed_csv())
+    write_whole(final / f"top_{nodes}nodes.log", log)
+    for record in result.view.records:
+        _link_logs(search, record, result.folder)
+    best = result.view.best
+    if best is not None:
+        member = next(member for member in search.members if member.run_id == best.run_id)
+        name = f"optimal_config_{search.size_in_b:g}b_{nodes}nodes.yaml"
+        write_whole(final / name, _text(search, member, whole_run=True))
+    return log.splitlines()
+
+
+def _link_logs(search: Search, record: RunRecord, study: Path) -> None:
+    """Show a run's output under the candidate's name: as links, or as copies where links can't
+    be."""
+    folder = search.folder / LOGS / search.names[record.run_id]
+    _make(folder)
+    for name, shown in (("stdout.log", "log.out"), ("stderr.log", "log.err")):
+        source, path = study / "runs" / record.run_id / name, folder / shown
+        if not source.exists() or path.is_symlink():
+            continue
+        try:
+            path.symlink_to(os.path.relpath(source, folder))
+        except OSError:
+            shutil.copyfile(source, path)

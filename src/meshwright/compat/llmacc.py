@@ -1,0 +1,309 @@
+"""The door for users of PAI's llmacc: `python -m meshwright.pretrain` in the place of `python -m
+llmacc.pretrain`.
+
+A Megatron-LM command line goes in; its flags of parallelism come out, best first. With
+`--world-size` they are printed; under torchrun the best ones are added to the command line and the
+training program takes the place of this process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from meshwright.compat.apss import MEMORY_VARIABLE, device_of
+from meshwright.compat.exchange import PORT_STEP, Meeting, agree
+from meshwright.compat.strategy import Strategy, strategies_of
+from meshwright.software.contract import import_text
+from meshwright.software.registry import SOURCES
+from meshwright.values.errors import ConfigError, MeshwrightError, UnknownNameError
+
+__all__ = [
+    "PROGRAMS",
+    "World",
+    "main",
+    "run",
+]
+
+PROGRAMS = {
+    "megatron.GPT": "pretrain_gpt.py",
+    "megatron.BERT": "pretrain_bert.py",
+    "megatron.T5": "pretrain_t5.py",
+}
+"""Task types, and the program of Megatron-LM that trains them."""
+_SOFTWARE = "megatron-lm"
+_NEEDED = {"--micro-batch-size": "1"}
+"""Flags that Megatron-LM insists on, with a value to read the others by."""
+_OLD_PREFIX = "llmacc."
+_PATH_VARIABLE = "MEGATRON_PATH"
+_NOTHING_FITS, _BAD_REQUEST = 1, 2
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class World:
+    """The processes of a run, as torchrun counts them."""
+
+    size: int
+    local_size: int
+    meeting: Meeting | None = None
+    """None in the calculator."""
+
+    def __post_init__(self) -> None:
+        if self.size < 1 or self.local_size < 1 or self.size % self.local_size:
+            raise ConfigError(
+                f"world size {self.size}, local world size {self.local_size}: expected nodes of"
+                " equally many processes"
+            )
+
+
+def run(words: Sequence[str], environment: Mapping[str, str] = os.environ) -> int:
+    """Run one command line and return its exit code: 0 answered, 1 nothing fits, 2 bad request."""
+    try:
+        own, megatron = _split(words)
+        task = _task_of(own.task_type)
+        world = _world_of(own, environment, tuple(words))
+        if world.meeting is None:
+            return _print(_found(own, megatron, world, environment))
+        program = _program_of(own.entry, task, environment)
+        _become(
+            program,
+            megatron,
+            agree(world.meeting, lambda: _decided(own, megatron, world, environment)),
+            own=own,
+            environment=environment,
+        )
+    except NothingFitsError as error:
+        return _say(str(error), _NOTHING_FITS)
+    except MeshwrightError as error:
+        return _say(str(error), _BAD_REQUEST)
+
+
+class NothingFitsError(ConfigError):
+    """No strategy was found; the message says why."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in our words."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(message)
+
+
+def _split(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """Return our own options, and the words for Megatron in their order."""
+    parser = _Parser(
+        prog="python -m meshwright.pretrain",
+        allow_abbrev=False,
+        description=(
+            "Find the fastest strategy of parallelism for a Megatron-LM command line: print all"
+            " with --world-size, start the best one under torchrun. All other options are"
+            " Megatron-LM's; flags of parallelism among them are held."
+        ),
+    )
+    parser.add_argument(
+        "--task-type",
+        required=True,
+        metavar="TASK",
+        help=f"{', '.join(PROGRAMS)}, each with {_OLD_PREFIX} before it or not",
+    )
+    parser.add_argument(
+        "--world-size",
+        type=int,
+        metavar="N",
+        help="print the strategies for N processes, and start nothing",
+    )
+    parser.add_argument(
+        "--local-world-size", type=int, metavar="N", help="processes on one node; with --world-size"
+    )
+    parser.add_argument(
+        "--max-global-batch-size",
+        type=int,
+        metavar="N",
+        help="the largest global batch, in place of --global-batch-size",
+    )
+    parser.add_argument(
+        "--entry", metavar="FILE", help="training program, where Megatron-LM's own is not meant"
+    )
+    parser.add_argument(
+        "--chip", metavar="NAME", help="chip to plan for, where it is not this machine's"
+    )
+    parser.add_argument(
+        "--megatron-version",
+        metavar="V",
+        help="version of Megatron-Core whose flags and rules hold",
+    )
+    parser.add_argument("--top", type=int, default=10, metavar="N", help="strategies to print (10)")
+    parser.add_argument(
+        "--exchange-port",
+        type=int,
+        metavar="PORT",
+        help=f"where processes agree (MASTER_PORT + {PORT_STEP})",
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="under torchrun: print what would be started"
+    )
+    return parser.parse_known_args(list(words))
+
+
+def _task_of(name: str) -> str:
+    task = name.removeprefix(_OLD_PREFIX)
+    if task not in PROGRAMS:
+        raise UnknownNameError("task type", name, PROGRAMS)
+    return task
+
+
+def _world_of(
+    own: argparse.Namespace, environment: Mapping[str, str], words: tuple[str, ...]
+) -> World:
+    """Return the world that is asked about, or the one that this process is part of."""
+    if own.world_size is not None:
+        if own.local_world_size is None:
+            raise ConfigError("--world-size needs --local-world-size, the processes on one node")
+        return World(size=own.world_size, local_size=own.local_world_size)
+    if own.local_world_size is not None:
+        raise ConfigError("--local-world-size has no effect without --world-size")
+    names = ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "RANK", "MASTER_ADDR", "MASTER_PORT")
+    missing = [name for name in names if name not in environment]
+    if missing:
+        raise ConfigError(
+            f"{', '.join(missing)} not set: start this with torchrun, or give --world-size and"
+            " --local-world-size to print strategies"
+        )
+    size, local_size, rank, port = (
+        _number(environment, name)
+        for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "RANK", "MASTER_PORT")
+    )
+    near = port + PORT_STEP if port + PORT_STEP < 65536 else port - PORT_STEP
+    meeting = Meeting(
+        rank=rank,
+        world_size=size,
+        address=environment["MASTER_ADDR"],
+        port=near if own.exchange_port is None else own.exchange_port,
+        run_words=words,
+    )
+    return World(size=size, local_size=local_size, meeting=meeting)
+
+
+def _number(environment: Mapping[str, str], name: str) -> int:
+    if not environment[name].isdecimal():
+        raise ConfigError(
+            f"{name}={environment[name]}: expected a whole number, as torchrun sets it"
+        )
+    return int(environment[name])
+
+
+def _found(
+    own: argparse.Namespace, megatron: list[str], world: World, environment: Mapping[str, str]
+) -> list[Strategy]:
+    """Return the strategies, best first; NothingFitsError where there are none."""
+    device = device_of(chip=own.chip, environment=environment)
+    if device.assumed:
+        print(
+            f"note: no GPU was found here; planned for {device.chip} with {MEMORY_VARIABLE} of"
+            " memory, another by --chip",
+            file=sys.stderr,
+        )
+    source = next(source for source in SOURCES if source.name == _SOFTWARE)
+    # Megatron-LM cannot do without a micro batch; here it is part of what is searched.
+    searched = [
+        word
+        for flag, word in _NEEDED.items()
+        if not any(given.partition("=")[0] == flag for given in megatron)
+        for word in (flag, word)
+    ]
+    answer = strategies_of(
+        import_text(
+            shlex.join([PROGRAMS[_task_of(own.task_type)], *megatron, *searched]), source=source
+        ),
+        megatron,
+        device=device,
+        world_size=world.size,
+        local_world_size=world.local_size,
+        max_global_batch_size=own.max_global_batch_size,
+        megatron_version=own.megatron_version,
+        top=own.top,
+    )
+    for note in answer.notes:
+        print(f"note: {note}", file=sys.stderr)
+    if not answer.strategies:
+        raise NothingFitsError(answer.why_none)
+    return list(answer.strategies)
+
+
+def _print(strategies: list[Strategy]) -> int:
+    """Print one strategy a line, as flags; what it is predicted to do stands behind a #, which a
+    shell skips."""
+    for strategy in strategies:
+        print(f"{shlex.join(strategy.words)}  # {strategy.figures}")
+    return 0
+
+
+def _decided(
+    own: argparse.Namespace, megatron: list[str], world: World, environment: Mapping[str, str]
+) -> list[str]:
+    """Return the words of the best strategy, and its variables before them."""
+    best = _found(own, megatron, world, environment)[0]
+    print(f"strategy: {shlex.join(best.words)}  # {best.figures}", file=sys.stderr)
+    return [
+        *(f"{variable.name}={variable.value}" for variable in best.environment),
+        "--",
+        *best.words,
+    ]
+
+
+def _program_of(entry: str | None, task: str, environment: Mapping[str, str]) -> str:
+    """Return the training program: the one that is named, else Megatron-LM's in this folder, in
+    MEGATRON_PATH or in PYTHONPATH."""
+    if entry is not None:
+        if not Path(entry).is_file():
+            raise ConfigError(f"--entry {entry}: no such file")
+        return entry
+    folders = [
+        ".",
+        environment.get(_PATH_VARIABLE, ""),
+        *environment.get("PYTHONPATH", "").split(os.pathsep),
+    ]
+    found = [Path(folder, PROGRAMS[task]) for folder in folders if folder]
+    for path in found:
+        if path.is_file():
+            return str(path)
+    raise ConfigError(
+        f"{PROGRAMS[task]} is neither here nor in {_PATH_VARIABLE} or PYTHONPATH; name the training"
+        " program by --entry"
+    )
+
+
+def _become(
+    program: str,
+    megatron: list[str],
+    decided: list[str],
+    *,
+    own: argparse.Namespace,
+    environment: Mapping[str, str],
+) -> NoReturn:
+    """Take the training program's place; what the user set in the environment stays."""
+    place = decided.index("--")
+    variables = dict(word.split("=", maxsplit=1) for word in decided[:place])
+    command = [sys.executable, "-u", program, *megatron, *decided[place + 1 :]]
+    if own.dry_run:
+        print(shlex.join(command))
+        raise SystemExit(0)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execve(sys.executable, command, {**variables, **environment})
+
+
+def _say(message: str, code: int) -> int:
+    print(f"error: {' '.join(message.split())}", file=sys.stderr)
+    return code
+
+
+def main() -> None:
+    """Run the command line of this process."""
+    sys.exit(run(sys.argv[1:]))

@@ -1,0 +1,300 @@
+"""What a recipe says of a training, whatever form it comes in: an object of nemo_run, a mapping, or
+a name."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, Literal
+
+from meshwright.api import series_of
+from meshwright.software.contract import Imported, import_text
+from meshwright.software.nemo2.encoders import encoder_kind
+from meshwright.software.nemo2.read import NEMO2_SOURCE
+from meshwright.values.errors import ConfigError
+from meshwright.values.models.catalogue import find_model
+from meshwright.values.models.spec import ModelSpec
+from meshwright.values.text import write_yaml
+from meshwright.values.workload import Workload
+
+__all__ = [
+    "Given",
+    "Mode",
+    "changed",
+    "given_of",
+    "is_object",
+    "part_of",
+    "tree_of",
+]
+
+_DIMS = ("num_layers", "hidden_size")
+"""Where one is set by hand, the class's name does not say the model any more, and all fields are
+read."""
+_PLAIN = (bool, int, float, str)
+
+
+def is_object(recipe: Any) -> bool:
+    """Whether this is a Buildable."""
+    return hasattr(recipe, "__fn_or_cls__") and hasattr(recipe, "__arguments__")
+
+
+def tree_of(recipe: Any) -> dict[str, Any]:
+    """Return a recipe as the mapping that nemo_run writes; of the model's configuration every dim,
+    where any was set by hand."""
+    if isinstance(recipe, Mapping):
+        return copy.deepcopy(dict(recipe))
+    tree = _tree(recipe)
+    assert isinstance(tree, dict), "an object with arguments is a mapping"
+    config = getattr(getattr(recipe, "model", None), "config", None)
+    if is_object(config) and _wants_dims(config):
+        tree["model"]["config"] = {**_dims(config), **tree["model"]["config"]}
+    return tree
+
+
+def _tree(value: Any) -> Any:
+    if is_object(value):
+        return {
+            "_target_": _name(value.__fn_or_cls__),
+            **{key: _tree(entry) for key, entry in value.__arguments__.items()},
+        }
+    if isinstance(value, list | tuple):
+        return [_tree(entry) for entry in value]
+    if isinstance(value, Mapping):
+        return {str(key): _tree(entry) for key, entry in value.items()}
+    if value is None or isinstance(value, _PLAIN):
+        return value
+    return {"_target_": _name(value), "_call_": False}
+
+
+def _name(target: Any) -> str:
+    module, name = getattr(target, "__module__", None), getattr(target, "__qualname__", None)
+    return (
+        f"{module}.{name}" if module and name else str(target)
+    )  # a dtype has neither, and reads torch.bfloat16
+
+
+def _wants_dims(config: Any) -> bool:
+    """Whether dims are set by hand, here or in a class of the user's own."""
+    return any(
+        name in config.__arguments__ for name in _DIMS
+    ) or not config.__fn_or_cls__.__module__.startswith("nemo.")
+
+
+def _dims(config: Any) -> dict[str, Any]:
+    """Every plain field of a configuration, with its default where it was not given."""
+    names = (
+        [field.name for field in fields(config.__fn_or_cls__)]
+        if is_dataclass(config.__fn_or_cls__)
+        else list(config.__arguments__)
+    )
+    found = {}
+    for name in names:
+        try:
+            value = getattr(config, name)
+        except (AttributeError, ValueError):
+            continue  # a field with neither a value nor a default
+        if isinstance(value, _PLAIN):
+            found[name] = value
+    return found
+
+
+def part_of(recipe: Any, path: str) -> Any:
+    """Return the part at a dotted path, itself where it is empty; ConfigError where there is
+    none."""
+    part = recipe
+    for name in path.split(".") if path else ():
+        part = part.get(name) if isinstance(part, Mapping) else getattr(part, name, None)
+        if part is None:
+            raise ConfigError(f"recipe: has no {path}")
+    return part
+
+
+def changed(recipe: Any, values: Mapping[str, Any]) -> Any:
+    """Return a copy of a recipe, object or mapping, with some dotted keys set; ConfigError where a
+    part on the way is missing."""
+    found = copy.deepcopy(recipe)
+    for path, value in values.items():
+        above, _, last = path.rpartition(".")
+        _set(part_of(found, above), last, value, path=path)
+    return found
+
+
+def _set(part: Any, name: str, value: Any, *, path: str) -> None:
+    if isinstance(part, dict):
+        part[name] = value
+        return
+    try:
+        setattr(part, name, value)
+    except AttributeError:  # fiddle's, of a parameter that the class has not
+        if value is not None:
+            raise ConfigError(
+                f"recipe: {path}={value}: {_name(part.__fn_or_cls__)} has no such parameter"
+            ) from None
+
+
+Mode = Literal["pretrain", "finetune"]
+_TYPES = (
+    "gpt3",
+    "bert",
+    "mt5",
+    "t5",
+    "llama",
+    "mixtral",
+    "mistral",
+    "gemma",
+    "nemotron",
+    "starcoder",
+    "qwen",
+)
+"""NeMo's words for families of models, which its files are called by; others go by our own."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Given:
+    """One recipe, read."""
+
+    recipe: Any
+    """As it was given; None for a name."""
+    model: ModelSpec
+    model_type: str
+    series: str
+    """Of shapes of other sizes; empty where the model is of no known series."""
+    work: Workload
+    """With its batch; adapters have a rank."""
+    num_nodes: int
+    devices: int
+    sharding: str
+    """none or zero1, as the recipe's optimizer; more where it has FSDP."""
+    imported: Imported | None
+
+    @property
+    def num_gpus(self) -> int:
+        """Of the whole cluster."""
+        return self.num_nodes * self.devices
+
+
+def given_of(
+    recipe: Any,
+    *,
+    mode: Mode,
+    vocab_size: int,
+    num_nodes: int,
+    num_gpus_per_node: int,
+    seq_length: int | None,
+    global_batch_size: int | None,
+    lora_rank: int,
+) -> Given:
+    """Read a recipe; ConfigError says what it lacks. The sizes and `lora_rank` are those of a
+    recipe that is given by name."""
+    if isinstance(recipe, str):
+        if seq_length is None or global_batch_size is None:
+            raise ConfigError(
+                f"recipe={recipe!r}: a name alone has no batch; give seq_length and"
+                " global_batch_size, or a recipe object"
+            )
+        model = find_model(recipe)
+        rank = lora_rank if mode == "finetune" else 0
+        return Given(
+            recipe=None,
+            model=model,
+            model_type=_type_of(model.name),
+            series=series_of(model.name),
+            work=Workload(seq_len=seq_length, gbs=global_batch_size, lora_rank=rank),
+            num_nodes=num_nodes,
+            devices=num_gpus_per_node,
+            sharding="none" if rank else "zero1",
+            imported=None,
+        )
+    if not isinstance(recipe, Mapping) and not is_object(recipe):
+        raise ConfigError(
+            "recipe: expected a recipe of NeMo 2.0, its YAML as a mapping, or a name such as"
+            f" 'llama3-8b'; got {recipe!r:.60}"
+        )
+    if (seq_length, global_batch_size, num_nodes, num_gpus_per_node) != (None, None, 1, 8):
+        raise ConfigError(
+            "seq_length, global_batch_size, num_nodes, num_gpus_per_node: the recipe says them;"
+            " they go with a name"
+        )
+    return _of_tree(recipe, mode=mode, vocab_size=vocab_size)
+
+
+def _of_tree(recipe: Any, *, mode: Mode, vocab_size: int) -> Given:
+    tree = tree_of(recipe)
+    config = _part(tree, "model.config")
+    trainer, data = _part(tree, "trainer"), _part(tree, "data")
+    name = str(config.get("_target_", "")).rpartition(".")[2]
+    kind = encoder_kind(name)
+    if "num_layers" in config or kind is not None:
+        config.setdefault("vocab_size", vocab_size)
+    imported = import_text(write_yaml(tree), source=NEMO2_SOURCE)
+    rank = _rank(tree.get("peft")) if mode == "finetune" else 0
+    work = replace(
+        imported.work,
+        gbs=_count(data, "global_batch_size"),
+        seq_len=_count(data, "seq_length"),
+        precision=_precision(imported, rank),
+        lora_rank=rank,
+    )
+    return Given(
+        recipe=recipe,
+        model=imported.model,
+        model_type=kind or _type_of(name.lower() or imported.model.name),
+        series=kind or series_of(imported.model.name),
+        work=work,
+        num_nodes=_count(trainer, "num_nodes"),
+        devices=_count(trainer, "devices"),
+        sharding="none" if rank else str(imported.layout.get("sharding", "zero1")),
+        imported=imported,
+    )
+
+
+def _precision(imported: Imported, rank: int) -> Any:
+    """Return what the recipe computes in; adapters are priced over half-precision weights."""
+    precision = imported.work.precision
+    if rank and precision in ("fp32", "tf32"):
+        raise ConfigError(
+            f"recipe: peft with precision={precision}: adapters are priced over half-precision"
+            " weights"
+        )
+    return precision
+
+
+def _part(tree: Mapping[str, Any], path: str) -> dict[str, Any]:
+    part: Any = tree
+    for name in path.split("."):
+        part = part.get(name) if isinstance(part, Mapping) else None
+    if not isinstance(part, dict):
+        raise ConfigError(f"recipe: has no {path}")
+    return part
+
+
+def _count(part: Mapping[str, Any], name: str) -> int:
+    value = part.get(name)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ConfigError(f"recipe: {name}={value}: expected a whole number of 1 or more")
+    return value
+
+
+def _rank(peft: Any) -> int:
+    """Return the rank of adapters; NeMo's own default is 32."""
+    if peft is None:
+        return 0
+    rank = peft.get("dim", 32) if isinstance(peft, Mapping) else None
+    if not isinstance(rank, int) or rank < 1:
+        raise ConfigError(f"recipe: peft={peft}: expected LoRA or DoRA with a dim, or none")
+    return rank
+
+
+def _type_of(name: str) -> str:
+    """NeMo's word for a family, by the beginning of a model's or a class's name."""
+    known = next(
+        (
+            word
+            for word in _TYPES
+            if name.startswith(word.removesuffix("3") if word == "gpt3" else word)
+        ),
+        None,
+    )
+    return known or re.split(r"[^a-z]", name.lower())[0] or name

@@ -1,0 +1,401 @@
+"""Models of SentencePiece, and training one."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from meshwright.data.encoders.encoder import Encoded, EncoderSpec, eod_of, flattened
+from meshwright.values.errors import ConfigError, MissingExtraError, UnknownNameError
+
+__all__ = [
+    "HuggingFaceEncoder",
+    "SentencePieceEncoder",
+    "TiktokenEncoder",
+    "open_huggingface",
+    "open_sentencepiece",
+    "open_tiktoken",
+]
+
+_V1 = r"[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"
+_V2 = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
+    r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+MEGATRON_PATTERNS = {"v1": _V1, "v2": _V2}
+"""How text is cut before its bytes are merged: --tiktoken-pattern of Megatron-Core
+(tiktoken_tokenizer.py)."""
+MEGATRON_SPECIALS = ("<unk>", "<s>", "</s>", "<mask>", "<pad>", "<cls>", "<sep>")
+"""The first ids of Megatron's TikTokenizer; `<SPECIAL_n>` fills the rest."""
+MEGATRON_VOCAB_SIZE = 2**17
+_END = "<|endoftext|>"
+
+
+class TiktokenEncoder:
+    """An encoding of tiktoken; special tokens in a text become their ids, as in Megatron."""
+
+    around: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
+
+    def __init__(
+        self, encoding: Any, *, eod: str | None, end: str, path: str | None = None
+    ) -> None:
+        import tiktoken
+
+        self.encoding, self.path, self.name = encoding, path, f"tiktoken {tiktoken.__version__}"
+        self.vocab_size: int = encoding.max_token_value + 1
+        specials = {
+            text: encoding.encode_single_token(text) for text in encoding.special_tokens_set
+        }
+        self.eod = eod_of(eod, specials, (end,), vocab_size=self.vocab_size)
+
+    def encode(self, texts: Sequence[str]) -> Encoded:
+        """Return the ids of texts."""
+        rows = [self.encoding.encode_to_numpy(text, allowed_special="all") for text in texts]
+        lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
+        return Encoded(
+            ids=np.concatenate(rows) if rows else np.zeros(0, dtype=np.uint32), lengths=lengths
+        )
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of ids."""
+        return str(self.encoding.decode([int(token) for token in ids]))
+
+    def specials(self) -> Sequence[str]:
+        """Return the texts of the special tokens."""
+        return sorted(self.encoding.special_tokens_set)
+
+
+def open_tiktoken(spec: EncoderSpec) -> TiktokenEncoder:
+    """Open the encoding of a spec; ConfigError where a file is absent or broken, or the way to cut
+    text is not known."""
+    try:
+        import tiktoken
+    except ImportError:
+        raise MissingExtraError("tiktoken", "data") from None
+    if spec.model is None:
+        raise ConfigError(
+            "tiktoken needs --tokenizer with a .tiktoken file, Megatron's .json, or the name of an"
+            " encoding"
+        )
+    path = Path(spec.model)
+    if path.is_file():
+        return _megatron(spec, path) if path.suffix == ".json" else _ranks_file(spec, path)
+    if spec.model in tiktoken.list_encoding_names():
+        return TiktokenEncoder(tiktoken.get_encoding(spec.model), eod=spec.eod, end=_END)
+    raise UnknownNameError(
+        "file or encoding of tiktoken", spec.model, tiktoken.list_encoding_names()
+    )
+
+
+def _ranks_file(spec: EncoderSpec, path: Path) -> TiktokenEncoder:
+    """Open a .tiktoken file: one of OpenAI's by its name, whose hash tiktoken checks, else with the
+    pattern that was given."""
+    import tiktoken
+    from tiktoken_ext import openai_public
+
+    known = openai_public.ENCODING_CONSTRUCTORS.get(path.stem)
+    if known is not None and spec.tiktoken_pattern is None:
+        from unittest.mock import (
+            patch,
+        )  # a fourteenth of a second, which every worker would take to start
+
+        with patch.object(
+            openai_public,
+            "load_tiktoken_bpe",
+            lambda _url, expected_hash: _read_ranks(path, expected_hash),
+        ):
+            return TiktokenEncoder(
+                tiktoken.Encoding(**known()), eod=spec.eod, end=_END, path=str(path)
+            )
+    if spec.tiktoken_pattern is None:
+        raise ConfigError(
+            f"{path}: a .tiktoken file does not say how text is cut before its bytes are merged:"
+            f" name it after its encoding ({', '.join(openai_public.ENCODING_CONSTRUCTORS)}), or"
+            " give --tiktoken-pattern (v1, v2 or a regular expression)"
+        )
+    ranks = _read_ranks(path)
+    pattern = MEGATRON_PATTERNS.get(spec.tiktoken_pattern, spec.tiktoken_pattern)
+    specials = {_END: max(ranks.values()) + 1}
+    encoding = tiktoken.Encoding(
+        name=path.stem, pat_str=pattern, mergeable_ranks=ranks, special_tokens=specials
+    )
+    return TiktokenEncoder(encoding, eod=spec.eod, end=_END)
+
+
+def _read_ranks(path: Path, expected_hash: str | None = None) -> dict[bytes, int]:
+    """Read lines of a token in base64 and its rank; tiktoken's own loader answers from a cache by
+    path, though the file may differ."""
+    content = path.read_bytes()
+    if expected_hash is not None and hashlib.sha256(content).hexdigest() != expected_hash:
+        raise ConfigError(
+            f"{path}: is not OpenAI's file of that name (sha256 differs); give --tiktoken-pattern"
+            " if it is one of your own"
+        )
+    try:
+        return {
+            base64.b64decode(token): int(rank)
+            for token, rank in (line.split() for line in content.splitlines() if line)
+        }
+    except ValueError as error:
+        raise ConfigError(f"{path}: no .tiktoken file ({error})") from None
+
+
+def _megatron(spec: EncoderSpec, path: Path) -> TiktokenEncoder:
+    """Open the vocabulary of Megatron's TikTokenizer: special tokens first, then the ranks, as many
+    as the vocabulary has room for."""
+    import tiktoken
+
+    pattern = MEGATRON_PATTERNS.get(spec.tiktoken_pattern or "v2")
+    if pattern is None:
+        raise ConfigError(
+            f"--tiktoken-pattern {spec.tiktoken_pattern!r}: expected v1 or v2 for Megatron's"
+            " TikTokenizer"
+        )
+    first, size = spec.tiktoken_num_special, spec.vocab_size or MEGATRON_VOCAB_SIZE
+    if not len(MEGATRON_SPECIALS) <= first < size:
+        raise ConfigError(
+            f"--tiktoken-num-special-tokens {first}: expected {len(MEGATRON_SPECIALS)} to"
+            f" {size - 1}"
+        )
+    try:
+        rows = json.loads(path.read_text(encoding="utf-8"))
+        tokens = [base64.b64decode(row["token_bytes"]) for row in rows]
+    except (ValueError, TypeError, KeyError):
+        raise ConfigError(
+            f"{path}: no vocabulary of Megatron's TikTokenizer: a list of objects with rank and"
+            " token_bytes"
+        ) from None
+    ranks = {token: first + rank for rank, token in enumerate(tokens[: size - first])}
+    names = [
+        *MEGATRON_SPECIALS,
+        *(f"<SPECIAL_{number}>" for number in range(len(MEGATRON_SPECIALS), first)),
+    ]
+    specials = {name: number for number, name in enumerate(names)}
+    encoding = tiktoken.Encoding(
+        name=path.stem, pat_str=pattern, mergeable_ranks=ranks, special_tokens=specials
+    )
+    return TiktokenEncoder(encoding, eod=spec.eod, end="</s>")
+
+
+_ENDS = ("<|endoftext|>", "</s>", "<|end_of_text|>", "<eos>", "[SEP]")
+"""End of a document where nothing says it: GPT-2, SentencePiece models, Llama 3, Gemma, BERT."""
+
+
+class HuggingFaceEncoder:
+    """A tokenizer of `tokenizers`."""
+
+    def __init__(
+        self, tokenizer: Any, *, eod: str | None, special_tokens: bool, named_end: str | None = None
+    ) -> None:
+        """Wrap a `tokenizers.Tokenizer`; it is told to cut and to pad nothing, whatever its file
+        says."""
+        import tokenizers
+
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        self.tokenizer, self.name = tokenizer, f"tokenizers {tokenizers.__version__}"
+        self.vocab_size: int = tokenizer.get_vocab_size(with_added_tokens=True)
+        vocabulary = tokenizer.get_vocab(with_added_tokens=True)
+        highest = max(vocabulary.values(), default=-1) + 1
+        self.vocab_size = max(self.vocab_size, highest)
+        names = (named_end,) if named_end is not None else _ENDS
+        self.eod = eod_of(eod, vocabulary, names, vocab_size=self.vocab_size)
+        self.around = _around(tokenizer) if special_tokens else ((), ())
+
+    def encode(self, texts: Sequence[str]) -> Encoded:
+        """Return the ids of texts."""
+        return flattened(
+            [
+                encoding.ids
+                for encoding in self.tokenizer.encode_batch_fast(
+                    list(texts), add_special_tokens=False
+                )
+            ]
+        )
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of ids."""
+        return str(self.tokenizer.decode(list(ids), skip_special_tokens=False))
+
+    def specials(self) -> Sequence[str]:
+        """Return the texts of the added tokens."""
+        return [token.content for token in self.tokenizer.get_added_tokens_decoder().values()]
+
+    def to_json(self) -> str:
+        """Return the tokenizer as a tokenizer.json."""
+        return str(self.tokenizer.to_str())
+
+
+def _around(tokenizer: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return what the post-processor puts before and behind a text."""
+    bare = tokenizer.encode("a", add_special_tokens=False).ids
+    whole = tokenizer.encode("a", add_special_tokens=True).ids
+    for start in range(len(whole) - len(bare) + 1):
+        if whole[start : start + len(bare)] == bare:
+            return tuple(whole[:start]), tuple(whole[start + len(bare) :])
+    raise ConfigError(
+        "the tokenizer's post-processor changes the ids of the text itself; give"
+        " --no-special-tokens to leave it out"
+    )
+
+
+def open_huggingface(spec: EncoderSpec) -> HuggingFaceEncoder:
+    """Open the tokenizer of a spec; ConfigError where a file is absent or no tokenizer."""
+    os.environ["TOKENIZERS_PARALLELISM"] = (
+        "false"  # a worker is one process; its threads would take the others' cores
+    )
+    try:
+        import tokenizers  # noqa: F401
+    except ImportError:
+        raise MissingExtraError("tokenizers", "data") from None
+    if spec.kind == "gpt2":
+        return _gpt2(spec)
+    if spec.kind in ("bert-cased", "bert-lower"):
+        return _bert(spec)
+    return _from_json(spec)
+
+
+def _from_json(spec: EncoderSpec) -> HuggingFaceEncoder:
+    from tokenizers import Tokenizer
+
+    if spec.model is None:
+        raise ConfigError(
+            "a Hugging Face tokenizer needs --tokenizer with a tokenizer.json or its folder"
+        )
+    path = Path(spec.model)
+    path = path / "tokenizer.json" if path.is_dir() else path
+    if not path.is_file():
+        raise ConfigError(
+            f"{path}: no such file; give a tokenizer.json or its folder (names of the Hub are not"
+            " fetched here)"
+        )
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises Exception itself
+        raise ConfigError(f"{path}: no tokenizer.json that `tokenizers` reads ({error})") from None
+    return HuggingFaceEncoder(
+        tokenizer,
+        eod=spec.eod,
+        special_tokens=spec.special_tokens,
+        named_end=_named_end(path.parent),
+    )
+
+
+def _named_end(folder: Path) -> str | None:
+    """Return the end-of-sequence token that the tokenizer_config.json beside names: what Megatron
+    and NeMo end documents with."""
+    try:
+        config = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    token = config.get("eos_token") or config.get("sep_token") if isinstance(config, dict) else None
+    token = token.get("content") if isinstance(token, dict) else token
+    return token if isinstance(token, str) else None
+
+
+def _gpt2(spec: EncoderSpec) -> HuggingFaceEncoder:
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+    vocab, merges = _file(spec.vocab_file, "--vocab-file"), _file(spec.merge_file, "--merge-file")
+    try:
+        tokenizer = Tokenizer(models.BPE.from_file(vocab, merges))
+    except Exception as error:  # the library raises Exception itself
+        raise ConfigError(
+            f"{vocab}, {merges}: no vocabulary and merges of a byte-pair encoding ({error})"
+        ) from None
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken("<|endoftext|>", special=True, normalized=False)])
+    return HuggingFaceEncoder(tokenizer, eod=spec.eod, special_tokens=False)
+
+
+def _bert(spec: EncoderSpec) -> HuggingFaceEncoder:
+    """Word pieces without [CLS] and [SEP]: Megatron's BERT data set puts these in itself."""
+    from tokenizers import BertWordPieceTokenizer
+
+    vocab = _file(spec.vocab_file, "--vocab-file")
+    try:
+        wrapped = BertWordPieceTokenizer(vocab, lowercase=spec.kind == "bert-lower")
+    except Exception as error:  # the library raises Exception itself
+        raise ConfigError(f"{vocab}: no vocabulary of word pieces ({error})") from None
+    return HuggingFaceEncoder(
+        wrapped._tokenizer, eod=spec.eod, special_tokens=False, named_end="[SEP]"
+    )
+
+
+def _file(path: str | None, flag: str) -> str:
+    if path is None:
+        raise ConfigError(f"this tokenizer needs {flag}")
+    if not Path(path).is_file():
+        raise ConfigError(f"{flag} {path}: no such file")
+    return path
+
+
+class SentencePieceEncoder:
+    """A model of SentencePiece; special tokens in a text are ordinary text to it."""
+
+    around: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
+
+    def __init__(self, processor: Any, path: str, *, eod: str | None) -> None:
+        import sentencepiece
+
+        self.processor, self.path, self.name = (
+            processor,
+            path,
+            f"sentencepiece {sentencepiece.__version__}",
+        )
+        self.vocab_size: int = processor.get_piece_size()
+        end = processor.eos_id()
+        pieces = (
+            {}
+            if eod is None
+            else {processor.id_to_piece(number): number for number in range(self.vocab_size)}
+        )
+        self.eod = (
+            (end if end >= 0 else None)
+            if eod is None
+            else eod_of(eod, pieces, ("</s>",), vocab_size=self.vocab_size)
+        )
+
+    def encode(self, texts: Sequence[str]) -> Encoded:
+        """Return the ids of texts."""
+        return flattened(self.processor.encode(list(texts), out_type=int, num_threads=1))
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of ids."""
+        return str(self.processor.decode([int(token) for token in ids]))
+
+    def specials(self) -> Sequence[str]:
+        """Return the texts of the model's own special pieces: ordinary text, which a stand-in must
+        treat alike."""
+        numbers = range(min(self.vocab_size, 16))
+        return [
+            self.processor.id_to_piece(number)
+            for number in numbers
+            if self.processor.is_control(number)
+        ]
+
+
+def open_sentencepiece(spec: EncoderSpec) -> SentencePieceEncoder:
+    """Open the model of a spec; ConfigError where it is absent or no model."""
+    try:
+        import sentencepiece
+    except ImportError:
+        raise MissingExtraError("sentencepiece", "data") from None
+    if spec.model is None:
+        raise ConfigError("a SentencePiece tokenizer needs --tokenizer with its .model file")
+    if not Path(spec.model).is_file():
+        raise ConfigError(f"{spec.model}: no such file")
+    try:
+        processor = sentencepiece.SentencePieceProcessor(model_file=spec.model)
+    except (OSError, RuntimeError) as error:
+        raise ConfigError(f"{spec.model}: no SentencePiece model ({error})") from None
+    return SentencePieceEncoder(processor, spec.model, eod=spec.eod)

@@ -1,2 +1,0 @@
-"""The door for users of NVIDIA's AutoConfigurator for NeMo 1.x: its Hydra words in, its folders
-out."""

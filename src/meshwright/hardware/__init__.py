@@ -1,1 +1,0 @@
-"""Hardware: chips, links, nodes, clusters."""

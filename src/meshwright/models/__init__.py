@@ -1,1 +1,0 @@
-"""Models: shapes, presets, readers."""

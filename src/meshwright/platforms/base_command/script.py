@@ -1,0 +1,165 @@
+"""A job of NVIDIA Base Command Platform, for NGC CLI up to 4.19.1: later ones have no `ngc
+base-command`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from meshwright.platforms.job import Job, JobText, Mount, check_fields, mount_of, required, way
+from meshwright.platforms.shell import (
+    MASTER_PORT,
+    STRICT,
+    command,
+    heredoc,
+    lines_of,
+    node_words,
+    quote,
+    rank_words,
+    reasons,
+    script,
+    title,
+)
+from meshwright.values.errors import ConfigError
+from meshwright.values.units import DAY_S, HOUR_S, MINUTE_S
+
+__all__ = [
+    "base_command_script",
+    "base_command_time",
+]
+
+RESULT_DIR = "/results"
+"""Where Base Command's own examples mount the results of a job."""
+LAST_NGC_CLI = "4.19.1"
+_RANKS = (
+    "One task per GPU: bcprun starts every process and sets RANK, LOCAL_RANK, WORLD_SIZE,"
+    " MASTER_ADDR and MASTER_PORT."
+)
+
+
+def base_command_script(job: Job) -> JobText:
+    """Write a script that submits a job; several nodes are an array of type PYTORCH, whose ranks
+    bcprun starts."""
+    check_fields(
+        job,
+        "bcp",
+        (
+            "image",
+            "mounts",
+            "workdir",
+            "account",
+            "partition",
+            "instance",
+            "log_dir",
+            "port",
+            "words",
+        ),
+    )
+    ranks = job.nodes > 1 and job.runs_on == "rank"
+    way(job, "bcp", ("ranks",) if ranks else ("torchrun",))
+    blocks = [
+        (
+            f"#!/usr/bin/env bash\n{title(job, _RANKS if ranks else '')}\n# Needs NGC CLI"
+            f" {LAST_NGC_CLI} or earlier, the last with base-command. Submit it: bash"
+            f" job.sh\n{STRICT}"
+        ),
+        reasons(job),
+        "# What the first node runs.\n"
+        + heredoc("commandline", _nodes(job) if job.nodes > 1 else _one_node(job)),
+        command(_submit(job)),
+    ]
+    return JobText(file_name="job.sh", text=script(blocks), submit="bash job.sh")
+
+
+def base_command_time(seconds: int) -> str:
+    """Write a limit as nDnHnMnS without the parts that are zero; Base Command takes no bare
+    number."""
+    parts = []
+    for sign, size in (("D", DAY_S), ("H", HOUR_S), ("M", MINUTE_S), ("S", 1)):
+        count, seconds = divmod(seconds, size)
+        parts += [f"{count}{sign}"] if count else []
+    return "".join(parts)
+
+
+def _submit(job: Job) -> list[str]:
+    words = [
+        *("--name", job.name),
+        *("--image", required(job, "bcp", "image", "nvcr.io/nvidia/pytorch:25.04-py3")),
+        *("--instance", required(job, "bcp", "instance", "dgxa100.80g.8.norm")),
+        *(("--org", job.account) if job.account else ()),
+        *(("--ace", job.partition) if job.partition else ()),
+        *(("--replicas", str(job.nodes), "--array-type", "PYTORCH") if job.nodes > 1 else ()),
+        *("--result", job.log_dir or RESULT_DIR),
+        *(("--port", str(job.port)) if job.port else ()),
+        # A graceful stop: the job is told to end, and is killed later.
+        *(("--total-runtime", base_command_time(job.time_limit_s)) if job.time_limit_s else ()),
+    ]
+    for mount in job.mounts:
+        words += _mount_words(mount_of(mount, "bcp", ("workspace", "dataset")))
+    return [
+        "ngc base-command job run",
+        *lines_of([*words, *job.words]),
+        '--commandline "$commandline"',
+    ]
+
+
+def _mount_words(mount: Mount) -> list[str]:
+    if ":" in mount.source:
+        raise ConfigError(
+            f"mount {mount.kind}={mount.source}: expected the id of a {mount.kind}, without a colon"
+        )
+    if mount.kind == "dataset":
+        return ["--datasetid", f"{mount.source}:{mount.target}"]  # datasets are always read only
+    return ["--workspace", f"{mount.source}:{mount.target}:{'RO' if mount.read_only else 'RW'}"]
+
+
+def _one_node(job: Job) -> str:
+    if job.runs_on == "node":
+        where = node_words(job, rank="0", address="127.0.0.1", port=str(MASTER_PORT))
+        return _line(job, list(job.command), where)
+    return _line(
+        job, ["torchrun", "--standalone", f"--nproc-per-node={job.gpus_per_node}", *job.command]
+    )
+
+
+def _nodes(job: Job) -> str:
+    """bcprun hands `--cmd` to a shell on every node, so the environment travels in it."""
+    if job.runs_on == "node":
+        where = [f"NNODES={job.nodes}", 'NODE_RANK="$RANK"']
+        return _bcprun(job, 1, _line(job, list(job.command), where))
+    return _bcprun(job, job.gpus_per_node, _line(job, rank_words(job)))
+
+
+def _bcprun(job: Job, tasks_per_node: int, line: str) -> str:
+    return command(
+        ["bcprun", f"--nnodes {job.nodes}", f"--npernode {tasks_per_node}", f"--cmd {quote(line)}"]
+    )
+
+
+def _line(job: Job, words: list[str], where: Sequence[str] = ()) -> str:
+    """Return one line for any shell, bash or not: it is not documented which one reads it."""
+    before = [f"export {variable.name}={quote(variable.value)}" for variable in job.environment]
+    before += [f"export {' '.join(where)}"] if where else []
+    before += [f"cd -- {quote(job.workdir)}"] if job.workdir else []
+    before += _files(job)
+    return " && ".join([*before, "exec " + command(lines_of(words))])
+
+
+def _files(job: Job) -> list[str]:
+    """Return what puts the files of a job into a folder of the node, and goes there: every rank of
+    a node writes each beside its name and moves it there whole, so that none reads another's
+    half."""
+    if not job.files:
+        return []
+    folder = f"/tmp/{job.name}"
+    inside = sorted({file.name.rpartition("/")[0] for file in job.files} - {""})
+    lines = [
+        (
+            "mkdir -p --"
+            f" {' '.join(quote(place) for place in (folder, *(f'{folder}/{name}' for name in inside)))}"  # noqa: E501
+        ),
+        f"cd -- {quote(folder)}",
+    ]
+    for file in job.files:
+        name = quote(f"./{file.name}")
+        lines += [f"printf %s {quote(file.text)} > {name}.$$", f"mv -f -- {name}.$$ {name}"]
+    return lines

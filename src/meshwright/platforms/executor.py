@@ -1,0 +1,218 @@
+"""What starts jobs and says how they are: the one contract that every launcher's executor keeps."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+from meshwright.platforms.job import Job, JobText
+from meshwright.values.errors import ConfigError, LauncherError, LauncherSilent
+
+__all__ = [
+    "Answer",
+    "Executor",
+    "JobState",
+    "JobStatus",
+    "ask",
+    "check_label",
+    "last_line",
+    "put_job",
+    "put_whole",
+    "require",
+]
+
+JobState = Literal[
+    "queued",
+    "running",
+    "succeeded",
+    "failed",
+    "cancelled",
+    "timed_out",
+    "out_of_memory",
+    "preempted",
+    "node_failed",
+    "never_started",
+    "unknown",
+]
+
+_OPEN = ("queued", "running", "unknown")
+_MOST_LETTERS = 40
+"""The shortest limit of all launchers: that of a TrainJob's and a JobSet's name."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobStatus:
+    """How a job is, as its launcher says."""
+
+    state: JobState
+    """`unknown`: the launcher does not know the job, or says a word that we do not."""
+    exit_code: int | None = None
+    """As a shell says it: 128 and the signal's number where a signal ended it. None before its end,
+    or where the launcher does not tell."""
+    reason: str = ""
+    """The launcher's own words: why it waits, why it ended."""
+    started_s: float | None = None
+    """Unix time."""
+    ended_s: float | None = None
+    nodes: tuple[str, ...] = ()
+
+    @property
+    def ended(self) -> bool:
+        """Whether it will not change any more."""
+        return self.state not in _OPEN
+
+
+class Executor(Protocol):
+    """Starts jobs on one launcher. Handles are texts that outlive this process: another one goes on
+    from them."""
+
+    @property
+    def name(self) -> str:
+        """`local`, `slurm`, `k8s`, `bcp`."""
+
+    def check(self) -> None:
+        """Return where jobs can be started from here; LauncherError with one clear line
+        otherwise."""
+
+    def slots(self, job: Job) -> int | None:
+        """Return how many such jobs run here at a time; None: the launcher has a queue for as many
+        as there are."""
+
+    def written(self, job: Job, *, directory: Path, label: str) -> JobText:
+        """Return what `submit` would send, to the letter, and the command that would send it;
+        nothing is written or asked."""
+
+    def submit(self, job: Job, *, directory: Path, label: str) -> str:
+        """Start a job and return its handle.
+
+        `directory` is the run's own: stdout.log and stderr.log end there, and what was sent stands
+        in `job/`. `label` is unique to study and run; it is the job's name on the launcher.
+        LauncherError where it is refused; LauncherSilent where nobody knows: `find` does.
+        """
+
+    def find(self, label: str, *, directory: Path) -> str | None:
+        """Return the handle of a job that was submitted with this label and directory before,
+        perhaps by a process that died meanwhile."""
+
+    def poll(self, handles: Sequence[str]) -> Mapping[str, JobStatus]:
+        """Return how each job is; few calls for all of them. LauncherSilent where the launcher does
+        not answer."""
+
+    def cancel(self, handle: str) -> None:
+        """End a job; one that has ended, or is gone, stays as it is."""
+
+
+def check_label(label: str) -> str:
+    """Return a label that every launcher takes as a job's name; ConfigError for others."""
+    if not re.fullmatch(r"[a-z](?:[a-z0-9-]*[a-z0-9])?", label) or len(label) > _MOST_LETTERS:
+        raise ConfigError(
+            f"label={label}: expected up to {_MOST_LETTERS} lower-case letters, digits and dashes,"
+            " the first a letter, the last no dash"
+        )
+    return label
+
+
+def put_job(run: Path, job: Job, text: JobText) -> Path:
+    """Write the script or manifest and the files that the job names into `job/`; return that
+    folder."""
+    folder = run / "job"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in [
+            (text.file_name, text.text),
+            *((file.name, file.text) for file in job.files),
+        ]:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(content, encoding="utf-8", newline="")
+        for file in job.files:
+            if file.executable:
+                (folder / file.name).chmod(0o755)
+    except OSError as error:
+        raise LauncherError(
+            f"{folder}: the job could not be written: {error.strerror or error}"
+        ) from None
+    return folder
+
+
+def put_whole(path: Path, text: str) -> None:
+    """Write a file that others see whole or not at all; LauncherError where it cannot be written,
+    and what stood there stays."""
+    new = path.with_name(f"{path.name}.new")
+    try:
+        new.write_text(text, encoding="utf-8", newline="")
+        new.rename(path)
+    except OSError as error:
+        raise LauncherError(f"{path} could not be written: {error.strerror or error}") from None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answer:
+    """What a command said."""
+
+    code: int
+    out: str
+    err: str
+
+
+def require(launcher: str, programs: Sequence[str], *, advice: str) -> None:
+    """Look for programs; LauncherError where one is not there."""
+    for program in programs:
+        if shutil.which(program) is None:
+            raise LauncherError(f"{launcher}: {program} is not there: {advice}")
+
+
+def ask(
+    words: Sequence[str],
+    *,
+    launcher: str,
+    env: Mapping[str, str],
+    patience_s: float,
+    out: Path | None = None,
+) -> Answer:
+    """Run a command; with `out` the command itself writes its output there, so that it is not lost
+    if this process dies meanwhile."""
+    try:
+        if out is None:
+            done = subprocess.run(
+                words,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=patience_s,
+                check=False,
+            )
+            return Answer(code=done.returncode, out=_text(done.stdout), err=_text(done.stderr))
+        with out.open("wb") as file:
+            into = subprocess.run(
+                words,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.PIPE,
+                timeout=patience_s,
+                check=False,
+            )
+        return Answer(code=into.returncode, out=_text(out.read_bytes()), err=_text(into.stderr))
+    except FileNotFoundError:
+        raise LauncherError(f"{launcher}: {words[0]} is not there") from None
+    except subprocess.TimeoutExpired:
+        raise LauncherSilent(
+            f"{launcher}: {words[0]} did not answer within {patience_s:g} s"
+        ) from None
+    except OSError as error:
+        raise LauncherError(f"{launcher}: {words[0]} could not be run: {error}") from None
+
+
+def last_line(answer: Answer) -> str:
+    """Return the line that says what went wrong."""
+    lines = [line.strip() for line in (answer.err or answer.out).splitlines() if line.strip()]
+    return lines[-1] if lines else f"exit code {answer.code} without a word"
+
+
+def _text(content: bytes) -> str:
+    return content.decode(errors="replace")

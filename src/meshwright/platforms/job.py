@@ -1,0 +1,435 @@
+"""A job: one program on every chip of some nodes, before it is written for a platform."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal, get_args
+
+from meshwright.software.contract import EnvVar, Exported, ExportedFile, RunsOn
+from meshwright.values.errors import ConfigError, UnknownNameError
+from meshwright.values.hardware.cluster import Pool
+from meshwright.values.units import parse_duration
+
+__all__ = [
+    "Job",
+    "JobOptions",
+    "JobText",
+    "Launch",
+    "Mount",
+    "check_fields",
+    "dns_label",
+    "job_of",
+    "mount_of",
+    "no_files",
+    "parse_mount",
+    "required",
+    "way",
+]
+
+Launch = Literal["torchrun", "ranks"]
+"""`torchrun`: one task per node, in which torchrun starts one process per chip. `ranks`: the
+platform starts one task per chip."""
+
+_MOUNT = re.compile(
+    r"(?:(?P<kind>[a-z][\w:.-]*)=)?(?P<source>.+?):(?P<target>/[^:]*)(?::(?P<mode>ro|rw))?"
+)
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Mount:
+    """What a container sees of the world outside."""
+
+    kind: str = "path"
+    """`path` of the host; or the platform's word for a volume: `pvc`, `workspace`, `dataset`, a
+    volume of Lepton."""
+    source: str
+    """A path, or the name of the volume."""
+    target: str
+    """Absolute path in the container."""
+    read_only: bool = False
+
+    def __post_init__(self) -> None:
+        """Check that it can be written on one line."""
+        for text in (self.source, self.target):
+            _check_line(text, "a mount")
+        if not self.target.startswith("/"):
+            raise ConfigError(
+                f"mount {self.source}:{self.target}: expected an absolute path in the container"
+                " after the colon"
+            )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Job:
+    """Everything that a job script says. What a platform has no word for is refused there, not
+    dropped."""
+
+    name: str
+    command: tuple[str, ...]
+    """The program and its arguments without interpreter or launcher: `pretrain_gpt.py --bf16 ...`,
+    `-m torchtitan.train ...`."""
+    nodes: int
+    gpus_per_node: int
+    runs_on: RunsOn = "rank"
+    """Who runs the command. `once` is no job: it starts jobs itself."""
+    environment: tuple[EnvVar, ...] = ()
+    vendor: str = "NVIDIA"
+    launch: Launch | None = None
+    """None: the platform's usual way."""
+    asks_for: Literal["gpus", "nodes"] = "gpus"
+    """`nodes`: work for processors alone, one process on each node; the platform is asked for no
+    chip."""
+    time_limit_s: int | None = None
+    image: str | None = None
+    """A container image, or a file of one (.sif, .sqsh)."""
+    mounts: tuple[Mount, ...] = ()
+    workdir: str | None = None
+    """Where the program starts; in the container where there is one."""
+    files: tuple[ExportedFile, ...] = ()
+    """Files that the command names, or that such a file may read. The program starts among them, so
+    there is no other workdir then."""
+    account: str | None = None
+    """Who pays: an account of Slurm, an organization of NGC, a project of Run:ai."""
+    partition: str | None = None
+    """Where it waits: a partition of Slurm, an ACE, a node pool or group, a queue of Kueue, the
+    infrastructure of SkyPilot."""
+    instance: str | None = None
+    """The kind of node, in the platform's words."""
+    log_dir: str | None = None
+    port: int | None = None
+    """Where the program answers, to be reached from outside: JupyterLab's 8888."""
+    cpus: int | None = None
+    """Cores of one node that the job asks for; None: what the platform gives."""
+    memory: str | None = None
+    """Of one node, in the platform's words: 1000Gi."""
+    shared_memory: str | None = None
+    """Of one node: 256Gi."""
+    priority: str | None = None
+    """In the platform's words."""
+    words: tuple[str, ...] = ()
+    """More options for the platform's own command, as they are."""
+
+    def __post_init__(self) -> None:
+        """Check what holds on every platform."""
+        for name in ("nodes", "gpus_per_node"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}={getattr(self, name)}: expected 1 or more")
+        if self.cpus is not None and self.cpus < 1:
+            raise ConfigError(f"cpus={self.cpus}: expected 1 or more")
+        if self.port is not None and not 1 <= self.port <= 65535:
+            raise ConfigError(f"port={self.port}: expected 1 to 65535")
+        if self.asks_for == "nodes" and (self.runs_on != "node" or self.gpus_per_node != 1):
+            raise ConfigError("a job without GPUs runs its program once per node")
+        if not self.command:
+            raise ConfigError("command: expected the words of a program")
+        if self.runs_on == "once":
+            raise ConfigError(
+                f"{self.command[0]} is run once and starts its processes itself: it needs no job"
+                " script"
+            )
+        if self.runs_on == "node" and self.launch:
+            raise ConfigError(
+                f"{self.command[0]} is run once per node and starts its ranks itself; leave"
+                f" launch={self.launch} out"
+            )
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", self.name):
+            raise ConfigError(
+                f"name={self.name}: expected letters, digits, dots, dashes and underscores, the"
+                " first a letter or a digit"
+            )
+        for word in self.command:
+            _check_text(word, "a word of the program")
+        for variable in self.environment:
+            _check_variable(variable)
+        for name in (
+            "image",
+            "workdir",
+            "account",
+            "partition",
+            "instance",
+            "log_dir",
+            "memory",
+            "shared_memory",
+            "priority",
+        ):
+            _check_line(getattr(self, name) or "", name)
+        for word in self.words:
+            _check_line(word, "an option for the platform")
+        if self.files and self.workdir:
+            raise ConfigError(
+                f"workdir={self.workdir}: the program reads {self.files[0].name} and starts where"
+                " that is; leave workdir out"
+            )
+        for file in self.files:
+            _check_text(file.name + file.text, f"file {file.name}")
+        if len({variable.name for variable in self.environment}) < len(self.environment):
+            raise ConfigError("environment: a name occurs twice")
+
+    @property
+    def num_gpus(self) -> int:
+        """Chips of all nodes, and ranks of the program."""
+        return self.nodes * self.gpus_per_node
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobText:
+    """A job as one platform wants it."""
+
+    file_name: str
+    text: str
+    submit: str
+    """The command that hands it to the platform."""
+
+
+def parse_mount(text: str) -> Mount:
+    """Read `SOURCE:TARGET`, `SOURCE:TARGET:ro` or `KIND=NAME:TARGET`."""
+    found = _MOUNT.fullmatch(text)
+    if found is None:
+        raise ConfigError(
+            f"mount={text}: expected SOURCE:/TARGET, SOURCE:/TARGET:ro, or KIND=NAME:/TARGET such"
+            " as pvc=datasets:/data"
+        )
+    return Mount(
+        kind=found["kind"] or "path",
+        source=found["source"],
+        target=found["target"],
+        read_only=found["mode"] == "ro",
+    )
+
+
+def _check_variable(variable: EnvVar) -> None:
+    if not _NAME.fullmatch(variable.name):
+        raise ConfigError(
+            f"{variable.name!r} is no name of an environment variable: expected letters, digits and"
+            " underscores"
+        )
+    _check_text(variable.value, f"the value of {variable.name}")
+
+
+def _check_text(text: str, what: str) -> None:
+    """No process can be handed a NUL, nor text that UTF-8 cannot carry."""
+    if "\0" in text:
+        raise ConfigError(f"{what} holds a NUL byte, which no program can be given")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ConfigError(f"{what} cannot be written in UTF-8: {text!r}") from None
+
+
+def _check_line(text: str, what: str) -> None:
+    _check_text(text, what)
+    if "\n" in text or "\r" in text:
+        raise ConfigError(f"{what} must be one line, got {text!r}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobOptions:
+    """Fields of a job file, and flags of `meshwright export`; docs/jobs.md says what each means on
+    a platform."""
+
+    name: str | None = None
+    """None: the model's."""
+    start: Launch | None = None
+    time: str | None = None
+    """A duration such as 5D."""
+    image: str | None = None
+    mounts: tuple[str, ...] = ()
+    """SOURCE:TARGET[:ro] or KIND=NAME:TARGET."""
+    workdir: str | None = None
+    account: str | None = None
+    partition: str | None = None
+    instance: str | None = None
+    log_dir: str | None = None
+    cpus: int | None = None
+    memory: str | None = None
+    shared_memory: str | None = None
+    priority: str | None = None
+    words: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Check what is not checked by the job itself."""
+        if self.start is not None and self.start not in get_args(Launch):
+            raise UnknownNameError("way to start processes", self.start, get_args(Launch))
+
+    @staticmethod
+    def of(given: Mapping[str, Any]) -> JobOptions:
+        """Build options from plain values (YAML, flags); an unknown key is an error with the
+        nearest one."""
+        known = [field.name for field in fields(JobOptions)]
+        values: dict[str, Any] = {}
+        for key, value in given.items():
+            if key not in known:
+                raise UnknownNameError("key of a job", str(key), known)
+            values[key] = (
+                _list(key, value)
+                if key in ("mounts", "words")
+                else _number(key, value)
+                if key == "cpus"
+                else _text(key, value)
+            )
+        return JobOptions(**values)
+
+
+def _text(key: str, value: Any) -> str | None:
+    if value is not None and not isinstance(value, str):
+        raise ConfigError(f"job: {key}={value}: expected a text; put it in quotes")
+    return value
+
+
+def _number(key: str, value: Any) -> int | None:
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
+        raise ConfigError(f"job: {key}={value}: expected a whole number")
+    return value
+
+
+def _list(key: str, value: Any) -> tuple[str, ...]:
+    if not isinstance(value, (list, tuple)) or not all(isinstance(part, str) for part in value):
+        raise ConfigError(f"job: {key}={value}: expected a list of texts")
+    return tuple(value)
+
+
+def job_of(exported: Exported, *, model: str, pool: Pool, options: JobOptions) -> Job:
+    """Return the job that runs an export on a pool's chips."""
+    per_node = min(pool.node.chips_per_node, pool.num_chips)
+    if pool.num_chips % per_node:
+        raise ConfigError(
+            f"{pool.num_chips} chips on nodes of {per_node}: a job starts equally many processes on"
+            " every node"
+        )
+    reads = any(_names(word, file.name) for file in exported.files for word in exported.command)
+    return Job(
+        name=options.name or _name(model),
+        command=exported.command,
+        runs_on=exported.runs_on,
+        environment=exported.environment,
+        nodes=pool.num_chips // per_node,
+        gpus_per_node=per_node,
+        vendor=pool.node.chip.vendor,
+        launch=options.start,
+        time_limit_s=None if options.time is None else parse_duration(options.time, name="time"),
+        image=options.image,
+        mounts=tuple(map(parse_mount, options.mounts)),
+        workdir=options.workdir,
+        files=exported.files if reads else (),
+        account=options.account,
+        partition=options.partition,
+        instance=options.instance,
+        log_dir=options.log_dir,
+        cpus=options.cpus,
+        memory=options.memory,
+        shared_memory=options.shared_memory,
+        priority=options.priority,
+        words=options.words,
+    )
+
+
+def _names(word: str, file: str) -> bool:
+    """Whether a word of the command is about a file: by its name, as a module of Python, or as a
+    configuration of Hydra."""
+    module = file.endswith(".py") and word == file.removesuffix(".py").replace("/", ".")
+    return (
+        file in word
+        or module
+        or (file.endswith(".yaml") and word == f"--config-name={file.removesuffix('.yaml')}")
+    )
+
+
+def _name(model: str) -> str:
+    """Return a name that every platform takes."""
+    return (
+        re.sub(r"[^a-z0-9]+", "-", model.lower()).lstrip("-0123456789")[:40].strip("-")
+        or "training"
+    )
+
+
+_OPTIONAL = (
+    "image",
+    "mounts",
+    "workdir",
+    "account",
+    "partition",
+    "instance",
+    "log_dir",
+    "port",
+    "cpus",
+    "memory",
+    "shared_memory",
+    "priority",
+    "words",
+)
+
+
+def check_fields(job: Job, platform: str, known: Collection[str]) -> None:
+    """Refuse what the job says and the platform has no word for."""
+    unknown = [name for name in _OPTIONAL if name not in known and getattr(job, name)]
+    if unknown:
+        raise ConfigError(
+            f"{platform} has no word for {', '.join(unknown)}; leave"
+            f" {'it' if len(unknown) == 1 else 'them'} out"
+        )
+
+
+def required(job: Job, platform: str, field: str, example: str) -> str:
+    """Return a field that the platform cannot do without."""
+    value = getattr(job, field)
+    if value is None:
+        raise ConfigError(f"{platform} needs {field}, such as {example}")
+    return str(value)
+
+
+def way(job: Job, platform: str, ways: tuple[Launch, ...]) -> Launch:
+    """Return how processes are started: as asked, else the first of the platform's ways; `torchrun`
+    stands for one task per node."""
+    if job.runs_on == "node" and "torchrun" not in ways:
+        raise ConfigError(
+            f"{platform} starts one process per GPU; {job.command[0]} is to be run once per node"
+            " and starts them itself"
+        )
+    if job.launch is not None and job.launch not in ways:
+        raise ConfigError(
+            f"{platform} does not start processes by {job.launch}; it does by {' or '.join(ways)}"
+        )
+    return job.launch or ways[0]
+
+
+def no_files(job: Job, platform: str) -> None:
+    """Refuse files where several ranks of a node would write them at once."""
+    if job.files:
+        names = ", ".join(file.name for file in job.files)
+        raise ConfigError(
+            f"{platform} cannot bring {names} to the nodes; export the command with the files in"
+            " the image or on a mount"
+        )
+
+
+def mount_of(mount: Mount, platform: str, kinds: tuple[str, ...]) -> Mount:
+    """Return a mount of a kind that the platform knows."""
+    if mount.kind not in kinds:
+        words = " or ".join("a path" if kind == "path" else f"{kind}=NAME" for kind in kinds)
+        raise ConfigError(
+            f"{platform} cannot mount {mount.kind} {mount.source} at {mount.target}: expected"
+            f" {words}"
+        )
+    if mount.kind == "path" and not mount.source.startswith("/"):
+        raise ConfigError(
+            f"mount {mount.source}:{mount.target}: expected an absolute path on the node"
+        )
+    return mount
+
+
+def dns_label(job: Job, platform: str, most: int) -> str:
+    """Return the name where the platform makes host names of it, which have lower case, digits and
+    dashes."""
+    if re.fullmatch(r"[a-z](?:[a-z0-9-]*[a-z0-9])?", job.name) and len(job.name) <= most:
+        return job.name
+    near = (
+        re.sub(r"[^a-z0-9]+", "-", job.name.lower()).lstrip("-0123456789")[:most].strip("-")
+        or "job"
+    )
+    raise ConfigError(
+        f"name={job.name}: {platform} takes up to {most} lower-case letters, digits and dashes, the"
+        f" first a letter; {near} would do"
+    )

@@ -1,0 +1,250 @@
+"""Kubernetes' words for how a job is: conditions of the job, states of its pods, warnings of the
+scheduler, each read through one table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from types import MappingProxyType
+from typing import Any
+
+from meshwright.platforms.executor import JobState, JobStatus
+
+__all__ = [
+    "CONDITIONS",
+    "REASONS",
+    "status_of",
+]
+
+CONDITIONS: Mapping[str, JobState] = MappingProxyType(
+    {
+        "Complete": "succeeded",
+        "Completed": "succeeded",
+        "Succeeded": "succeeded",
+        "Failed": "failed",
+        "Suspended": "queued",
+        "Created": "queued",
+        "Queued": "queued",
+        "StartupPolicyInProgress": "queued",
+        "StartupPolicyCompleted": "running",
+        "Running": "running",
+        "Restarting": "running",
+    }
+)
+"""Conditions of TrainJob (Complete, Failed, Suspended), JobSet (Completed, ...), PyTorchJob and
+MPIJob (Succeeded, ...)."""
+
+PHASES: Mapping[str, JobState] = MappingProxyType(
+    {
+        "Pending": "queued",
+        "Running": "running",
+        "Succeeded": "running",
+        "Failed": "running",
+        "Unknown": "unknown",
+    }
+)
+"""Pods; the end of a job is told by the job alone."""
+
+REASONS: Mapping[str, JobState] = MappingProxyType(
+    {
+        "OOMKilled": "out_of_memory",
+        "DeadlineExceeded": "timed_out",
+        "Preempting": "preempted",
+        "PreemptionByScheduler": "preempted",
+        "PreemptionByKueue": "preempted",
+        "EvictionByEvictionAPI": "preempted",
+        "Evicted": "node_failed",
+        "TerminationByKubelet": "node_failed",
+        "DeletionByTaintManager": "node_failed",
+        "DeletionByPodGC": "node_failed",
+        "NodeLost": "node_failed",
+        "NodeShutdown": "node_failed",
+        "Shutdown": "node_failed",
+        "UnexpectedAdmissionError": "node_failed",
+    }
+)
+"""Why a pod or a job failed; any other reason reads as `failed`."""
+
+_LATE = "active longer than specified deadline"
+"""PyTorchJob and MPIJob say it in words alone."""
+_ENDS = ("succeeded", "failed")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Failure:
+    """One reason for the end of a pod."""
+
+    state: JobState
+    words: str
+    exit_code: int | None
+    at_s: float | None
+
+
+def status_of(
+    job: Mapping[str, Any],
+    pods: Sequence[Mapping[str, Any]],
+    *,
+    children: Iterable[Mapping[str, Any]] = (),
+    warnings: Iterable[str] = (),
+) -> JobStatus:
+    """Read a job with its pods, the Jobs that its operator made of it, and warnings about any of
+    them, the newest last."""
+    true = [condition for condition in _conditions(job) if condition.get("status") == "True"]
+    end = next((found for found in true if CONDITIONS.get(found["type"]) in _ENDS), None)
+    nodes = tuple(sorted({name for pod in pods if (name := pod["spec"].get("nodeName"))}))
+    started_s = min((time for pod in pods for time in _starts(pod)), default=None)
+    if end is None:
+        state = _open_state(true, pods)
+        reason = _why_queued(true, pods, warnings) if state == "queued" else ""
+        return JobStatus(
+            state=state,
+            reason=reason,
+            started_s=None if state == "queued" else started_s,
+            nodes=nodes,
+        )
+    ended_s = max((time for pod in pods for time in _ends(pod)), default=None) or _unix(
+        end.get("lastTransitionTime")
+    )
+    if CONDITIONS[end["type"]] == "succeeded":
+        return JobStatus(
+            state="succeeded", exit_code=0, started_s=started_s, ended_s=ended_s, nodes=nodes
+        )
+    inner = [
+        found
+        for child in children
+        for found in _conditions(child)
+        if found["type"] == "Failed" and found.get("status") == "True"
+    ]
+    failure = _failure([*inner, end], pods)
+    return JobStatus(
+        state=failure.state,
+        exit_code=failure.exit_code,
+        reason=failure.words,
+        started_s=started_s,
+        ended_s=ended_s,
+        nodes=nodes,
+    )
+
+
+def _open_state(true: Sequence[Mapping[str, Any]], pods: Sequence[Mapping[str, Any]]) -> JobState:
+    """A job runs when all its pods do; one that cannot be reached makes it unknown."""
+    states = {PHASES.get(pod.get("status", {}).get("phase", "Pending"), "unknown") for pod in pods}
+    if any(condition["type"] == "Suspended" for condition in true) or not states:
+        return "queued"
+    return "unknown" if "unknown" in states else "queued" if "queued" in states else "running"
+
+
+def _why_queued(
+    true: Sequence[Mapping[str, Any]], pods: Sequence[Mapping[str, Any]], warnings: Iterable[str]
+) -> str:
+    """The first that says something: a container that cannot start, a pod that fits nowhere, a
+    queue, the newest warning."""
+    found = [
+        _said(state)
+        for pod in pods
+        for state in _waiting(pod)
+        if state.get("reason") not in ("ContainerCreating", "PodInitializing")
+    ]
+    found += [
+        _said(condition)
+        for pod in pods
+        for condition in _conditions(pod)
+        if condition["type"] == "PodScheduled" and condition.get("status") == "False"
+    ]
+    found += [_said(condition) for condition in true if condition["type"] == "Suspended"]
+    return next((words for words in [*found, *list(warnings)[::-1]] if words), "")
+
+
+def _failure(ends: Sequence[Mapping[str, Any]], pods: Sequence[Mapping[str, Any]]) -> _Failure:
+    """The cause: what a limit or a node did goes before exit codes, and the first pod that failed
+    before those that followed."""
+    found = [failure for pod in pods for failure in _failures(pod)]
+    found.sort(key=lambda failure: (failure.state == "failed", failure.at_s or float("inf")))
+    for end in ends:
+        if end.get("reason") == "DeadlineExceeded" or _LATE in end.get("message", ""):
+            return _Failure(state="timed_out", words=_said(end), exit_code=None, at_s=None)
+    return (
+        found[0]
+        if found
+        else _Failure(
+            state=REASONS.get(ends[0].get("reason", ""), "failed"),
+            words=_said(ends[0]),
+            exit_code=None,
+            at_s=None,
+        )
+    )
+
+
+def _failures(pod: Mapping[str, Any]) -> Iterable[_Failure]:
+    status = pod.get("status", {})
+    disrupted = [
+        found
+        for found in _conditions(pod)
+        if found["type"] == "DisruptionTarget" and found.get("status") == "True"
+    ]
+    for end in [status, *disrupted] if status.get("phase") == "Failed" else ():
+        if end.get("reason") in REASONS:
+            # A node that runs out of memory evicts; out of disk it does too, and that is its own
+            # trouble.
+            starved = end["reason"] == "Evicted" and "resource: memory" in end.get("message", "")
+            yield _Failure(
+                state="out_of_memory" if starved else REASONS[end["reason"]],
+                words=_said(end),
+                exit_code=None,
+                at_s=None,
+            )
+    for container in _terminated(pod):
+        code = container.get("exitCode")
+        if code:
+            state = REASONS.get(container.get("reason", ""), "failed")
+            words = (
+                f"{container.get('reason') or 'Error'}: exit code {code} of pod"
+                f" {pod['metadata']['name']}"
+            )
+            yield _Failure(
+                state=state, words=words, exit_code=code, at_s=_unix(container.get("finishedAt"))
+            )
+
+
+def _conditions(thing: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    return thing.get("status", {}).get("conditions") or ()
+
+
+def _containers(pod: Mapping[str, Any], state: str) -> list[Mapping[str, Any]]:
+    statuses = [
+        *(pod.get("status", {}).get("initContainerStatuses") or ()),
+        *(pod.get("status", {}).get("containerStatuses") or ()),
+    ]
+    return [
+        found for status in statuses if (found := status.get("state", {}).get(state)) is not None
+    ]
+
+
+def _waiting(pod: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return _containers(pod, "waiting")
+
+
+def _terminated(pod: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return _containers(pod, "terminated")
+
+
+def _starts(pod: Mapping[str, Any]) -> list[float]:
+    found = [
+        _unix(state.get("startedAt")) for state in [*_containers(pod, "running"), *_terminated(pod)]
+    ]
+    return [time for time in found if time is not None]
+
+
+def _ends(pod: Mapping[str, Any]) -> list[float]:
+    return [
+        time for state in _terminated(pod) if (time := _unix(state.get("finishedAt"))) is not None
+    ]
+
+
+def _said(thing: Mapping[str, Any]) -> str:
+    return ": ".join(word for word in (thing.get("reason"), thing.get("message")) if word)
+
+
+def _unix(text: str | None) -> float | None:
+    return datetime.fromisoformat(text).timestamp() if text else None

@@ -1,0 +1,3 @@
+"""This machine: torchrun by hand, and processes that a watcher outlives."""
+
+from __future__ import annotations

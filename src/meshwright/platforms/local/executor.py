@@ -1,0 +1,308 @@
+"""Jobs on this machine: one watcher each, which outlives whoever started it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from meshwright.platforms.executor import JobStatus, check_label, put_job
+from meshwright.platforms.job import Job, JobText
+from meshwright.platforms.options import LocalOptions
+from meshwright.platforms.texts import job_text
+from meshwright.values.errors import ConfigError, LauncherError, MissingExtraError
+
+__all__ = [
+    "LocalExecutor",
+]
+
+_STARTING_S = 60.0
+"""A watcher is on its way within a second, or the machine is in no state to measure anything."""
+_QUERY = ["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"]
+_WATCHER = Path(__file__).parent / "watcher.py"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Handle:
+    """`PID@TOKEN:DIRECTORY`; the token holds the time of the start, so that a process that got the
+    same number later is told apart."""
+
+    pid: int
+    token: str
+    directory: Path
+
+    @staticmethod
+    def of(text: str) -> _Handle:
+        pid, _, rest = text.partition("@")
+        token, _, directory = rest.partition(":")
+        if not pid.isdecimal() or not token or not directory:
+            raise LauncherError(f"local: {text!r} is no handle of a local job")
+        return _Handle(pid=int(pid), token=token, directory=Path(directory))
+
+    def __str__(self) -> str:
+        return f"{self.pid}@{self.token}:{self.directory}"
+
+
+class LocalExecutor:
+    """torchrun on this machine. Runs wait for GPUs, or for cores, that other runs of this user
+    hold, so none slows another."""
+
+    name = "local"
+
+    def __init__(self, options: LocalOptions | None = None) -> None:
+        """Take the options; nothing is looked at before it is needed."""
+        self.options = options or LocalOptions()
+        self._units: tuple[str, ...] | None = None
+
+    def check(self) -> None:
+        """Look for psutil, bash and torchrun."""
+        if find_spec("psutil") is None:
+            raise MissingExtraError("psutil", "train")
+        for program, advice in (
+            ("bash", "install it"),
+            ("torchrun", "pip install 'meshwright[train]' brings it with torch"),
+        ):
+            if shutil.which(program, path=_path()) is None:
+                raise LauncherError(f"local: {program} is not there: {advice}")
+
+    def slots(self, job: Job) -> int:
+        """Return how many such jobs the GPUs, or the cores, hold."""
+        units = self._all_units()
+        if job.nodes > 1:
+            raise ConfigError(f"local: {job.name} wants {job.nodes} nodes, and this machine is one")
+        if job.num_gpus > len(units):
+            kind, option = (
+                ("GPUs", "devices") if units and units[0].startswith("gpu-") else ("cores", "cores")
+            )
+            raise ConfigError(
+                f"local: {job.name} starts {job.num_gpus} processes, and runs may use {len(units)}"
+                f" {kind} here ({option})"
+            )
+        return len(units) // job.num_gpus
+
+    def written(self, job: Job, *, directory: Path, label: str) -> JobText:
+        """Return the script that a watcher starts."""
+        return job_text(_watched(job, label), launcher="torchrun")
+
+    def submit(self, job: Job, *, directory: Path, label: str) -> str:
+        """Start a watcher; the job itself starts when as many GPUs or cores are free as it has
+        processes."""
+        self.slots(job)
+        run = directory.absolute()
+        put_job(run, _watched(job, label), self.written(job, directory=run, label=label))
+        spec = self._spec(job, label)
+        try:
+            for old in ("pid", "start.json", "cancel", "end.json"):
+                (run / "job" / old).unlink(missing_ok=True)
+            (run / "job" / "watch.json").write_text(json.dumps(spec, indent=1))
+            pid = _start(run, spec["token"])
+        except (OSError, subprocess.SubprocessError) as error:
+            raise LauncherError(f"local: {label} could not be started: {error}") from None
+        return str(_Handle(pid=pid, token=spec["token"], directory=run))
+
+    def find(self, label: str, *, directory: Path) -> str | None:
+        """Read the files of the watcher."""
+        folder = directory.absolute() / "job"
+        spec, pid = _read(folder / "watch.json"), folder / "pid"
+        if spec is None or spec["label"] != label or not pid.exists():
+            return None
+        return str(
+            _Handle(pid=int(pid.read_text()), token=spec["token"], directory=directory.absolute())
+        )
+
+    def poll(self, handles: Sequence[str]) -> Mapping[str, JobStatus]:
+        """Read how each ended; where nothing was written yet, look at its watcher."""
+        return {handle: self._status(_Handle.of(handle)) for handle in handles}
+
+    def cancel(self, handle: str) -> None:
+        """Tell the watcher to end the job; it does so after this call, and even if this process
+        ends first."""
+        own = _Handle.of(handle)
+        if self._status(own).state not in ("queued", "running"):
+            return
+        (own.directory / "job" / "cancel").touch()
+        with suppress(ProcessLookupError):
+            os.kill(own.pid, signal.SIGTERM)
+
+    def _all_units(self) -> tuple[str, ...]:
+        if self._units is None:
+            devices = (
+                _devices()
+                if self.options.devices is None
+                else [str(number) for number in self.options.devices]
+            )
+            cores = _cores()[: self.options.cores]
+            self._units = tuple(f"gpu-{device}" for device in devices) or tuple(
+                f"core-{core}" for core in cores
+            )
+        return self._units
+
+    def _spec(self, job: Job, label: str) -> dict[str, Any]:
+        units = self._all_units()
+        return {
+            "label": label,
+            "host": _here()[0],
+            "token": f"{label}-{time.time_ns()}",
+            "limit_s": job.time_limit_s,
+            "grace_s": self.options.stop_grace_s,
+            "kind": "gpu" if units[0].startswith("gpu-") else "core",
+            "units": list(units),
+            "count": job.num_gpus,
+            "locks": str(Path(tempfile.gettempdir()) / f"meshwright-{os.getuid()}"),
+            "environment": {"PATH": _path()},
+        }
+
+    def _status(self, own: _Handle) -> JobStatus:
+        folder = own.directory / "job"
+        watched = _is_watched(own)  # asked first: what it wrote as its last act is there then
+        end = _read(folder / "end.json")
+        if end is not None and end["token"] == own.token:
+            times = {name: end[name] for name in ("started_s", "ended_s")}
+            return JobStatus(
+                state=end["state"],
+                exit_code=end["exit_code"],
+                reason=end["reason"],
+                nodes=_here(),
+                **times,
+            )
+        start = _read(folder / "start.json")
+        started_s = (
+            start["started_s"] if start is not None and start["token"] == own.token else None
+        )
+        spec = _read(folder / "watch.json")
+        if spec is None or spec["token"] != own.token:
+            return JobStatus(state="unknown", reason=f"{folder} holds nothing of this job")
+        if not watched and spec["host"] != _here()[0]:
+            return JobStatus(
+                state="unknown",
+                reason=f"it was started on {spec['host']}, and this is {_here()[0]}",
+                started_s=started_s,
+            )
+        if not watched:
+            return _lost(own, started_s)
+        if started_s is None:
+            return JobStatus(
+                state="queued",
+                reason=(
+                    f"waits for {spec['count']} of {len(spec['units'])} GPUs or cores that other"
+                    " runs hold"
+                ),
+            )
+        return JobStatus(state="running", started_s=started_s, nodes=_here())
+
+
+def _watched(job: Job, label: str) -> Job:
+    """The watcher holds the limit: it also ends what `timeout` around torchrun would leave
+    behind."""
+    return replace(job, name=check_label(label), time_limit_s=None)
+
+
+def _lost(own: _Handle, started_s: float | None) -> JobStatus:
+    """A watcher that died without a word: the machine went down, or somebody killed it, and its job
+    is killed too."""
+    import psutil
+
+    from meshwright.platforms.local.watcher import kill_marked
+
+    submitted_s = int(own.token.rpartition("-")[2]) / 1e9
+    if psutil.boot_time() > submitted_s:
+        return JobStatus(
+            state="node_failed",
+            reason="this machine was started again since",
+            started_s=started_s,
+            nodes=_here(),
+        )
+    kill_marked(own.token)
+    reason = "killed from outside together with its watcher; no exit code was left"
+    return JobStatus(state="failed", reason=reason, started_s=started_s, nodes=_here())
+
+
+def _is_watched(own: _Handle) -> bool:
+    import psutil
+
+    try:
+        watcher = psutil.Process(own.pid)
+        return own.token in watcher.cmdline() and watcher.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _start(run: Path, token: str) -> int:
+    """Start a watcher, which leaves this process's session and family; return its number."""
+    # -P: beside the watcher lie modules with the names of packages.
+    words = [sys.executable, "-P", str(_WATCHER), str(run), token]
+    done = subprocess.run(
+        words,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=_STARTING_S,
+        start_new_session=True,
+    )
+    if not done.stdout.strip().isdecimal():
+        raise OSError(
+            "its watcher did not start:"
+            f" {(done.stderr.strip() or 'no word from it').splitlines()[-1]}"
+        )
+    return int(done.stdout)
+
+
+def _read(path: Path) -> Any:
+    """Return what a file of JSON holds; None where there is none."""
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def _path() -> str:
+    """Where programs are looked for: beside this Python first, if torchrun is there, as that one
+    has what the job imports."""
+    own, path = Path(sys.executable).parent, os.environ.get("PATH", os.defpath)
+    return f"{own}{os.pathsep}{path}" if (own / "torchrun").exists() else path
+
+
+def _here() -> tuple[str, ...]:
+    return (os.uname().nodename,)
+
+
+def _cores() -> list[int]:
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+def _devices() -> list[str]:
+    """GPUs of CUDA_VISIBLE_DEVICES, else all that nvidia-smi lists; none where there is no
+    nvidia-smi."""
+    if (named := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
+        return [
+            device.strip()
+            for device in named.split(",")
+            if device.strip() not in ("", "-1", "NoDevFiles")
+        ]
+    try:
+        done = subprocess.run(
+            _QUERY,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=_STARTING_S,
+            stdin=subprocess.DEVNULL,
+        )
+    except FileNotFoundError:
+        return []
+    except (OSError, subprocess.SubprocessError) as error:
+        raise LauncherError(
+            f"local: nvidia-smi failed ({error}); name the GPUs (devices)"
+        ) from None
+    return done.stdout.split()

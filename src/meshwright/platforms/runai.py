@@ -1,0 +1,116 @@
+"""A distributed PyTorch workload of NVIDIA Run:ai, for its command line of version 2."""
+
+from __future__ import annotations
+
+from meshwright.platforms.job import (
+    Job,
+    JobText,
+    Mount,
+    check_fields,
+    dns_label,
+    mount_of,
+    required,
+    way,
+)
+from meshwright.platforms.shell import (
+    STRICT,
+    command,
+    environment,
+    files,
+    heredoc,
+    lines_of,
+    program,
+    script,
+    start,
+    timeout_words,
+    title,
+)
+from meshwright.values.errors import ConfigError
+
+__all__ = [
+    "runai_script",
+]
+
+_MOST_LETTERS = 50
+"""Of a name: pods are called NAME-worker-N, and a host name has 63 letters."""
+
+
+def runai_script(job: Job) -> JobText:
+    """Write a script that submits one master and workers for the other nodes.
+
+    Run:ai has no limit on the time of a workload, so `timeout` stops it; its operator sets
+    MASTER_ADDR, MASTER_PORT and each pod's RANK.
+    """
+    check_fields(
+        job,
+        "runai",
+        ("image", "mounts", "workdir", "account", "partition", "instance", "port", "words"),
+    )
+    way(job, "runai", ("torchrun",))
+    blocks = [
+        f"#!/usr/bin/env bash\n{title(job)}\n# Submit it: bash job.sh\n{STRICT}",
+        "# What every pod runs.\n" + heredoc("pod", _pod(job)),
+        command(_submit(job)),
+    ]
+    return JobText(file_name="job.sh", text=script(blocks), submit="bash job.sh")
+
+
+def _submit(job: Job) -> list[str]:
+    words = [
+        *(("--project", job.account) if job.account else ()),
+        *("--image", required(job, "runai", "image", "nvcr.io/nvidia/pytorch:25.04-py3")),
+        *(("--workers", str(job.nodes - 1)) if job.nodes > 1 else ()),
+        *(("--gpu-devices-request", str(job.gpus_per_node)) if job.asks_for == "gpus" else ()),
+        "--large-shm",
+        *(("--node-pools", job.partition) if job.partition else ()),
+        *(("--node-type", job.instance) if job.instance else ()),
+        *(("--working-dir", job.workdir) if job.workdir else ()),
+        *(("--external-url", f"container={job.port}") if job.port else ()),
+    ]
+    for mount in job.mounts:
+        words += _mount_words(mount_of(mount, "runai", ("path", "pvc")))
+    # A failed pod must not start again on its own: the others would wait for a rank that never
+    # comes back.
+    words += [
+        "--backoff-limit",
+        "0",
+        "--restart-policy",
+        "Never",
+        "--master-restart-policy",
+        "Never",
+    ]
+    name = dns_label(job, "runai", _MOST_LETTERS)
+    return [
+        f"runai training pytorch submit {name}",
+        *lines_of([*words, *job.words]),
+        '--command -- bash -c "$pod"',
+    ]
+
+
+def _mount_words(mount: Mount) -> list[str]:
+    if "," in mount.source + mount.target:
+        raise ConfigError(
+            f"mount {mount.source}:{mount.target}: Run:ai separates the parts of a mount by commas;"
+            " there is one in a path"
+        )
+    if mount.kind == "path":
+        return [
+            "--host-path",
+            f"path={mount.source},mount={mount.target}{'' if mount.read_only else ',readwrite'}",
+        ]
+    if mount.read_only:
+        raise ConfigError(
+            f"mount pvc={mount.source}: Run:ai cannot mount an existing claim read only"
+        )
+    return ["--existing-pvc", f"claimname={mount.source},path={mount.target}"]
+
+
+def _pod(job: Job) -> str:
+    run = start(
+        job,
+        rank='"$RANK"',
+        address='"$MASTER_ADDR"',
+        port='"$MASTER_PORT"',
+        before=["exec", *timeout_words(job)],
+    )
+    return script([STRICT, environment(job), files(job), program(job.command), run])

@@ -1,0 +1,203 @@
+"""Serve the page on this machine's own address."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Callable
+from importlib import resources
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+from meshwright.report.whatif.answer import Answers
+from meshwright.report.whatif.state import WhatIf, choices_record, query_of, read_state
+from meshwright.values.errors import ConfigError, MeshwrightError, MissingExtraError
+
+__all__ = [
+    "HOSTS",
+    "make_app",
+    "serve",
+]
+
+HOSTS = ("127.0.0.1", "localhost")
+"""Names under which a browser may ask. A page of somebody else whose name was bound to this address
+(DNS rebinding) sends its own."""
+_KINDS = {
+    "index.html": "text/html",
+    "page.css": "text/css",
+    "page.js": "text/javascript",
+    "icon.svg": "image/svg+xml",
+}
+_HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src"
+        " 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+_OWN_ASKS = ("same-origin", "none", "")
+"""Of Sec-Fetch-Site: the page itself, an address that was typed, or a program that is no
+browser."""
+
+
+def make_app(answers: Answers) -> Any:
+    """Return the application for a server of ASGI."""
+    from starlette.applications import Starlette
+    from starlette.middleware import Middleware
+    from starlette.middleware.trustedhost import TrustedHostMiddleware
+    from starlette.routing import Route
+
+    asks: dict[str, Callable[[Any], dict[str, Any]]] = {
+        "choices": lambda query: choices_record(),
+        "price": lambda query: answers.price(_state(query)),
+        "explain": lambda query: answers.explain(_state(query)),
+        "plan": lambda query: answers.plan(_state(query)),
+        "export": lambda query: answers.export(_state(query), to=query.get("to", "")),
+        "difference": lambda query: answers.difference(_state(query), _other(query)),
+    }
+    routes = [
+        Route("/", _file("index.html")),
+        *(Route(f"/{name}", _file(name)) for name in _KINDS if name != "index.html"),
+        *(Route(f"/api/{name}", _answer(ask)) for name, ask in asks.items()),
+    ]
+    guards = [Middleware(TrustedHostMiddleware, allowed_hosts=list(HOSTS)), Middleware(_Guard)]
+    return Starlette(routes=routes, middleware=guards)
+
+
+class _Guard:
+    """Refuses what another site's page asks, and sets headers that keep this page to itself."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answer one request."""
+        from starlette.datastructures import Headers, MutableHeaders
+        from starlette.responses import PlainTextResponse
+
+        async def send_guarded(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(_HEADERS)
+            await send(message)
+
+        if scope["type"] != "http":  # the start and the end of the server
+            await self._app(scope, receive, send)
+            return
+        asked = Headers(scope=scope)
+        is_own = (
+            asked.get("sec-fetch-site", "") in _OWN_ASKS
+            or asked.get("sec-fetch-mode") == "navigate"
+        )
+        app = self._app if is_own else PlainTextResponse("asked by another site", status_code=403)
+        await app(scope, receive, send_guarded)
+
+
+def _file(name: str) -> Callable[[Any], Any]:
+    from starlette.responses import Response
+
+    text = (resources.files("meshwright.report.whatif") / "page" / name).read_bytes()
+
+    async def endpoint(_request: Any) -> Any:
+        return Response(text, media_type=_KINDS[name])
+
+    return endpoint
+
+
+def _answer(ask: Callable[[Any], dict[str, Any]]) -> Callable[[Any], Any]:
+    """An endpoint on a thread: answers take milliseconds, or seconds for a search, and the page
+    goes on asking meanwhile."""
+    from starlette.responses import JSONResponse
+
+    def endpoint(request: Any) -> Any:
+        try:
+            return JSONResponse(ask(request.query_params))
+        except MeshwrightError as error:
+            return JSONResponse(
+                {"refused": " ".join(str(error).split())}
+            )  # an answer: browsers complain aloud of other codes
+
+    return endpoint
+
+
+def _state(query: Any) -> WhatIf:
+    names = WhatIf.__dataclass_fields__
+    return read_state({name: query[name] for name in query if name in names})
+
+
+def _other(query: Any) -> WhatIf:
+    """The plan to compare with, as an address of its own."""
+    from urllib.parse import parse_qsl
+
+    if "other" not in query:
+        raise ConfigError("other: expected the address of the plan to compare with")
+    return read_state(dict(parse_qsl(query["other"], keep_blank_values=True)))
+
+
+ADDRESS = "127.0.0.1"
+"""Nobody reaches it from another machine."""
+
+
+def serve(
+    answers: Answers, *, port: int = 0, state: str = "", ready: Callable[[str], None]
+) -> None:
+    """Serve until interrupted; `ready` is called once with the page's address, which shows `state`,
+    a shared address or its query."""
+    try:
+        import uvicorn
+    except ImportError:
+        raise MissingExtraError("uvicorn", "ui") from None
+
+    query = _query(state)
+    with _listen(port) as listener:
+        config = uvicorn.Config(
+            make_app(answers),
+            log_level="error",
+            access_log=False,
+            lifespan="off",
+            timeout_graceful_shutdown=1,
+        )
+        server = uvicorn.Server(config)
+        logging.getLogger("uvicorn.error").addFilter(
+            lambda record: not server.should_exit
+        )  # of answers that Ctrl-C cuts off
+        ready(f"http://{ADDRESS}:{listener.getsockname()[1]}/{query}")
+        server.run(sockets=[listener])
+
+
+def _query(state: str) -> str:
+    """Check a shared address before anything starts."""
+    query = urlsplit(state).query if "?" in state else state
+    pairs = parse_qsl(query, keep_blank_values=True)
+    if state and "=" not in query:
+        raise ConfigError(
+            f"{state!r}: expected an address of this page, or its part behind '?', such as"
+            " model=llama3-8b&cluster=h100:64"
+        )
+    words = query_of(read_state({name: value for name, value in pairs if name != "pin"}))
+    pins = "".join(f"&pin={_quoted(value)}" for name, value in pairs if name == "pin")
+    return f"?{words}{pins}" if words or pins else ""
+
+
+def _quoted(text: str) -> str:
+    from urllib.parse import quote
+
+    return quote(text, safe=":,")
+
+
+def _listen(port: int) -> socket.socket:
+    if not 0 <= port < 2**16:
+        raise ConfigError(f"--port {port}: expected 1 to 65535, or 0 for any that is free")
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((ADDRESS, port))
+        listener.listen()  # before anybody is told: what a browser asks at once then waits
+    except OSError as error:
+        listener.close()
+        raise ConfigError(
+            f"--port {port}: {error.strerror or error}; without --port a free one is taken"
+        ) from None
+    return listener

@@ -1,0 +1,190 @@
+"""What a load was measured to see: times of its answers, and how many a second."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+__all__ = [
+    "Answer",
+    "Figures",
+    "Limits",
+    "Spread",
+    "figures_of",
+    "spread_of",
+]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answer:
+    """What became of one request; times in seconds after the start of the load."""
+
+    sent_s: float
+    first_s: float | None = None
+    """When the first token came."""
+    last_s: float | None = None
+    """When the last token came."""
+    gaps_s: tuple[float, ...] = ()
+    """Between two messages with tokens."""
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    """As the server counts them; messages with text where it does not say."""
+    error: str | None = None
+    """Why it failed; None where it was answered."""
+
+    @property
+    def ttft_s(self) -> float:
+        """From sending to the first token; NaN of one that failed."""
+        return math.nan if self.error or self.first_s is None else self.first_s - self.sent_s
+
+    @property
+    def e2e_s(self) -> float:
+        """From sending to the last token; NaN of one that failed."""
+        return math.nan if self.error or self.last_s is None else self.last_s - self.sent_s
+
+    @property
+    def tpot_s(self) -> float:
+        """(last - first) / (tokens - 1); NaN of one that failed or has one token."""
+        if self.error or self.first_s is None or self.last_s is None or self.output_tokens < 2:
+            return math.nan
+        return (self.last_s - self.first_s) / (self.output_tokens - 1)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """What an answer must keep to be good; None is no limit."""
+
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+    e2e_s: float | None = None
+
+    def kept(self, times: Mapping[str, float]) -> bool:
+        """Whether times by name keep every limit; a time that is not known (one token has no TPOT)
+        breaks none."""
+        asked = ((name, getattr(self, name)) for name in ("ttft_s", "tpot_s", "e2e_s"))
+        return all(limit is None or not times[name] > limit for name, limit in asked)
+
+    @property
+    def any(self) -> bool:
+        """Whether there is one."""
+        return any(getattr(self, field.name) is not None for field in fields(self))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Spread:
+    """How a time varies over requests, seconds; NaN where nobody measured it."""
+
+    mean: float
+    p50: float
+    p90: float
+    p99: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Figures:
+    """One load on one server."""
+
+    requests: int
+    """That were answered."""
+    failed: int
+    duration_s: float
+    """From the first request to the last token."""
+    prompt_tokens: int
+    output_tokens: int
+    ttft_s: Spread
+    """From sending a request to its first token."""
+    tpot_s: Spread
+    """(last token - first token) / (output tokens - 1) of a request."""
+    itl_s: Spread
+    """Between two messages with tokens."""
+    e2e_s: Spread
+    """From sending a request to its last token."""
+    good_per_s: float | None = None
+    """Requests a second that kept the limits; None where there was none."""
+    first_error: str | None = None
+    """What the first request that failed was told."""
+
+    @property
+    def requests_per_s(self) -> float:
+        """Answered requests a second."""
+        return self.requests / self.duration_s if self.duration_s else math.nan
+
+    @property
+    def tokens_per_s(self) -> float:
+        """New tokens a second, prompts not counted."""
+        return self.output_tokens / self.duration_s if self.duration_s else math.nan
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain types, NaN as None."""
+        found = {
+            **asdict(self),
+            "requests_per_s": self.requests_per_s,
+            "tokens_per_s": self.tokens_per_s,
+        }
+        return {key: _plain(value) for key, value in found.items()}
+
+    @staticmethod
+    def of(content: Mapping[str, Any]) -> Figures:
+        """Read them back from plain types."""
+        spreads = ("ttft_s", "tpot_s", "itl_s", "e2e_s")
+        known: dict[str, Any] = {
+            field.name: content[field.name] for field in fields(Figures) if field.name in content
+        }
+        return Figures(**{**known, **{name: _spread(content[name]) for name in spreads}})
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(inner) for key, inner in value.items()}
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
+def _spread(content: Mapping[str, Any]) -> Spread:
+    return Spread(
+        **{name: math.nan if value is None else float(value) for name, value in content.items()}
+    )
+
+
+def spread_of(values: Iterable[float]) -> Spread:
+    """Return mean and percentiles of what is no NaN; percentiles between two values are on the line
+    between them."""
+    import numpy as np
+
+    known = np.array([value for value in values if not math.isnan(value)])
+    if not len(known):
+        return Spread(mean=math.nan, p50=math.nan, p90=math.nan, p99=math.nan)
+    p50, p90, p99 = np.percentile(known, [50, 90, 99]).tolist()
+    return Spread(mean=float(known.mean()), p50=p50, p90=p90, p99=p99)
+
+
+def figures_of(answers: Sequence[Answer], *, limits: Limits | None = None) -> Figures:
+    """Return the figures of a load; those of requests that failed count in `failed` alone.
+
+    Throughput is all new tokens over the time from the first request to the last token, as `vllm
+    bench serve` has it: a load of few requests a client shows less than one without end, since the
+    last ones run beside fewer.
+    """
+    good = [answer for answer in answers if answer.error is None]
+    bad = [answer for answer in answers if answer.error is not None]
+    start = min((answer.sent_s for answer in good), default=0.0)
+    duration = max((answer.last_s or answer.sent_s for answer in good), default=start) - start
+    kept = [answer for answer in good if limits and limits.kept(_times(answer))]
+    return Figures(
+        requests=len(good),
+        failed=len(bad),
+        duration_s=duration,
+        prompt_tokens=sum(answer.prompt_tokens for answer in good),
+        output_tokens=sum(answer.output_tokens for answer in good),
+        ttft_s=spread_of(answer.ttft_s for answer in good),
+        tpot_s=spread_of(answer.tpot_s for answer in good),
+        itl_s=spread_of(gap for answer in good for gap in answer.gaps_s),
+        e2e_s=spread_of(answer.e2e_s for answer in good),
+        good_per_s=len(kept) / duration if limits is not None and limits.any and duration else None,
+        first_error=bad[0].error if bad else None,
+    )
+
+
+def _times(answer: Answer) -> dict[str, float]:
+    return {"ttft_s": answer.ttft_s, "tpot_s": answer.tpot_s, "e2e_s": answer.e2e_s}

@@ -1,0 +1,249 @@
+"""One row of a table of measured runs, with the measurements taken out."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from pathlib import Path
+
+from meshwright.values.errors import ConfigError
+
+__all__ = [
+    "MEASURED",
+    "REQUIRED",
+    "Cells",
+    "OtherTable",
+    "Rule",
+    "Rules",
+    "StackChanges",
+    "TruthTable",
+    "UnansweredError",
+    "read_cells",
+    "read_rules",
+    "read_table_file",
+    "read_truth",
+    "require_rows",
+    "stack_changes_of_row",
+    "without_measurements",
+]
+
+MEASURED = (
+    "oom",
+    "error",
+    "step_time_s",
+    "tokens_per_s_per_gpu",
+    "tflops_per_gpu",
+    "mfu",
+    "peak_mem_gib",
+    "mem_other",
+)
+"""Columns that a prediction must not look at; `notes` may be read for what describes the layout,
+`provenance` for its date alone."""
+_UNREAD = (*MEASURED, "provenance")
+_AS_OF = re.compile(r"(?<![0-9A-Za-z@])(20[12]\d)-?(0[1-9]|1[0-2])(?![0-9A-Za-z])")
+"""A year and a month, as in `2024-12`, `202412` and `loss_202412_h100`, and not inside a commit's
+name."""
+_LARGEST = 2**50
+"""Anything beyond is no count of chips, tokens or layers."""
+
+
+class UnansweredError(ConfigError):
+    """The row does not describe a run that can be predicted; the message is the reason, beginning
+    with the column."""
+
+
+def without_measurements(row: Mapping[str, str]) -> dict[str, str]:
+    """Return the row's text cells, stripped, less the measured columns and those beyond the header;
+    `as_of` is the month of its release, or of where it was published."""
+    dates = (_AS_OF.search(row.get(column) or "") for column in ("release", "provenance"))
+    as_of = next((f"{found[1]}-{found[2]}" for found in dates if found), "")
+    return {k: v.strip() for k, v in row.items() if k not in _UNREAD} | (
+        {"as_of": as_of} if as_of else {}
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """The cells of a row that may be read; a blank or absent one is None."""
+
+    by_column: Mapping[str, str]
+
+    def text(self, column: str) -> str | None:
+        """Return the cell's text."""
+        return self.by_column.get(column) or None
+
+    def words(self, column: str) -> str:
+        """Return the cell's text in lower case, empty where it is blank."""
+        return self.by_column.get(column, "").lower()
+
+    def number(self, column: str) -> float | None:
+        """Return the cell as a positive number or zero; UnansweredError where it is none."""
+        text = self.text(column)
+        if text is None:
+            return None
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not 0 <= value < _LARGEST:
+            raise UnansweredError(f"{column}: not a number that fits ({text[:40]!r})")
+        return value
+
+    def count(self, column: str) -> int | None:
+        """Return the cell as a whole number of 1 or more; UnansweredError where it is none."""
+        value = self.number(column)
+        if value is None:
+            return None
+        if value < 1 or value != int(value):
+            raise UnansweredError(
+                f"{column}: expected a whole number of 1 or more, found"
+                f" {self.by_column[column][:40]!r}"
+            )
+        return int(value)
+
+    def match(self, column: str, pattern: str) -> re.Match[str] | None:
+        """Search a pattern in the cell, ignoring case."""
+        return re.search(pattern, self.by_column.get(column, ""), re.IGNORECASE)
+
+
+REQUIRED = ("row_id", "model", "gpu")
+"""Columns without which no row could be answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class TruthTable:
+    """One CSV file of published runs."""
+
+    name: str
+    """The file's name without `.csv`: the `source` of its predictions."""
+    rows: tuple[dict[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OtherTable:
+    """A CSV file of something else."""
+
+    path: Path
+    reason: str
+    """Why it is no table of training runs."""
+
+
+def read_truth(path: Path) -> TruthTable:
+    """Read a table of training runs; ConfigError in one line where it is none."""
+    table = read_table_file(path)
+    if isinstance(table, OtherTable):
+        raise ConfigError(f"{path}: {table.reason}")
+    return table
+
+
+def read_table_file(path: Path) -> TruthTable | OtherTable:
+    """Read a table, and tell training runs from others by the heading; ConfigError in one line
+    where it is broken."""
+    columns, rows = read_cells(path)
+    if columns and (reason := _other_than_training(columns)):
+        return OtherTable(path, reason)
+    return TruthTable(name=path.stem, rows=require_rows(rows, path))
+
+
+def read_cells(path: Path) -> tuple[list[str], tuple[dict[str, str], ...]]:
+    """Return the columns of a CSV file and its rows, what is missing blank; ConfigError in one line
+    where it is none."""
+    lines = csv.DictReader(io.StringIO(_text(path), newline=""), strict=True)
+    try:
+        columns, found = list(lines.fieldnames or ()), list(lines)
+    except csv.Error as error:
+        raise ConfigError(f"{path}: not a CSV file ({error})") from None
+    return columns, tuple({k: v or "" for k, v in row.items() if k is not None} for row in found)
+
+
+def require_rows(rows: tuple[dict[str, str], ...], path: Path) -> tuple[dict[str, str], ...]:
+    """Return the rows; ConfigError where there are none."""
+    if not rows:
+        raise ConfigError(f"{path}: no rows; expected a header and one line per run")
+    return rows
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: not a CSV file in UTF-8") from None
+
+
+def _other_than_training(columns: list[str]) -> str:
+    """Say why a table of these columns is no table of training runs; nothing where it is one."""
+    if "ttft_ms" in columns or "tpot_ms" in columns:
+        return "a table of serving runs; expected a table of training runs"
+    missing = [name for name in REQUIRED if name not in columns]
+    return (
+        f"column {', '.join(missing)} is missing; expected a table of training runs"
+        if missing
+        else ""
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One line of a table of rules: a pattern, and what holds where it matches."""
+
+    pattern: re.Pattern[str]
+    fields: dict[str, str]
+
+    def __getitem__(self, name: str) -> str:
+        return self.fields[name]
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """A table of rules; the first that matches holds."""
+
+    name: str
+    rules: tuple[Rule, ...]
+
+    def first(self, text: str) -> Rule | None:
+        """Return the first rule whose pattern occurs in the lower-case text."""
+        return next((rule for rule in self.rules if rule.pattern.search(text.lower())), None)
+
+
+@cache
+def read_rules(name: str) -> Rules:
+    """Read `runs/measured/<name>.csv`, whose column `match` holds a pattern."""
+    text = (
+        resources.files("meshwright")
+        .joinpath("runs", "measured", f"{name}.csv")
+        .read_text(encoding="utf-8")
+    )
+    lines = csv.DictReader(io.StringIO(text))
+    return Rules(name, tuple(Rule(re.compile(line.pop("match")), line) for line in lines))
+
+
+StackChanges = tuple[tuple[str, float | str], ...]
+"""Fields of Stack and their values, later ones first read."""
+
+
+def stack_changes_of_row(cells: Cells) -> StackChanges:
+    """Return what differs from the software's defaults; of rules for one field the first that
+    matches holds."""
+    detail = re.split(r"\[tag|\[joined", cells.words("recompute_detail"))[0]
+    known = {"in": "precision", "on": "gpu", "release": "release", "as of": "as_of"}
+    said = [f"{word} {cells.words(column)}" for word, column in known.items()]
+    text = " | ".join(
+        [cells.words("framework"), cells.words("model"), cells.words("notes"), detail, *said]
+    )
+    changes: dict[str, float | str] = {}
+    for rule in read_rules("stack_words").rules:
+        if found := rule.pattern.search(text):
+            for word in found.expand(rule["changes"]).split():
+                field, _, value = word.partition("=")
+                changes.setdefault(
+                    field, float(value) if re.fullmatch(r"[\d.e+-]+", value) else value
+                )
+    return tuple(sorted(changes.items()))

@@ -1,0 +1,176 @@
+"""Predict and validate whole files."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from meshwright.runs.measured.cells import OtherTable, TruthTable, read_table_file
+from meshwright.runs.measured.links import is_profiled, with_profile
+from meshwright.runs.measured.predict import Answers, predict_rows, reasons
+from meshwright.runs.measured.rows import Case, Unanswerable, read_table
+from meshwright.trust.calibration import Calibration
+from meshwright.values.errors import ConfigError
+from meshwright.values.hardware.profile import Profile
+
+__all__ = [
+    "NOTHING",
+    "Counts",
+    "Own",
+    "Tables",
+    "counts",
+    "own_rows",
+    "predict_tables",
+    "read_measured",
+    "read_tables",
+]
+
+COMPARED = ("step_time_s", "peak_mem_gib", "oom")
+"""Columns that predictions are compared with."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tables:
+    """What was found in some files."""
+
+    kept: tuple[TruthTable, ...]
+    """At least one."""
+    left_out: tuple[str, ...]
+    """A line for each file that holds something else, with the reason."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Counts:
+    """How many rows of one table were answered, and why not the others."""
+
+    rows: int
+    answered: int
+    unanswered: Mapping[str, int]
+    """Rows by reason."""
+    assumed: Mapping[str, int] = field(default_factory=dict)
+    """Answered rows by what had to be taken for granted of their model."""
+
+
+def read_tables(paths: Sequence[Path]) -> Tables:
+    """Read the tables of training runs among some files; ConfigError where there is none, or one is
+    broken, or two have one name."""
+    read = [read_table_file(path) for path in paths]
+    kept = tuple(table for table in read if isinstance(table, TruthTable))
+    _check_names(kept)
+    return _found(
+        kept, [(str(other.path), other.reason) for other in read if isinstance(other, OtherTable)]
+    )
+
+
+def read_measured(paths: Sequence[Path]) -> Tables:
+    """Read the tables among some files that predictions can be compared with."""
+    found = read_tables(paths)
+    reason = f"no measured column ({', '.join(COMPARED)}); nothing to compare with"
+    blank = [
+        table.name for table in found.kept if not any(name in table.rows[0] for name in COMPARED)
+    ]
+    measured = _found(
+        tuple(table for table in found.kept if table.name not in blank),
+        [(name, reason) for name in blank],
+    )
+    return Tables(kept=measured.kept, left_out=(*found.left_out, *measured.left_out))
+
+
+def _check_names(tables: Sequence[TruthTable]) -> None:
+    names = [table.name for table in tables]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ConfigError(
+            f"{', '.join(twice)}: two files of this name; predictions are told apart by the file's"
+            " name"
+        )
+
+
+def _found(kept: tuple[TruthTable, ...], others: Sequence[tuple[str, str]]) -> Tables:
+    """Join what is kept and what is not, (name, reason) each; ConfigError where nothing is kept."""
+    if not kept:
+        (name, reason), more = others[0], len(others) - 1
+        raise ConfigError(
+            f"{name}: {reason}{f' (and nothing to work on in {more} more)' if more else ''}"
+        )
+    return Tables(
+        kept=kept, left_out=tuple(f"{name}: left out: {reason}" for name, reason in others)
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Own:
+    """What the user measured: a calibration holds for rows of its chip and its stack, a profile for
+    rows of its chip."""
+
+    calibration: Calibration | None = None
+    profile: Profile | None = None
+
+    def on(self, cases: Iterable[Case | Unanswerable]) -> list[Case | Unanswerable]:
+        """Return the rows, with it where it holds."""
+        found = list(cases)
+        if self.profile is not None:
+            found = with_profile(found, self.profile)
+        return [self._calibrated(case) for case in found]
+
+    def _calibrated(self, case: Case | Unanswerable) -> Case | Unanswerable:
+        if (
+            isinstance(case, Unanswerable)
+            or self.calibration is None
+            or not self.is_calibrated(case)
+        ):
+            return case
+        return replace(case, calibration=self.calibration.for_model(case.model))
+
+    def is_calibrated(self, case: Case | Unanswerable) -> bool:
+        """Whether the calibration is of this row."""
+        return _is_of(case, self.calibration)
+
+    def is_profiled(self, case: Case | Unanswerable) -> bool:
+        """Whether the profile is of this row."""
+        return self.profile is not None and is_profiled(case, self.profile)
+
+
+NOTHING = Own()
+
+
+def predict_tables(tables: Sequence[TruthTable], *, own: Own = NOTHING) -> Answers:
+    """Predict every row of every table."""
+    return predict_rows(case for table in tables for case in own.on(read_table(table)))
+
+
+def own_rows(tables: Sequence[TruthTable], own: Own) -> tuple[int, int]:
+    """Count the rows that the calibration is of, and those that the profile is of."""
+    cases = [case for table in tables for case in read_table(table)]
+    return sum(own.is_calibrated(case) for case in cases), sum(
+        own.is_profiled(case) for case in cases
+    )
+
+
+def _is_of(case: Case | Unanswerable, calibration: Calibration | None) -> bool:
+    if calibration is None or isinstance(case, Unanswerable) or case.machines.mixed:
+        return False
+    return (case.machines.nodes[0].chip.name, case.stack_name) == (
+        calibration.chip,
+        calibration.stack,
+    )
+
+
+def counts(answers: Answers) -> dict[str, Counts]:
+    """Return the counts by table."""
+    why = reasons(answers)
+    names = {p.source for p in answers.predictions} | set(why)
+    found = {}
+    for name in sorted(names):
+        answered = [p for p in answers.predictions if p.source == name]
+        missing = why.get(name, {})
+        assumed = Counter(p.assumed for p in answered if p.assumed)
+        found[name] = Counts(
+            rows=len(answered) + sum(missing.values()),
+            answered=len(answered),
+            unanswered=missing,
+            assumed=dict(assumed.most_common()),
+        )
+    return found

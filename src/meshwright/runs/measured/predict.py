@@ -1,0 +1,311 @@
+"""Predict the runs that rows describe, those of one model, machine and software together."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwright.cost.schedules import Pipeline
+from meshwright.cost.simulate import steady_step_s
+from meshwright.cost.step import Priced, price
+from meshwright.runs.measured.rows import Case, Unanswerable
+from meshwright.trust.calibration import Calibrated, apply_calibration
+from meshwright.values.errors import ConfigError
+from meshwright.values.hardware.cluster import Node, Pool
+from meshwright.values.layout import Layout, Layouts
+from meshwright.values.stack import Stack, find_stack
+from meshwright.values.text import csv_text
+from meshwright.values.units import GIB
+
+__all__ = [
+    "COLUMNS",
+    "Answers",
+    "Prediction",
+    "predict_mixed",
+    "predict_rows",
+    "predictions_csv",
+    "reasons",
+]
+
+COLUMNS = ("source", "row_id", "step_time_s", "peak_mem_gib", "oom")
+_PER_STEP = ("dp_comm", "optimizer", "overhead")
+"""Terms of the step time outside the pipeline."""
+_STATES = ("weights", "gradients", "optimizer")
+_SUMS = {
+    "states": (*_STATES, "activations"),
+    "after-backward": (*_STATES, "communication", "libraries"),
+}
+"""Memory terms that make up a figure which is no peak of the whole step."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prediction:
+    """What one run is predicted to do."""
+
+    source: str
+    row_id: str
+    step_s: float
+    peak_memory_bytes: float
+    """The figure that the row tells: see MemoryFigure."""
+    used_bytes: float
+    """What the fullest chip shows."""
+    fits: bool
+    assumed: str = ""
+    """What had to be taken for granted of the model and the micro batch, a line for people."""
+
+    @property
+    def cells(self) -> tuple[str, str, str, str, str]:
+        """The line of the predictions file."""
+        return (
+            self.source,
+            self.row_id,
+            f"{self.step_s:.6g}",
+            f"{self.peak_memory_bytes / GIB:.6g}",
+            "0" if self.fits else "1",
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answers:
+    """Predictions in the order of the rows, and the rows without one."""
+
+    predictions: tuple[Prediction, ...]
+    unanswered: tuple[Unanswerable, ...]
+
+
+def predict_rows(cases: Iterable[Case | Unanswerable]) -> Answers:
+    """Predict every case; rows without one are passed on with their reason."""
+    rows = list(cases)
+    found: dict[int, Prediction | Unanswerable] = {
+        i: row for i, row in enumerate(rows) if isinstance(row, Unanswerable)
+    }
+    groups: dict[object, list[int]] = defaultdict(list)
+    for i, row in enumerate(rows):
+        if isinstance(row, Unanswerable):
+            continue
+        if row.machines.mixed:
+            found[i] = _one_mixed(row)
+        else:
+            groups[_key(row)].append(i)
+    for members in groups.values():
+        found |= zip(
+            members,
+            _predict_alike([row for i in members if isinstance(row := rows[i], Case)]),
+            strict=True,
+        )
+    ordered = [found[i] for i in range(len(rows))]
+    return Answers(
+        predictions=tuple(p for p in ordered if isinstance(p, Prediction)),
+        unanswered=tuple(p for p in ordered if isinstance(p, Unanswerable)),
+    )
+
+
+def _key(case: Case) -> object:
+    """Cases with one key are columns of one pricing."""
+    return (
+        case.model,
+        case.machines.nodes[0],
+        case.machines.num_chips,
+        replace(case.workload, gbs=None),
+        case.stack_name,
+        case.stack_changes,
+        case.calibration,
+    )
+
+
+def _stack(case: Case) -> Stack:
+    """The software with what the row says of it."""
+    stack = find_stack(case.stack_name)
+    changes: dict[str, Any] = {
+        name: type(getattr(stack, name))(value) for name, value in case.stack_changes
+    }
+    return replace(stack, **changes)
+
+
+def _predict_alike(cases: Sequence[Case]) -> list[Prediction | Unanswerable]:
+    try:
+        return _price_alike(cases)
+    except ConfigError as error:
+        if len(cases) == 1:
+            return [_unanswered(cases[0], str(error))]
+        return [answer for case in cases for answer in _predict_alike([case])]
+
+
+def _price_alike(cases: Sequence[Case]) -> list[Prediction | Unanswerable]:
+    priced = _priced(cases[0], [case.layout for case in cases], node=cases[0].machines.nodes[0])
+    used = _over_stages(priced, priced.memory.used)
+    usable = cases[0].machines.nodes[0].chip.usable_bytes
+    return [
+        (
+            _price_alike([_checkpointed(case)])[0]
+            if case.recompute_where_short and used[i] > usable
+            else _answer(
+                case,
+                step_s=float(priced.step_s[i]),
+                peak=_figure(case, priced, i),
+                used=float(used[i]),
+                fits=bool(used[i] <= usable),
+            )
+        )
+        for i, case in enumerate(cases)
+    ]
+
+
+def _checkpointed(case: Case) -> Case:
+    """The run with every layer recomputed, which its users switch on where it would not fit."""
+    return replace(case, layout=replace(case.layout, recompute="full"), recompute_where_short=False)
+
+
+def _priced(case: Case, layouts: Sequence[Layout], *, node: Node) -> Priced:
+    calibrated = Calibrated(
+        pool=Pool(node=node, num_chips=case.machines.num_chips), stack=_stack(case)
+    )
+    if case.calibration is not None:
+        calibrated = apply_calibration(
+            case.calibration, pool=calibrated.pool, stack=calibrated.stack
+        )
+    with np.errstate(all="ignore"):
+        return price(
+            Layouts.of(layouts),
+            model=case.model,
+            pool=calibrated.pool,
+            work=replace(case.workload, gbs=None),
+            stack=calibrated.stack,
+            which="all" if case.machines.mixed else "representative",
+        )
+
+
+def _over_stages(priced: Priced, array: NDArray[np.float64]) -> NDArray[np.float64]:
+    fullest: NDArray[np.float64] = np.where(priced.stages.real, array, -np.inf).max(axis=1)
+    return fullest
+
+
+def _figure(case: Case, priced: Priced, i: int) -> float:
+    """The memory that the row's `mem_def` asks for."""
+    memory = priced.memory
+    if case.memory.kind in _SUMS:
+        array = np.sum([memory.terms[name] for name in _SUMS[case.memory.kind]], axis=0)
+        if case.memory.kind == "after-backward" and case.layout.sharding == "zero1":
+            params = memory.terms["weights"] / 2.0
+            stack, shards = (
+                find_stack(case.stack_name),
+                case.layout.shard_size or case.layout.dp * case.layout.cp,
+            )
+            array = array + params * (shards > 1) * (
+                stack.step_gather_bytes + stack.step_shard_bytes / shards
+            )
+    else:
+        array = {"allocated": memory.allocated, "reserved": memory.reserved, "used": memory.used}[
+            case.memory.kind
+        ]
+    at = {"first": 0, "last": case.layout.pp - 1}.get(case.memory.rank)
+    chosen = priced.stages.real[i] if at is None else priced.stages.index[i] == at
+    return float(array[i][chosen].max())
+
+
+def _answer(
+    case: Case, *, step_s: float, peak: float, used: float, fits: bool
+) -> Prediction | Unanswerable:
+    if not (0 < step_s < math.inf and 0 < peak < math.inf):
+        return _unanswered(case, "the model gives no finite time and memory for this layout")
+    return Prediction(
+        source=case.source,
+        row_id=case.row_id,
+        step_s=step_s,
+        peak_memory_bytes=peak,
+        used_bytes=used,
+        fits=fits,
+        assumed=case.assumed,
+    )
+
+
+def _unanswered(case: Case, reason: str) -> Unanswerable:
+    return Unanswerable(source=case.source, row_id=case.row_id, reason=reason)
+
+
+def _one_mixed(case: Case) -> Prediction | Unanswerable:
+    try:
+        return predict_mixed(case)
+    except ConfigError as error:
+        return _unanswered(case, str(error))
+
+
+def predict_mixed(case: Case) -> Prediction | Unanswerable:
+    """Predict a run on several kinds of chips: price the layout on each kind, then run the stages'
+    own times through the pipeline.
+
+    A stage whose replicas sit on several kinds waits for the slowest; the exchange between replicas
+    is the slowest kind's.
+    """
+    kinds = {
+        name: _priced(case, [case.layout], node=node)
+        for (name, _), node in zip(case.machines.pools, case.machines.nodes, strict=True)
+    }
+    usable = {
+        name: node.chip.usable_bytes
+        for (name, _), node in zip(case.machines.pools, case.machines.nodes, strict=True)
+    }
+    stages = [[name for name, _ in stage] for stage in case.placement]
+    step_s = _pipeline_s(case, kinds, stages) + max(
+        sum(float(kinds[n].time[t][0]) for t in _PER_STEP) for stage in stages for n in stage
+    )
+    some = next(iter(kinds.values()))
+    used = [
+        (float(some.memory.used[0, s]), min(usable[n] for n in names))
+        for s, names in enumerate(stages)
+    ]
+    return _answer(
+        case,
+        step_s=step_s,
+        peak=_figure(case, some, 0),
+        used=max(bytes_ for bytes_, _ in used),
+        fits=all(bytes_ <= room for bytes_, room in used),
+    )
+
+
+def _pipeline_s(case: Case, kinds: dict[str, Priced], stages: Sequence[Sequence[str]]) -> float:
+    layout = case.layout
+    if layout.vpp > 1:
+        raise ConfigError(
+            f"vpp={layout.vpp}: interleaved stages on several kinds of chips are not predicted"
+        )
+    forward = [
+        max(float(kinds[n].stage_times.forward_s[0, s]) for n in names)
+        for s, names in enumerate(stages)
+    ]
+    backward = [
+        max(float(kinds[n].stage_times.backward_s[0, s]) for n in names)
+        for s, names in enumerate(stages)
+    ]
+    link = max(float(priced.stage_times.p2p_s[0]) for priced in kinds.values())
+    overlapped = layout.pp == 1 or _stack(case).p2p == "overlapped"
+    pipeline = Pipeline(
+        schedule="1f1b",
+        pp=layout.pp,
+        num_microbatches=layout.num_microbatches,
+        forward_s=forward,
+        backward_s=backward,
+        link_s=link,
+        p2p="overlapped" if overlapped else "blocking",
+    )
+    return steady_step_s(pipeline)
+
+
+def predictions_csv(answers: Answers) -> str:
+    """Return the predictions file; rows without an answer have blank figures."""
+    blank = ((u.source, u.row_id, "", "", "") for u in answers.unanswered)
+    return csv_text(COLUMNS, (*(p.cells for p in answers.predictions), *blank))
+
+
+def reasons(answers: Answers) -> dict[str, dict[str, int]]:
+    """Count the rows without an answer by table and reason, the most frequent first."""
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    for row in answers.unanswered:
+        counts[row.source][row.reason] += 1
+    return {source: dict(counter.most_common()) for source, counter in counts.items()}

@@ -1,0 +1,220 @@
+"""RESULTS of `calibrate`: studies, tables of runs, logs of runs, benchmarks of links; what each
+file is shows in its text."""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from meshwright.runs.measured.cells import read_truth
+from meshwright.runs.measured.described import Described, Given, case_of
+from meshwright.runs.measured.links import looks_like_nccl_tests, read_nccl_tests
+from meshwright.runs.measured.measured import MeasuredRun, runs_of_table
+from meshwright.runs.measured.megatron_dump import describe_megatron
+from meshwright.runs.measured.rows import MemoryFigure
+from meshwright.runs.measured.torchtitan_dump import describe_torchtitan
+from meshwright.search.link_rates import link_rates
+from meshwright.software.log import LogReading, Report, plain, steady_reports
+from meshwright.software.log_reader import read_log
+from meshwright.trust.calibration import LinkRates
+from meshwright.values.errors import ConfigError
+from meshwright.values.hardware.catalogue import default_node, find_device
+from meshwright.values.hardware.cluster import Pool
+from meshwright.values.hardware.parse import load_cluster
+
+__all__ = [
+    "LOGS",
+    "Results",
+    "read_results",
+    "run_of_log",
+]
+
+LOGS = "Megatron-LM, Megatron-Bridge, NeMo, torchtitan, nanotron, DeepSpeed or the embedded trainer"
+_OUT_OF_MEMORY = re.compile(r"OutOfMemoryError|(?:CUDA|HIP|XPU|NPU) out of memory")
+"""As torch reports it."""
+_COUNT_SAMPLES = ("megatron-lm", "megatron-bridge", "nemo-1", "nemo-2")
+"""Software whose logs count batches in samples."""
+
+
+def run_of_log(text: str, given: Given, *, source: str) -> MeasuredRun | None:
+    """Return the run; None where the text is a log of no software that is known. ConfigError says
+    what is missing."""
+    text = plain(text)
+    reading = read_log(text)
+    if reading is None:
+        return None
+    case = case_of(_described(text, reading), given, source=source)
+    if _OUT_OF_MEMORY.search(text) and not any(report.has_rate for report in reading.reports):
+        return MeasuredRun(case=case, fitted=False)
+    seq_len, gbs, chips = case.workload.seq_len, case.layout.gbs, case.machines.num_chips
+
+    def seconds(report: Report) -> float | None:
+        return report.seconds(seq_len=seq_len, gbs=gbs, num_chips=chips)
+
+    rated = [report for report in reading.reports if seconds(report)]
+    times = [found for report in steady_reports(rated) if (found := seconds(report)) is not None]
+    if not times:
+        raise ConfigError(
+            f"{source}: {len(rated)} iteration time(s) reported; the warm-up can't be told from the"
+            " rest, give a longer log"
+        )
+    peak = (
+        reading.peak_reserved_bytes
+        if case.memory.kind == "reserved"
+        else reading.peak_allocated_bytes
+    )
+    return MeasuredRun(case=case, step_s=statistics.median(times), peak_bytes=peak, fitted=True)
+
+
+def _described(text: str, reading: LogReading) -> Described:
+    """What the log says of its run; the batch is that of the last report, which counts where it
+    grew."""
+    batch = next(
+        (report.batch for report in reversed(reading.reports) if report.batch is not None), None
+    )
+    gbs = (
+        int(batch)
+        if batch is not None and batch >= 1 and reading.framework in _COUNT_SAMPLES
+        else None
+    )
+    if reading.framework in ("megatron-lm", "megatron-bridge"):
+        return describe_megatron(text, gbs=gbs)
+    if reading.framework == "torchtitan":
+        return describe_torchtitan(text)
+    kind = MemoryFigure(
+        kind="allocated" if reading.peak_allocated_bytes is not None else "reserved", rank="max"
+    )
+    return Described(gbs=gbs, memory=kind)
+
+
+LARGEST_BYTES = 2**28
+"""Of a file; no log of a run that is worth reading whole is larger."""
+_FORMS = f"a CSV in the schema of `predict`, a log of {LOGS}, or the output of nccl-tests"
+STUDY_LOGS = ("stdout.log", "stderr.log")
+"""What a study keeps of each run's output."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Results:
+    """What was found in some files."""
+
+    runs: tuple[MeasuredRun, ...] = ()
+    links: tuple[LinkRates, ...] = ()
+    chip: str = ""
+    """Of the links' benchmarks."""
+    left_out: tuple[str, ...] = ()
+
+
+def read_results(paths: Sequence[Path], given: Given) -> Results:
+    """Read every file; ConfigError where one is of no known form, or its run is not described."""
+    parts = [_read(path, given) for path in paths]
+    links: dict[str, LinkRates] = {}
+    for rates in (rates for part in parts for rates in part.links):
+        if rates.level in links:
+            raise ConfigError(
+                f"two benchmarks of {rates.name} ({links[rates.level].source}; {rates.source}):"
+                " give one of each link"
+            )
+        links[rates.level] = rates
+    return Results(
+        runs=tuple(run for part in parts for run in part.runs),
+        links=tuple(links.values()),
+        chip=next((part.chip for part in parts if part.chip), ""),
+        left_out=tuple(line for part in parts for line in part.left_out),
+    )
+
+
+def _read(path: Path, given: Given) -> Results:
+    if path.is_dir():
+        return _study(path, given)
+    text = _text(path)
+    if looks_like_nccl_tests(text):
+        return _links(text, path, given)
+    run = run_of_log(text, given, source=path.name)
+    if run is not None:
+        return Results(runs=(run,))
+    if path.suffix.lower() != ".csv":
+        raise ConfigError(f"{path}: no form that is known; expected {_FORMS}")
+    found = runs_of_table(read_truth(path), stack=given.stack)
+    return Results(runs=found.runs, left_out=found.left_out)
+
+
+def _study(path: Path, given: Given) -> Results:
+    """The runs of a study: the logs in runs/<id>, each with the id as its name."""
+    folders = (
+        sorted(folder for folder in (path / "runs").glob("*") if folder.is_dir())
+        if (path / "runs").is_dir()
+        else []
+    )
+    if not folders:
+        raise ConfigError(
+            f"{path}: a directory without runs/<id>/{STUDY_LOGS[0]}, so no study; give a study, or"
+            f" files: {_FORMS}"
+        )
+    runs: list[MeasuredRun] = []
+    left_out: list[str] = []
+    for folder in folders:
+        try:
+            runs.append(_run_of_folder(folder, given))
+        except ConfigError as error:
+            left_out.append(str(error))
+    return Results(runs=tuple(runs), left_out=tuple(left_out))
+
+
+def _run_of_folder(folder: Path, given: Given) -> MeasuredRun:
+    text = "\n".join(_text(folder / name) for name in STUDY_LOGS if (folder / name).is_file())
+    run = run_of_log(text, given, source=folder.name)
+    if run is None:
+        raise ConfigError(f"{folder.name}: no log of {LOGS} in {' or '.join(STUDY_LOGS)}")
+    return run
+
+
+def _text(path: Path) -> str:
+    try:
+        if path.stat().st_size > LARGEST_BYTES:
+            raise ConfigError(
+                f"{path}: {path.stat().st_size / 2**20:.0f} MiB; give the part of the log with the"
+                " arguments and some iterations"
+            )
+        return path.read_bytes().decode("utf-8", errors="replace")
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
+
+
+def _links(text: str, path: Path, given: Given) -> Results:
+    pool = (
+        None
+        if given.cluster is None
+        else load_cluster(given.cluster, gpus_per_node=given.gpus_per_node).pools[0]
+    )
+    per_node = None if pool is None else pool.node.chips_per_node
+    table = read_nccl_tests(
+        text, source=str(path), ranks=None if pool is None else pool.num_chips, per_node=per_node
+    )
+    if pool is None:
+        pool = Pool(
+            node=default_node(_chip_of(table.device, path), gpus_per_node=given.gpus_per_node),
+            num_chips=table.ranks,
+        )
+    elif table.device is not None and pool.node.chip.name.partition("-")[
+        0
+    ] not in table.device.lower().replace(" ", "").replace("-", ""):
+        raise ConfigError(f"{path}: ran on {table.device}, --cluster names {pool.node.chip.name}")
+    return Results(
+        links=(link_rates(table, replace(pool, num_chips=table.ranks)),), chip=pool.node.chip.name
+    )
+
+
+def _chip_of(device: str | None, path: Path) -> str:
+    """The catalogue's chip of a device's name, which is the vendor's with the size and the form
+    behind it."""
+    chip = find_device(device or "")
+    if chip is not None:
+        return chip.name
+    raise ConfigError(
+        f"{path}: device {device or 'not named'} is no chip of the catalogue; give --cluster, such"
+        " as h100:8"
+    )

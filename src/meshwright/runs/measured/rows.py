@@ -1,0 +1,186 @@
+"""From a row of a table of measured runs to what can be priced."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal, cast
+
+from meshwright.cost.operators import HALF
+from meshwright.runs.measured.cells import (
+    Cells,
+    Rule,
+    StackChanges,
+    TruthTable,
+    UnansweredError,
+    read_rules,
+    stack_changes_of_row,
+    without_measurements,
+)
+from meshwright.runs.measured.layouts import assumed_batch, axes_of_row, layout_of_row
+from meshwright.runs.measured.machines import (
+    WHERE_SHORT,
+    Machines,
+    machines_of_row,
+    seq_len_of_row,
+    stage_chips,
+    workload_of_row,
+)
+from meshwright.runs.measured.models import model_of_row
+from meshwright.runs.measured.notes import Placement, read_notes
+from meshwright.trust.calibration import Calibration
+from meshwright.values.errors import ConfigError
+from meshwright.values.hardware.chip import Chip
+from meshwright.values.layout import Layout
+from meshwright.values.models.params import model_params
+from meshwright.values.models.spec import ModelSpec
+from meshwright.values.workload import Workload
+
+__all__ = [
+    "Case",
+    "MemoryFigure",
+    "MemoryKind",
+    "Unanswerable",
+    "read_row",
+    "read_table",
+]
+
+MemoryKind = Literal["allocated", "reserved", "used", "states", "after-backward"]
+"""By tensors, by the allocator, by the driver; weights, optimizer and activations only; or by
+tensors when no activation is left."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MemoryFigure:
+    """Which memory figure a row tells."""
+
+    kind: MemoryKind
+    rank: Literal["max", "first", "last"]
+    """Of the fullest rank, or of a rank in the first or last stage."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Case:
+    """One run to predict."""
+
+    source: str
+    row_id: str
+    model: ModelSpec
+    machines: Machines
+    placement: Placement
+    """Per stage, the chips that hold it."""
+    workload: Workload
+    stack_name: str
+    stack_changes: StackChanges
+    """Fields of the stack that the row says are different."""
+    layout: Layout
+    memory: MemoryFigure
+    schedule_name: str
+    """As the row names it; `layout.schedule` is the nearest that can be priced."""
+    recompute_where_short: bool = False
+    """Whether the row leaves open what is recomputed, and its software's users recompute only what
+    would not fit."""
+    calibration: Calibration | None = None
+    """Of the chip and the software of this run."""
+    assumed: str = ""
+    """What had to be taken for granted of the model and the micro batch, a line for people."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Unanswerable:
+    """A row that does not describe a run that can be predicted."""
+
+    source: str
+    row_id: str
+    reason: str
+
+
+def read_table(table: TruthTable) -> list[Case | Unanswerable]:
+    """Return one case, or the reason why there is none, for every row."""
+    return [read_row(row, source=table.name) for row in table.rows]
+
+
+def read_row(row: Mapping[str, str], *, source: str = "") -> Case | Unanswerable:
+    """Return the run that a row describes, or why it can't be told; measured columns are dropped
+    first."""
+    cells = Cells(without_measurements(row))
+    row_id = cells.text("row_id") or ""
+    try:
+        return _case(cells, source=source, row_id=row_id)
+    except ConfigError as error:
+        return Unanswerable(source=source, row_id=row_id, reason=str(error))
+
+
+_REINFORCEMENT = r"(?<![a-z])(?:grpo|ppo|rlhf)(?![a-z])"
+"""Names of methods whose runs generate text between their steps: most of their memory is an
+inference engine's."""
+
+
+def _case(cells: Cells, *, source: str, row_id: str) -> Case:
+    if cells.match("model", _REINFORCEMENT):
+        raise UnansweredError("model: reinforcement learning, which is not predicted")
+    notes = read_notes(cells)
+    framework = _framework(cells)
+    seq_len = seq_len_of_row(cells, notes, framework)
+    axes = axes_of_row(cells, notes)
+    machines = machines_of_row(cells, num_chips=axes.num_chips, usual_network=framework["network"])
+    model, assumed = model_of_row(cells, notes, seq_len=seq_len)
+    chip = machines.nodes[0].chip
+    framework = _settled(framework, model, chip)
+    layout = layout_of_row(cells, notes, framework, model, axes, seq_len=seq_len)
+    return Case(
+        source=source,
+        row_id=row_id,
+        model=model,
+        machines=machines,
+        placement=stage_chips(machines, notes.placement, pp=layout.pp),
+        workload=workload_of_row(cells, notes, framework, chip, seq_len=seq_len, gbs=layout.gbs),
+        stack_name=framework["stack"],
+        stack_changes=stack_changes_of_row(cells),
+        layout=layout,
+        memory=_memory(cells),
+        schedule_name=_schedule_name(cells),
+        recompute_where_short=framework["recompute"] == WHERE_SHORT
+        and not cells.words("recompute"),
+        assumed="; ".join(said for said in (assumed, assumed_batch(cells)) if said),
+    )
+
+
+def _framework(cells: Cells) -> Rule:
+    text = " | ".join(
+        cells.words(column) for column in ("framework", "gpu", "precision", "task", "release")
+    )
+    rule = read_rules("frameworks").first(text)
+    if rule is None:
+        raise UnansweredError("framework: not known")
+    return rule
+
+
+_ROOM_FOR_WEIGHTS = 0.8
+"""Share of a chip up to which half-precision weights that are not trained are held whole: some
+activations need a place too."""
+
+
+def _settled(framework: Rule, model: ModelSpec, chip: Chip) -> Rule:
+    """The software's habits, its sharding settled where it depends on whether a chip holds the
+    whole model."""
+    if framework["sharding"] != WHERE_SHORT:
+        return framework
+    held = HALF * model_params(model).total <= _ROOM_FOR_WEIGHTS * chip.usable_bytes
+    return replace(
+        framework, fields={**framework.fields, "sharding": "none" if held else framework["fsdp"]}
+    )
+
+
+def _memory(cells: Cells) -> MemoryFigure:
+    rule = read_rules("memory_words").first(cells.words("mem_def"))
+    assert rule is not None, "the last rule of memory_words.csv matches everything"
+    return MemoryFigure(
+        kind=cast("MemoryKind", rule["kind"]),
+        rank=cast("Literal['max', 'first', 'last']", rule["rank"]),
+    )
+
+
+def _schedule_name(cells: Cells) -> str:
+    named = cells.match("framework", r"schedule=([\w-]{1,40})")
+    return named[1] if named else "1f1b"

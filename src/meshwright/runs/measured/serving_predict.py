@@ -1,0 +1,504 @@
+"""Predict the serving runs that rows describe."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
+from math import log2
+
+import numpy as np
+
+from meshwright.runs.measured.rows import Unanswerable
+from meshwright.runs.measured.serving_rows import (
+    Pools,
+    ServingCase,
+    ServingTable,
+    open_experts,
+    read_serving_row,
+)
+from meshwright.runs.measured.serving_words import (
+    Published,
+    as_started,
+    load_of,
+    mean_of,
+    published_pools,
+    queued,
+    requests_of,
+)
+from meshwright.serving.clock import Clock, Speculation, clock_of
+from meshwright.serving.engine import Worker, quantisation
+from meshwright.serving.memory import cache_bytes_per_token, memory_of
+from meshwright.serving.prices import Prices
+from meshwright.serving.simulate import Requests, closed_loop
+from meshwright.serving.static import static_batch
+from meshwright.serving.steady import (
+    Steady,
+    batched_prompt_s,
+    decode_s,
+    disaggregated,
+    matching_workers,
+    most_running,
+    steady,
+)
+from meshwright.serving.two_pools import Workers, closed_loop_on_two_pools
+from meshwright.values.errors import ConfigError
+from meshwright.values.hardware.cluster import Pool
+from meshwright.values.text import csv_text
+from meshwright.values.units import GIB
+
+__all__ = [
+    "COLUMNS",
+    "ServingAnswers",
+    "ServingPrediction",
+    "predict_case",
+    "predict_serving",
+    "serving_predictions_csv",
+]
+
+COLUMNS = (
+    "source",
+    "row_id",
+    "ttft_ms",
+    "tpot_ms",
+    "e2e_latency_ms",
+    "throughput_out_tok_s_per_gpu",
+    "memory_gb",
+    "oom",
+)
+_MS = 1e3
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServingPrediction:
+    """What one run is predicted to do; None is no answer."""
+
+    source: str
+    row_id: str
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+    e2e_s: float | None = None
+    tokens_per_s_per_chip: float | None = None
+    memory_gib: float | None = None
+    oom: bool | None = None
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """The line of the predictions file."""
+        times = (
+            None if value is None else value * _MS
+            for value in (self.ttft_s, self.tpot_s, self.e2e_s)
+        )
+        figures = (*times, self.tokens_per_s_per_chip, self.memory_gib)
+        verdict = "" if self.oom is None else str(int(self.oom))
+        return (
+            self.source,
+            self.row_id,
+            *("" if value is None else f"{value:.6g}" for value in figures),
+            verdict,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServingAnswers:
+    """Predictions in the order of the rows, and the rows without one."""
+
+    predictions: tuple[ServingPrediction, ...]
+    unanswered: tuple[Unanswerable, ...]
+
+    @property
+    def reasons(self) -> dict[str, dict[str, int]]:
+        """Unanswered rows by table and reason."""
+        counts: dict[str, Counter[str]] = {}
+        for row in self.unanswered:
+            counts.setdefault(row.source, Counter())[row.reason] += 1
+        return {name: dict(found) for name, found in counts.items()}
+
+
+def predict_serving(tables: Sequence[ServingTable]) -> ServingAnswers:
+    """Predict every row of every table."""
+    once = cache(_answer)
+    found = [
+        _once(once, read_serving_row(row, source=table.name))
+        for table in tables
+        for row in table.rows
+    ]
+    return ServingAnswers(
+        predictions=tuple(p for p in found if isinstance(p, ServingPrediction)),
+        unanswered=tuple(p for p in found if isinstance(p, Unanswerable)),
+    )
+
+
+def _once(
+    once: Callable[[ServingCase], ServingPrediction | Unanswerable],
+    case: ServingCase | Unanswerable,
+) -> ServingPrediction | Unanswerable:
+    """Tables repeat runs."""
+    if isinstance(case, Unanswerable):
+        return case
+    return replace(
+        once(replace(case, source="", row_id="")), source=case.source, row_id=case.row_id
+    )
+
+
+def _answer(case: ServingCase) -> ServingPrediction | Unanswerable:
+    try:
+        return predict_case(case)
+    except ConfigError as error:
+        return Unanswerable(source=case.source, row_id=case.row_id, reason=str(error))
+
+
+def predict_case(case: ServingCase) -> ServingPrediction:
+    """Predict one run; ConfigError where its model, chip and engine can't be priced."""
+    if case.pools is not None:
+        return _disaggregated(case)
+    how = {
+        "static": _static,
+        "first_token": _static,
+        "closed_loop": _closed_loop,
+        "max_load": _max_load,
+    }[case.kind]
+    return max(
+        (how(case, worker) for worker in case.workers),
+        key=lambda one: one.tokens_per_s_per_chip or 0.0,
+    )
+
+
+def _prices(case: ServingCase, worker: Worker) -> Prices:
+    return Prices(
+        model=case.model,
+        pool=Pool(node=case.node, num_chips=worker.chips),
+        engine=case.engine,
+        worker=worker,
+        quantisation=quantisation(case.weights, case.model),
+        cache=case.cache,
+    )
+
+
+def _static(case: ServingCase, worker: Worker) -> ServingPrediction:
+    found = static_batch(
+        _prices(case, worker), batch=case.load, input_len=case.input_len, output_len=case.output_len
+    )
+    first_alone = case.kind == "first_token"
+    return ServingPrediction(
+        source=case.source,
+        row_id=case.row_id,
+        ttft_s=found.first_token_s,
+        tpot_s=None if first_alone or case.output_len == 1 else found.tpot_s,
+        e2e_s=None if first_alone else found.latency_s,
+        tokens_per_s_per_chip=(
+            None if first_alone else case.load * case.output_len / found.latency_s / case.chips
+        ),
+        memory_gib=found.memory_bytes / GIB,
+        oom=not found.fits,
+    )
+
+
+@lru_cache(maxsize=64)
+def _clock(prices: Prices, most_context: int, speculation: Speculation | None = None) -> Clock:
+    engine = prices.engine
+    most = (engine.chunk_tokens or _WHOLE) + engine.max_sequences
+    return clock_of(prices, most_tokens=most, most_context=most_context, speculation=speculation)
+
+
+_WHOLE = 8192
+"""Tokens of prompts in an iteration of an engine without chunks."""
+
+
+def _cache_tokens(clock: Clock) -> int:
+    return memory_of(clock.prices, iteration_tokens=clock.prices.engine.chunk_tokens).cache_tokens
+
+
+def _closed_loop(case: ServingCase, worker: Worker) -> ServingPrediction:
+    """Requests spread evenly over attention ranks; those that the cache has no room for wait."""
+    load = load_of(case.input_len, case.output_len)
+    case = as_started(case, load, tp=worker.tp)
+    clock = _clock(_prices(case, worker), case.input_len + case.output_len, drafting(case.drafted))
+    clients = max(1, round(case.load / worker.attention_dp))
+    requests = requests_of(
+        load, input_len=case.input_len, output_len=case.output_len, clients=clients
+    )
+    requests = replace(requests, distinct=case.distinct_prompts)
+    needed = (clients + 1) * (case.input_len + case.output_len)
+    room = _cache_tokens(clock)
+    room = room if room > _LEAST_ROOM * needed else needed
+    slots = case.engine.max_sequences
+    found = closed_loop(
+        clock,
+        requests,
+        concurrency=clients,
+        slots=slots,
+        cache_tokens=room,
+        gap_s=load.client_gap_s,
+    )
+    ttft_s = mean_of(found.ttft_s, load, clients=clients)
+    return _loop_figures(
+        case, ttft_s, mean_of(found.tpot_s, load, clients=clients) if case.output_len > 1 else 0.0
+    )
+
+
+_LEAST_ROOM = 0.1
+"""Share of a published load that the cache holds at least; where our memory says less, the run
+shows that it is our memory that is wrong. Errors are the same from 0.1 to 0.5."""
+
+
+def _loop_figures(case: ServingCase, ttft_s: float, tpot_s: float) -> ServingPrediction:
+    """The tables' definitions: e2e = ttft + (output - 1) * tpot, throughput = concurrency * output
+    / e2e / chips."""
+    e2e = ttft_s + (case.output_len - 1) * tpot_s
+    return ServingPrediction(
+        source=case.source,
+        row_id=case.row_id,
+        ttft_s=ttft_s,
+        tpot_s=tpot_s or None,
+        e2e_s=e2e,
+        tokens_per_s_per_chip=case.load * case.output_len / e2e / case.chips,
+    )
+
+
+def _max_load(case: ServingCase, worker: Worker) -> ServingPrediction:
+    """As many requests as fit until the queue is empty; all the time where its length is untold or
+    stages overlap."""
+    clock = _clock(_prices(case, worker), case.input_len + case.output_len)
+    room = _cache_tokens(clock)
+    most = most_running(
+        clock, input_len=case.input_len, output_len=case.output_len, cache_tokens=room
+    )
+    if most == 0:
+        return ServingPrediction(source=case.source, row_id=case.row_id, oom=True)
+    count = queued(case.input_len, case.output_len)
+    if count is None or worker.pp > 1:
+        each = (
+            most
+            / steady(
+                clock, concurrency=float(most), input_len=case.input_len, output_len=case.output_len
+            ).tpot_s
+        )
+    else:
+        share = max(1, round(count / worker.attention_dp))
+        requests = Requests(prompts=[case.input_len] * share, outputs=[case.output_len] * share)
+        each = closed_loop(
+            clock, requests, concurrency=share, slots=most, cache_tokens=room
+        ).tokens_per_s
+    rate = each * worker.attention_dp / case.chips
+    return ServingPrediction(
+        source=case.source, row_id=case.row_id, tokens_per_s_per_chip=rate, oom=False
+    )
+
+
+def _disaggregated(case: ServingCase) -> ServingPrediction:
+    """The row's pools; where it gives the chips alone, the fastest split and attention that they
+    allow."""
+    assert case.pools is not None
+    if published := published_pools(case):
+        return _mean([_as_published(case, one) for one in published])
+    found = [_network(case, *option) for option in _options(case)]
+    best = max(found, key=lambda one: one.requests_per_s)
+    return _loop_figures(case, best.ttft_s, best.tpot_s)
+
+
+def _mean(found: Sequence[ServingPrediction]) -> ServingPrediction:
+    """The geometric mean of what several entries of a benchmark's configuration, of which one ran,
+    would have done."""
+    return replace(
+        found[0],
+        ttft_s=_geometric(one.ttft_s for one in found),
+        tpot_s=_geometric(one.tpot_s for one in found),
+        e2e_s=_geometric(one.e2e_s for one in found),
+        tokens_per_s_per_chip=_geometric(one.tokens_per_s_per_chip for one in found),
+    )
+
+
+def _geometric(values: Iterable[float | None]) -> float:
+    return float(np.exp(np.mean([np.log(value) for value in values if value])))
+
+
+def _as_published(case: ServingCase, entry: Published) -> ServingPrediction:
+    """One entry of the benchmark's configuration, request by request."""
+    pools = entry.pools
+    assert pools.prefill_workers is not None and pools.decode_workers is not None
+    load = load_of(case.input_len, case.output_len)
+    case = as_started(case, load, tp=pools.decode.tp)
+    context = case.input_len + case.output_len
+    first = case
+    if entry.prefill_tokens is not None:
+        first = replace(case, engine=replace(case.engine, chunk_tokens=entry.prefill_tokens))
+    prompts = _clock(_prices(first, pools.prefill), context)
+    answers = _clock(
+        _prices(case, pools.decode),
+        context,
+        drafting(_COMMON_DRAFT if entry.drafted is None else entry.drafted),
+    )
+    most = case.engine.max_sequences * pools.decode.attention_dp
+    found = closed_loop_on_two_pools(
+        Workers(
+            clock=prompts,
+            count=pools.prefill_workers,
+            sequences=(entry.prefill_batch or most) * pools.prefill.attention_dp,
+        ),
+        Workers(
+            clock=answers, count=pools.decode_workers, sequences=entry.decode_sequences or most
+        ),
+        requests_of(load, input_len=case.input_len, output_len=case.output_len, clients=case.load),
+        concurrency=case.load,
+        transfer_s=_transfer_s(case, answers, pools),
+    )
+    ttft_s, tpot_s = (
+        mean_of(figures, load, clients=case.load) for figures in (found.ttft_s, found.tpot_s)
+    )
+    return _loop_figures(case, ttft_s, tpot_s)
+
+
+_COMMON_DRAFT = 2
+"""Tokens drafted where an entry drafts and does not say how many: what srt-slurm's recipes for
+SGLang set most often on two pools."""
+
+
+def _transfer_s(case: ServingCase, answers: Clock, pools: Pools) -> float:
+    sent, link = (
+        case.input_len * cache_bytes_per_token(answers.prices) * pools.decode.tp,
+        case.node.network_link,
+    )
+    return link.latency_s + sent / (
+        min(pools.prefill.tp, pools.decode.tp) * link.bytes_per_s * link.efficiency
+    )
+
+
+def _options(case: ServingCase) -> list[tuple[Worker, int | None, Worker, int]]:
+    """Workers for prompts, how many (None: as many as the answers need), workers for answers, how
+    many."""
+    pools = case.pools
+    assert pools is not None
+    if pools.prefill_workers and pools.decode_workers:
+        return [(pools.prefill, pools.prefill_workers, pools.decode, pools.decode_workers)]
+    rest = max(case.chips - pools.prefill.chips, pools.decode.chips)
+    answers = (
+        (pools.decode,) if pools.decode.attention_dp > 1 else open_experts(pools.decode, case.model)
+    )
+    return [(pools.prefill, None, worker, max(1, rest // worker.chips)) for worker in answers]
+
+
+def _network(
+    case: ServingCase, first: Worker, first_count: int | None, second: Worker, second_count: int
+) -> Steady:
+    pools = case.pools
+    assert pools is not None
+    context = case.input_len + case.output_len
+    load = load_of(case.input_len, case.output_len)
+    case = as_started(case, load, tp=second.tp)
+    mean = 0.5 * (1.0 + load.shortest)
+    input_len, output_len = (
+        max(1, round(mean * case.input_len)),
+        max(2, round(mean * case.output_len)),
+    )
+    prompts = _clock(_prices(case, first), context)
+    priced, running = (
+        _prices(case, second),
+        case.load / (second_count * second.attention_dp * second.pp),
+    )
+    clocks = [_clock(priced, context, drafting(count)) for count in _drafts(case)]
+    answers = min(
+        clocks,
+        key=lambda one: decode_s(one, min(running, one.most_tokens), input_len + 0.5 * output_len),
+    )
+    transfer_s = _transfer_s(case, answers, replace(pools, prefill=first, decode=second))
+    if first_count is None:
+        first_count = matching_workers(
+            prompts,
+            answers,
+            decode_workers=second_count,
+            concurrency=float(case.load),
+            input_len=input_len,
+            output_len=output_len,
+        )
+    found = disaggregated(
+        prompts,
+        answers,
+        prefill_workers=first_count,
+        decode_workers=second_count,
+        concurrency=float(case.load),
+        input_len=input_len,
+        output_len=output_len,
+        transfer_s=transfer_s,
+        slots=_slots(case),
+    )
+    return _with_first_wave(
+        case,
+        found,
+        batched_prompt_s(prompts, new=input_len) / (first_count * first.attention_dp * first.pp),
+    )
+
+
+def _with_first_wave(case: ServingCase, found: Steady, each_s: float) -> Steady:
+    """All clients start at once: of each client's rounds one waits for half of all prompts,
+    `each_s` apart."""
+    rounds = load_of(case.input_len, case.output_len).rounds
+    wait = 0.5 * case.load * each_s / rounds
+    return replace(found, ttft_s=found.ttft_s + wait, e2e_s=found.e2e_s + wait)
+
+
+def _slots(case: ServingCase) -> int | None:
+    """Answers that run at once, where the clients are a few more.
+
+    Recipes of TensorRT-LLM on two pools give every worker for answers room for a power of two of
+    sequences, and send up to half as many clients more: 1229 for 1024, 563 for 512, 27 for 3
+    workers of 8. Where the row doesn't count the workers, one or three are taken; clients in round
+    tens are no such numbers.
+    """
+    assert case.pools is not None
+    if case.engine.name != "trtllm" or case.load % 10 == 0:
+        return None
+    workers = (case.pools.decode_workers,) if case.pools.decode_workers else (1, 3)
+    least = max(
+        (count << int(log2(case.load / count)) for count in workers if count <= case.load),
+        default=case.load,
+    )
+    return least if least < case.load < _MOST_CLIENTS_PER_SLOT * least else None
+
+
+_MOST_CLIENTS_PER_SLOT = 1.5
+
+
+def _drafts(case: ServingCase) -> range:
+    """Numbers of tokens that may be drafted, of which the fastest is taken.
+
+    Published runs on two pools draft tokens wherever the model has layers for it, more at small
+    loads than at large ones, and tables don't say so; runs whose pools are told in full, workers
+    counted, draft none.
+    """
+    told = case.pools is not None and case.pools.decode_workers is not None
+    return range(1) if told or not case.model.mtp_layers else range(_MOST_DRAFTED + 1)
+
+
+_MOST_DRAFTED = 3
+"""As NVIDIA's and SGLang's recipes run DeepSeek R1 under few requests."""
+
+
+def drafting(count: int) -> Speculation | None:
+    """So many tokens drafted, each right as often as the one before it was: accepted = share +
+    share^2 + ..."""
+    return (
+        Speculation(drafted=count, accepted=sum(_RIGHT**place for place in range(1, count + 1)))
+        if count
+        else None
+    )
+
+
+_RIGHT = 0.664
+"""With it three drafted tokens give 2.4 an iteration, as TensorRT-LLM's blog on R1's latency has
+it."""
+
+
+def serving_predictions_csv(answers: ServingAnswers) -> str:
+    """Return the predictions file: a line per row, blank figures where there is no answer."""
+    blank = ((row.source, row.row_id, *[""] * (len(COLUMNS) - 2)) for row in answers.unanswered)
+    return csv_text(COLUMNS, (*(prediction.cells for prediction in answers.predictions), *blank))
+
+
+def count_by_table(
+    answers: ServingAnswers, tables: Iterable[ServingTable]
+) -> dict[str, tuple[int, int]]:
+    """Return (answered, rows) by table."""
+    answered = Counter(prediction.source for prediction in answers.predictions)
+    return {table.name: (answered[table.name], len(table.rows)) for table in tables}

@@ -1,0 +1,478 @@
+"""What is looked at before a GPU is burnt: each finding with its words; nothing is changed."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from meshwright.cost.ends import padded_vocab
+from meshwright.data.indexed import IndexedFile
+from meshwright.data.verifying import quick_look, verify
+from meshwright.platforms.job import Mount, parse_mount
+from meshwright.runs.training.embedded import held_out
+from meshwright.runs.training.platforms import divide
+from meshwright.runs.training.prepare import Prepared
+from meshwright.runs.training.software import written
+from meshwright.runs.trial import OWN_TRAINER
+from meshwright.trainer.checks import VOCAB_MULTIPLE
+from meshwright.values.errors import ConfigError, UnknownNameError
+from meshwright.values.units import GIB, HOUR_S, counted, format_count, format_digits
+
+__all__ = [
+    "Finding",
+    "Look",
+    "preflight",
+    "problems",
+    "require_clear",
+]
+
+Verdict = Literal["ok", "warning", "problem"]
+Look = Literal["quick", "full"]
+"""At data: the index and a part of the ids, or every byte."""
+_PROBE = 1 << 24
+"""Ids that are looked at where no manifest says the vocabulary; the embedded trainer looks at as
+many."""
+_LINE_BYTES = 1500
+"""Of one report in a log: the embedded trainer's are about 900 bytes, Megatron's 400."""
+_MANY_EPOCHS = 4.0
+"""Repeated data are worth almost as much as new ones up to about four epochs: Muennighoff et al.,
+arXiv:2305.16264."""
+_ASKED = re.compile(r"\$\{oc\.env:([A-Za-z_][A-Za-z0-9_]*)\}|\$\{([A-Z][A-Z0-9_]*)\}")
+"""Variables of the environment in a configuration, as OmegaConf and shells write them."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finding:
+    """One thing that was looked at."""
+
+    name: str
+    verdict: Verdict
+    words: str
+
+
+def preflight(prepared: Prepared, *, look: Look = "quick") -> tuple[Finding, ...]:
+    """Look at everything that can be seen from here."""
+    return tuple(
+        Finding(name=name, verdict=verdict, words=words)
+        for part in (
+            _layout,
+            _memory,
+            _length,
+            _limits,
+            _data,
+            _vocabulary,
+            _storage,
+            _container,
+            _environment,
+            _adds,
+        )
+        for name, verdict, words in part(prepared, look)
+    )
+
+
+def problems(findings: Sequence[Finding], *, allow: Collection[str] = ()) -> list[Finding]:
+    """Return what stands in the way, but for what the user allows by name; ConfigError where a name
+    is none."""
+    names = [finding.name for finding in findings]
+    for name in allow:
+        if name not in names:
+            raise UnknownNameError("finding of preflight", name, names)
+    return [
+        finding
+        for finding in findings
+        if finding.verdict == "problem" and finding.name not in allow
+    ]
+
+
+def require_clear(findings: Sequence[Finding], *, allow: Collection[str] = ()) -> None:
+    """Return where nothing stands in the way; ConfigError with the first problem otherwise."""
+    for finding in problems(findings, allow=allow):
+        raise ConfigError(f"{finding.name}: {finding.words}")
+
+
+_Found = Iterator[tuple[str, Verdict, str]]
+
+
+def _layout(prepared: Prepared, _look: Look) -> _Found:
+    pool = prepared.problem.setting.pool
+    found = divide(prepared.layout, gpus=pool.num_chips, gpus_per_node=pool.node.chips_per_node)
+    yield "replicas", "ok" if found.divides else "problem", found.words(prepared.layout)
+
+
+def _memory(prepared: Prepared, _look: Look) -> _Found:
+    limit = prepared.problem.setting.limit_bytes / GIB
+    words = f"{prepared.peak_gib:.1f} of {limit:.1f} GiB on the fullest chip, predicted"
+    if prepared.fits == "no":
+        yield (
+            "memory",
+            "problem",
+            f"{words}: it does not fit; `meshwright why-oom` has a ladder of fixes",
+        )
+    elif prepared.fits == "at risk":
+        yield (
+            "memory",
+            "warning",
+            f"{words}: it may not fit, the upper end of the prediction does not",
+        )
+    else:
+        yield "memory", "ok", words
+
+
+def _length(prepared: Prepared, _look: Look) -> _Found:
+    tokens = prepared.total_steps * prepared.tokens_per_step
+    words = (
+        f"{counted(prepared.total_steps, 'step')} of {prepared.tokens_per_step:,} tokens:"
+        f" {format_count(tokens)} tokens"
+    )
+    words += (
+        f" in {_hours(prepared.train_s)} by prediction"
+        f" ({_hours(prepared.total_steps * prepared.slow_step_s)} at its slow end)"
+    )
+    needed, most = prepared.needed_jobs(), prepared.request.most_jobs
+    if prepared.limits is not None:
+        words += (
+            f"; {'1 job' if needed == 1 else f'{needed} jobs'} of {_hours(prepared.limits.steps_s)}"
+            " of steps each"
+        )
+    if most is not None and most < needed:
+        yield (
+            "length",
+            "warning",
+            (
+                f"{words}, and --jobs allows {most}: `meshwright train {prepared.folder}` goes on"
+                " from there"
+            ),
+        )
+    elif needed > 1 and not prepared.platform.chains:
+        yield (
+            "length",
+            "ok",
+            (
+                f"{words}; this platform starts none behind another: --follow sends the next, or"
+                " the same command again"
+            ),
+        )
+    else:
+        yield "length", "ok", words
+
+
+def _limits(prepared: Prepared, _look: Look) -> _Found:
+    limits, platform, software = prepared.limits, prepared.platform, prepared.software
+    if limits is None:
+        yield (
+            "time",
+            "ok" if platform.name == "local" else "warning",
+            "no limit is given (--time); the platform's own holds, if it has one",
+        )
+        return
+    where = platform.limit.format(time=written(limits.platform_s, platform.form))
+    if limits.framework_s is None:
+        words = (
+            f"{where}; {software.name} knows no end by its own clock: up to"
+            f" {prepared.settings.save_interval} steps are lost at the limit"
+        )
+        yield "time", "warning", words
+    else:
+        stop = " ".join(software.stop_words(limits.framework_s))
+        order = f"{where} > {stop} ({written(limits.framework_s, 'days:hours:minutes:seconds')})"
+        words = (
+            f"{order} > {limits.margin_s} s to save, of which {limits.needed_s} s are needed by"
+            " prediction"
+        )
+        short = limits.margin_s < limits.needed_s
+        yield (
+            "time",
+            "warning" if short else "ok",
+            f"{words}{': too few, the last checkpoint may be cut off' if short else ''}",
+        )
+    for caveat in platform.caveats:
+        yield "time", "warning", caveat
+
+
+def _hours(seconds: float) -> str:
+    if seconds < 2 * HOUR_S:
+        return f"{seconds:.0f} s" if seconds < 600 else f"{seconds / 60:.0f} min"
+    return (
+        f"{seconds / HOUR_S:.1f} h"
+        if seconds < 72 * HOUR_S
+        else f"{seconds / HOUR_S / 24:.1f} days"
+    )
+
+
+def _data(prepared: Prepared, look: Look) -> _Found:
+    settings = prepared.settings
+    if not settings.data:
+        yield (
+            "data",
+            "warning",
+            "none is given (--data): random or mock tokens, which teach nothing",
+        )
+        return
+    tokens = 0
+    for dataset in settings.data:
+        here = _remote(prepared, dataset.path)
+        if here is None:
+            yield (
+                "data",
+                "warning",
+                f"{dataset.path}: the job sees it, this machine does not; it was not looked at",
+            )
+            continue
+        if not prepared.software.reads_indexed:
+            there = (
+                "it is there"
+                if Path(here).exists()
+                else "it is not there, unless that is a name of Hugging Face's"
+            )
+            yield (
+                "data",
+                "ok" if Path(here).exists() else "warning",
+                f"{here}: text that {prepared.software.name} reads itself; {there}",
+            )
+            continue
+        try:
+            found = verify([here])[0] if look == "full" else quick_look(here)
+        except ConfigError as error:
+            yield "data", "problem", str(error)
+            continue
+        wrong = [check for check in found.checks if not check.passed]
+        if wrong:
+            yield "data", "problem", f"{here}: {wrong[0].name}: {wrong[0].found}"
+            continue
+        file = IndexedFile(here)
+        tokens += file.num_tokens
+        if (
+            file.num_documents < 2
+            and prepared.software.name == OWN_TRAINER
+            and held_out(settings) is not None
+        ):
+            words = (
+                "1 document, and one is held out for the validation loss: nothing is left;"
+                " --setting split=100,0,0 holds none out"
+            )
+            yield "data", "problem", f"{here}: {words}"
+        how = (
+            "every byte was read"
+            if look == "full"
+            else "its index fits its ids (--verify-data reads every byte)"
+        )
+        yield (
+            "data",
+            "ok",
+            (
+                f"{here}: {counted(file.num_documents, 'document')},"
+                f" {format_count(file.num_tokens)} tokens, weight {dataset.weight:g}; {how}"
+            ),
+        )
+    if tokens:
+        epochs = prepared.total_steps * prepared.tokens_per_step / tokens
+        if epochs > _MANY_EPOCHS:
+            yield (
+                "data",
+                "warning",
+                (
+                    f"{epochs:.1f} epochs of {format_count(tokens)} tokens: repeated data teach"
+                    " less beyond about four"
+                ),
+            )
+
+
+def _remote(prepared: Prepared, path: str) -> str | None:
+    """Return a path of the job as this machine sees it; None where it does not."""
+    mounts = _mounts(prepared)
+    if mounts is None:
+        return path
+    for mount in mounts:
+        if mount.kind == "path" and _is_below(path, mount.target):
+            here = mount.source + path[len(mount.target.rstrip("/")) :]
+            return (
+                here
+                if Path(f"{here}.idx").exists()
+                or Path(here).exists()
+                or Path(mount.source).is_dir()
+                else None
+            )
+    return None
+
+
+def _mounts(prepared: Prepared) -> tuple[Mount, ...] | None:
+    """Return what a container sees; None where the job sees what this machine does."""
+    options = prepared.request.options()
+    if prepared.platform.sees_here and options.image is None:
+        return None
+    return tuple(map(parse_mount, options.mounts))
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return path == folder.rstrip("/") or path.startswith(folder.rstrip("/") + "/")
+
+
+def _vocabulary(prepared: Prepared, _look: Look) -> _Found:
+    setting = prepared.problem.setting
+    vocab, own = setting.model.vocab, prepared.software.name == OWN_TRAINER
+    multiple = VOCAB_MULTIPLE if own else setting.stack.vocab_multiple
+    tp = np.array([1.0 if own else float(prepared.layout.tp)])
+    padded = int(padded_vocab(vocab, tp, multiple)[0])
+    words = (
+        f"the model has {vocab:,} ids, padded to {padded:,} (multiples of"
+        f" {multiple}{'' if own or tp[0] == 1 else f' * tp {tp[0]:.0f}'})"
+    )
+    worst: tuple[int, str] | None = None
+    for dataset in prepared.settings.data if prepared.software.reads_indexed else ():
+        here = _remote(prepared, dataset.path)
+        most = None if here is None else _highest(here)
+        if most is not None and (worst is None or most > worst[0]):
+            worst = (most, str(here))
+    if worst is None:
+        yield "vocabulary", "ok", words
+    elif worst[0] >= vocab:
+        fix = f"train with vocab={worst[0] + 1} or more, or tokenize with the model's own tokenizer"
+        yield "vocabulary", "problem", f"{words}, and {worst[1]} has id {worst[0]:,}: {fix}"
+    else:
+        yield "vocabulary", "ok", f"{words}; the highest id seen in the data is {worst[0]:,}"
+
+
+def _highest(prefix: str) -> int | None:
+    """The highest of the first ids; None where the pair is broken, which is said elsewhere."""
+    try:
+        return int(IndexedFile(prefix).tokens[:_PROBE].max(initial=0))
+    except (ConfigError, OSError, ValueError):
+        return None
+
+
+def _storage(prepared: Prepared, _look: Look) -> _Found:
+    settings = prepared.settings
+    size, params = prepared.checkpoint.total_bytes, prepared.checkpoint.params
+    keeps = prepared.keeps
+    writes = -(-prepared.total_steps // (settings.save_interval or prepared.total_steps))
+    kept = writes if keeps is None else min(keeps, writes)
+    logs = prepared.total_steps / (settings.log_interval or 1) * _LINE_BYTES
+    peak = (kept + 1) * size + logs
+    how = f"all {writes} stay" if keeps is None else f"{kept} stay"
+    words = (
+        f"a checkpoint is {_gib(size)} ({size / params:.3g} bytes * {format_count(params)}"
+        f" parameters), one every {settings.save_interval:,} steps, {how} and one is being written;"
+        f" logs {_gib(logs)}: {_gib(peak)}"
+    )
+    save_dir = settings.save_dir or ""
+    mounts = _mounts(prepared)
+    if mounts is not None and not any(
+        _is_below(save_dir, mount.target) and not mount.read_only for mount in mounts
+    ):
+        yield (
+            "storage",
+            "problem",
+            (
+                f"checkpoints go to {save_dir}, which no writable mount of the container holds:"
+                " give --mount and --save-dir"
+            ),
+        )
+    elif (
+        mounts is not None
+        and prepared.platform.copies_paths
+        and not any(_is_bucket_of(mount, save_dir) for mount in mounts)
+    ):
+        words_of_copies = (
+            f"checkpoints go to {save_dir}, a path that {prepared.platform.name} copies to each"
+            " node and drops with it"
+        )
+        yield (
+            "storage",
+            "problem",
+            (
+                f"{words_of_copies}: mount a bucket, such as --mount s3://NAME:/ckpt, and give"
+                " --save-dir"
+            ),
+        )
+    free, what = _free(prepared)
+    if free is None:
+        yield (
+            "storage",
+            "warning",
+            f"{words}; {save_dir} is not seen from here, and no --quota is given",
+        )
+    elif peak > free:
+        yield (
+            "storage",
+            "problem",
+            f"{words}, and {what} is {_gib(free)}; save less often, keep fewer, or save elsewhere",
+        )
+    else:
+        yield "storage", "ok", f"{words}, of {what} {_gib(free)}"
+
+
+def _gib(count: float) -> str:
+    return f"{format_digits(count / GIB)} GiB"
+
+
+def _is_bucket_of(mount: Mount, path: str) -> bool:
+    return "://" in mount.source and _is_below(path, mount.target)
+
+
+def _free(prepared: Prepared) -> tuple[float | None, str]:
+    if prepared.request.quota_bytes is not None:
+        return float(prepared.request.quota_bytes), "the quota"
+    here = _remote(prepared, prepared.settings.save_dir or "")
+    if here is None:
+        return None, ""
+    place = Path(here)
+    while not place.exists() and place != place.parent:
+        place = place.parent
+    return float(shutil.disk_usage(place).free), "what is free there"
+
+
+def _container(prepared: Prepared, _look: Look) -> _Found:
+    options = prepared.request.options()
+    try:
+        prepared.written(number=1, label="mw-0-1")
+    except ConfigError as error:  # what the platform can't do without, or has no word for
+        yield "job", "problem", str(error)
+    if options.image is None:
+        yield (
+            "image",
+            "ok",
+            "none: the program runs by the nodes' own software, and sees their paths",
+        )
+        return
+    mounts = ", ".join(options.mounts)
+    yield (
+        "image",
+        "ok" if mounts else "warning",
+        f"{options.image}; it sees {mounts or 'nothing outside itself (--mount)'}",
+    )
+
+
+def _environment(prepared: Prepared, _look: Look) -> _Found:
+    job = prepared.job()
+    given = {variable.name: variable.value for variable in job.environment}
+    listed = ", ".join(f"{name}={value}" for name, value in given.items()) or "none"
+    yield "environment", "ok", f"set for the program: {listed}"
+    inherits = prepared.platform.sees_here and prepared.request.options().image is None
+    texts = [*job.command, *(file.text for file in job.files)]
+    asked = sorted(
+        {name for text in texts for pair in _ASKED.findall(text) for name in pair if name}
+    )
+    absent = [name for name in asked if name not in given and not (inherits and name in os.environ)]
+    if absent:
+        words = (
+            f"the program's files read {', '.join(absent)}, which nothing sets: --env"
+            f" {absent[0]}=..."
+        )
+        yield "environment", "problem", words
+
+
+def _adds(prepared: Prepared, _look: Look) -> _Found:
+    """What training adds to the plan, which says none of it."""
+    settings = prepared.settings
+    added = [f"save_dir={settings.save_dir}", f"save_interval={settings.save_interval}"]
+    added += [f"load_dir={settings.load_dir}"] if settings.load_dir else []
+    if prepared.limits is not None and prepared.limits.framework_s is not None:
+        added += [" ".join(prepared.software.stop_words(prepared.limits.framework_s))]
+    yield "adds", "ok", f"to the plan's own words: {'; '.join(added)}"

@@ -1,0 +1,345 @@
+"""A training before its first job: its length, its limits, its program, and the job of any number
+in its chain."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from meshwright.platforms.clouds import CLOUDS, CloudExecutor
+from meshwright.platforms.executor import Executor
+from meshwright.platforms.job import Job, JobText, job_of
+from meshwright.platforms.registry import executor
+from meshwright.runs.training.chain import jobs_needed
+from meshwright.runs.training.embedded import held_out, split_settings, trainer_words
+from meshwright.runs.training.folder import newest_checkpoint
+from meshwright.runs.training.platforms import Platform, find_platform
+from meshwright.runs.training.request import TrainRequest
+from meshwright.runs.training.software import (
+    LAST,
+    Software,
+    TimeLimits,
+    find_software,
+    limits_of,
+    needed_margin_s,
+)
+from meshwright.runs.trial import OWN_TRAINER, own_trainer, with_program
+from meshwright.search.asked import Asked
+from meshwright.search.problem import Problem
+from meshwright.sizing.checkpoints import SAVE_EVERY, CheckpointSize, Retention, checkpoint_size
+from meshwright.sizing.duration import Reliability, write_s
+from meshwright.software.contract import EnvVar, Exported, export_plan
+from meshwright.software.defaults import complete_settings, train_steps
+from meshwright.software.plan import plan_of
+from meshwright.software.registry import find_target
+from meshwright.software.settings import TrainingSettings
+from meshwright.values.errors import ConfigError
+from meshwright.values.layout import Layout
+from meshwright.values.units import GB, parse_duration
+
+__all__ = [
+    "Prepared",
+    "launcher_of",
+    "prepare",
+    "settings_of",
+]
+
+_SAVES = 10
+"""Of a training too short for the usual interval."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """Everything that the jobs of a training are functions of."""
+
+    folder: Path
+    """Of the training, absolute."""
+    request: TrainRequest
+    problem: Problem
+    layout: Layout
+    step_s: float
+    """Predicted."""
+    slow_step_s: float
+    """The upper end of the prediction's interval."""
+    fits: str
+    peak_gib: float
+    given: TrainingSettings
+    """What is said of the training: its length in steps, its checkpoints, and the user's words."""
+    settings: TrainingSettings
+    """The same, completed."""
+    own_words: tuple[str, ...] = ()
+    """Of the embedded trainer, as the user gave them."""
+
+    @cached_property
+    def platform(self) -> Platform:
+        """Where it runs."""
+        return find_platform(self.request.launcher)
+
+    @cached_property
+    def software(self) -> Software:
+        """What trains."""
+        return find_software(self.request.software)
+
+    @property
+    def total_steps(self) -> int:
+        """Of the whole training."""
+        assert self.settings.train_steps is not None
+        return self.settings.train_steps
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Of all chips."""
+        return self.layout.gbs * self.problem.setting.work.seq_len
+
+    @property
+    def nodes(self) -> int:
+        """That a job asks for."""
+        pool = self.problem.setting.pool
+        return max(1, pool.num_chips // pool.node.chips_per_node)
+
+    @cached_property
+    def checkpoint(self) -> CheckpointSize:
+        """The bytes of one."""
+        setting = self.problem.setting
+        return checkpoint_size(setting.model, stack=setting.stack, precision=setting.work.precision)
+
+    @property
+    def best(self) -> int:
+        """Checkpoints of the embedded trainer that stay for their validation loss."""
+        return self.request.keep or Retention().best
+
+    @property
+    def keeps(self) -> int | None:
+        """Checkpoints that stay; None: all."""
+        own = self.software.name == OWN_TRAINER and held_out(self.settings) is not None
+        return LAST + self.best if own else self.software.keeps
+
+    @property
+    def write_s(self) -> float:
+        """Seconds of one checkpoint, predicted."""
+        given = self.request.write_gb_per_s
+        reliability = (
+            Reliability() if given is None else Reliability(write_bytes_per_s_per_node=given * GB)
+        )
+        return write_s(self.checkpoint.total_bytes, nodes=self.nodes, reliability=reliability)
+
+    @cached_property
+    def limits(self) -> TimeLimits | None:
+        """Of one job; None where it has none."""
+        request = self.request
+        if request.time is None:
+            return None
+        margin = (
+            None
+            if request.save_margin is None
+            else parse_duration(request.save_margin, name="save_margin")
+        )
+        return limits_of(
+            parse_duration(request.time, name="time"),
+            needed_s=needed_margin_s(
+                write_s=self.write_s,
+                step_s=self.slow_step_s,
+                eval_steps=self.settings.eval_steps or 0,
+            ),
+            stops=bool(self.software.stop),
+            margin_s=margin,
+        )
+
+    @property
+    def saved_steps(self) -> int:
+        """Of the newest whole checkpoint that is seen from here; 0 without one."""
+        return newest_checkpoint(Path(self.settings.save_dir or "")) or 0
+
+    @property
+    def train_s(self) -> float:
+        """Seconds of all steps, predicted."""
+        return self.total_steps * self.step_s
+
+    def needed_jobs(self, *, done_steps: int = 0) -> int:
+        """Return the jobs that what is left takes, by the slow end of the prediction."""
+        left_s = max(0, self.total_steps - done_steps) * self.slow_step_s
+        return jobs_needed(
+            train_s=left_s, steps_s=None if self.limits is None else self.limits.steps_s
+        )
+
+    def at_once(self, *, done_steps: int = 0, most: int | None = None) -> int:
+        """Return the jobs that are sent together, up to `most`: where the platform starts one
+        behind another, as many as are needed."""
+        if not self.platform.chains:
+            return 1
+        needed = self.needed_jobs(done_steps=done_steps)
+        return needed if most is None else min(needed, most)
+
+    @cached_property
+    def exported(self) -> Exported:
+        """What runs, with its limit."""
+        stop = (
+            ()
+            if self.limits is None or self.limits.framework_s is None
+            else self.software.stop_words(self.limits.framework_s)
+        )
+        if self.software.name == OWN_TRAINER:
+            words = (*trainer_words(self.settings, best=self.best), *self.own_words, *stop)
+            return own_trainer(self.problem, self.layout, words=words)
+        settings = replace(self.given, extra=(*self.given.extra, *stop))
+        plan = plan_of(Asked(layout=self.layout, problem=self.problem), settings=settings)
+        exported = export_plan(plan, target=find_target(self.software.name))
+        return (
+            exported
+            if self.request.program is None
+            else with_program(exported, self.request.program)
+        )
+
+    def job(self, *, words: tuple[str, ...] = ()) -> Job:
+        """Return the job; `words` are more options for the platform."""
+        setting = self.problem.setting
+        job = job_of(
+            self.exported,
+            model=setting.model.name,
+            pool=setting.pool,
+            options=self.request.options(),
+        )
+        return replace(
+            job,
+            time_limit_s=None if self.limits is None else self.limits.platform_s,
+            environment=_environment(job.environment, self.request.environment),
+            words=(*job.words, *words),
+        )
+
+    def launcher(self) -> Executor:
+        """Return what starts the jobs."""
+        return launcher_of(
+            self.request,
+            grace_s=0.0 if self.limits is None else float(self.limits.margin_s),
+            write_s=self.write_s,
+        )
+
+    def written(self, *, number: int, label: str, after: str | None = None) -> JobText:
+        """Return a job's text to the letter."""
+        directory = self.folder / "jobs" / str(number)
+        return self.launcher().written(
+            self.job(words=self.after_words(after)), directory=directory, label=label
+        )
+
+    def after_words(self, handle: str | None) -> tuple[str, ...]:
+        """Return the options that make a job of Slurm wait for the end of another: a good one where
+        the software stops by itself, so that none starts behind a failure; else any, as the limit
+        itself is no good end."""
+        kind = (
+            "afterok"
+            if self.limits is not None and self.limits.framework_s is not None
+            else "afterany"
+        )
+        return () if handle is None else (f"--dependency={kind}:{handle}",)
+
+
+def launcher_of(request: TrainRequest, *, grace_s: float = 0.0, write_s: float = 0.0) -> Executor:
+    """Return the executor of a training's launcher; a local job has time to save before it is
+    killed."""
+    if request.launcher in CLOUDS:
+        return CloudExecutor(CLOUDS[request.launcher])
+    if request.launcher == "local":
+        return executor("local", stop_grace_s=max(_LEAST_GRACE_S, grace_s, 2 * write_s))
+    return executor(request.launcher, **({} if request.kind is None else {"kind": request.kind}))
+
+
+_LEAST_GRACE_S = 30.0
+"""Torchrun gives its ranks as long."""
+
+
+def prepare(
+    request: TrainRequest,
+    *,
+    folder: Path,
+    problem: Problem,
+    layout: Layout,
+    record: Mapping[str, Any],
+) -> Prepared:
+    """Return a training of a layout; `record` is its plan. ConfigError where software, settings or
+    limits can't be."""
+    given, own_words = settings_of(request, problem, gbs=layout.gbs, folder=folder.absolute())
+    interval = record.get("interval") or {}
+    prepared = Prepared(
+        folder=folder.absolute(),
+        request=request,
+        problem=problem,
+        layout=layout,
+        step_s=float(record["step_s"]),
+        slow_step_s=float((interval.get("step_s") or [0.0, record["step_s"]])[1]),
+        fits=str(record["fits"]),
+        peak_gib=max(record["peak_memory_gib"]),
+        given=given,
+        settings=complete_settings(
+            given, model=problem.setting.model, work=replace(problem.setting.work, gbs=layout.gbs)
+        ),
+        own_words=own_words,
+    )
+    if request.keep is not None and prepared.software.name != OWN_TRAINER:
+        raise ConfigError(
+            f"keep={request.keep}: {prepared.software.name} keeps checkpoints by its own settings;"
+            " give it as --setting extra"
+        )
+    if (
+        request.keep is not None
+        and prepared.software.name == OWN_TRAINER
+        and held_out(prepared.settings) is None
+    ):
+        raise ConfigError(
+            f"keep={request.keep}: checkpoints stay for their validation loss, and nothing is held"
+            " out that one could be taken of: give --data, and --setting split=[99,1,0] where its"
+            f" split holds out nothing; the newest {LAST} stay in any case"
+        )
+    prepared.job()  # what a software or a platform has no words for is refused here
+    return prepared
+
+
+def settings_of(
+    request: TrainRequest, problem: Problem, *, gbs: int, folder: Path
+) -> tuple[TrainingSettings, tuple[str, ...]]:
+    """Return what is said of a training, with its steps and its checkpoints, and the embedded
+    trainer's own words."""
+    own = request.software == OWN_TRAINER
+    given, words = split_settings(request.settings) if own else (dict(request.settings), ())
+    try:
+        asked = TrainingSettings.of(given)
+    except TypeError as error:
+        raise ConfigError(f"--setting: {error}") from None
+    for name, flag in (
+        ("save_dir", "--save-dir"),
+        ("save_interval", "--save-every"),
+        ("load_dir", "--save-dir"),
+    ):
+        if getattr(asked, name) is not None:
+            raise ConfigError(
+                f"--setting {name}={getattr(asked, name)}: a training says it itself; give {flag}"
+            )
+    if (asked.train_steps, asked.train_samples, asked.train_tokens) == (
+        None,
+        None,
+        None,
+    ) and not asked.data:
+        raise ConfigError(
+            "a training needs its length where it has no data: --tokens 2M, or --steps 100"
+        )
+    work = replace(problem.setting.work, gbs=gbs)
+    save_dir = request.save_dir or str(folder / "checkpoints")
+    steps = train_steps(complete_settings(asked, model=problem.setting.model, work=work), work)
+    every = request.save_every or min(SAVE_EVERY, max(1, steps // _SAVES))
+    load_dir = save_dir if find_software(request.software).resumes == "load" else None
+    length: dict[str, Any] = {"train_steps": steps, "train_samples": None, "train_tokens": None}
+    return (
+        replace(asked, **length, save_dir=save_dir, save_interval=every, load_dir=load_dir),
+        words,
+    )
+
+
+def _environment(exported: tuple[EnvVar, ...], given: Mapping[str, str]) -> tuple[EnvVar, ...]:
+    """The user's values go before the export's."""
+    kept = [variable for variable in exported if variable.name not in given]
+    return (
+        *kept,
+        *(EnvVar(name=name, value=value, why="given by --env") for name, value in given.items()),
+    )

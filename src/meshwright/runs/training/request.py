@@ -1,0 +1,118 @@
+"""TrainRequest: everything that a training is asked with, as train.yaml keeps it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from meshwright.platforms.job import JobOptions
+from meshwright.runs.training.platforms import find_platform
+from meshwright.runs.training.software import find_software
+from meshwright.runs.trial import OWN_TRAINER
+from meshwright.values.errors import ConfigError, UnknownNameError
+from meshwright.values.units import parse_duration
+
+__all__ = [
+    "TrainRequest",
+]
+
+_POSITIVE = ("most_jobs", "save_every", "keep", "write_gb_per_s", "quota_bytes")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainRequest:
+    """What is trained, by what, where, for how long."""
+
+    plan: Mapping[str, Any]
+    """The fields of its PlanRequest; the layout stands in plan.json."""
+    launcher: str = "local"
+    software: str = OWN_TRAINER
+    """A target of `meshwright export`, or the embedded trainer."""
+    program: str | None = None
+    """Where the software's program is."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Of TrainingSettings; for the embedded trainer also its own words."""
+    time: str | None = None
+    """Limit of one job; None: none."""
+    save_margin: str | None = None
+    """Between the software's own stop and that limit; None: by the predicted time of a
+    checkpoint."""
+    most_jobs: int | None = None
+    """Jobs that one start may send; None: as many as the target needs, by prediction where they are
+    sent at once."""
+    save_dir: str | None = None
+    """Of checkpoints, as the job sees it; None: `checkpoints` in the training's folder."""
+    save_every: int | None = None
+    """Steps; None: 2,000, or a tenth of a shorter training."""
+    keep: int | None = None
+    """Of the embedded trainer: checkpoints that stay for their validation loss, beside the newest
+    two; None: ten."""
+    kind: str | None = None
+    """On Kubernetes: trainjob, pytorchjob, jobset or mpijob."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    job: Mapping[str, Any] = field(default_factory=dict)
+    """Of JobOptions."""
+    write_gb_per_s: float | None = None
+    """Of one node into the checkpoints' storage; None: sizing's."""
+    quota_bytes: int | None = None
+    """Of the checkpoints' storage; None: what is free, where it can be seen."""
+
+    def __post_init__(self) -> None:
+        """Refuse what no training can be."""
+        platform = find_platform(self.launcher)
+        find_software(self.software)
+        for name in _POSITIVE:
+            value = getattr(self, name)
+            if value is not None and not 0 < value < float("inf"):
+                raise ConfigError(f"{name}={value}: expected a positive number")
+        for name in ("time", "save_margin"):
+            if getattr(self, name) is not None:
+                parse_duration(getattr(self, name), name=name)
+        if self.save_margin is not None and self.time is None:
+            raise ConfigError(
+                f"save_margin={self.save_margin}: of no effect without a limit (--time)"
+            )
+        if self.kind is not None and "k8s" not in platform.name:
+            raise ConfigError(
+                f"kind={self.kind}: of no effect on {self.launcher}; it is Kubernetes' kind of job"
+            )
+        if self.program is not None and self.software == OWN_TRAINER:
+            raise ConfigError(
+                f"--program {self.program}: of no effect with the embedded trainer; name its"
+                " software (--to)"
+            )
+        given = {name: value for name, value in self.job.items() if value not in (None, (), [])}
+        for name in ("time", "name", "log_dir"):
+            if name in given:
+                raise ConfigError(
+                    f"job: {name}={given[name]}: a training says it itself (--time, the folder's"
+                    " own names and logs)"
+                )
+        JobOptions.of(given)
+
+    @staticmethod
+    def of(given: Mapping[str, Any]) -> TrainRequest:
+        """Build a request from plain values; an unknown key is an error with the nearest one."""
+        known = [entry.name for entry in fields(TrainRequest)]
+        for key in given:
+            if key not in known:
+                raise UnknownNameError("key of a training", str(key), known)
+        return TrainRequest(**given)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it in plain types; what is not said is left out."""
+        found = asdict(self)
+        job = {
+            key: list(value) if isinstance(value, tuple) else value
+            for key, value in found["job"].items()
+        }
+        return {
+            key: value for key, value in {**found, "job": job}.items() if value not in (None, {})
+        }
+
+    def options(self) -> JobOptions:
+        """Return what the user says of the job."""
+        return JobOptions.of(
+            {name: value for name, value in self.job.items() if value not in (None, (), [])}
+        )

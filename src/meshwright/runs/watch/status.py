@@ -1,0 +1,298 @@
+"""How a run does: one value from its log's reading and what is known of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+from typing import Any, Literal
+
+from meshwright.runs.failures import Failure
+from meshwright.runs.watch.alarms import WINDOW, Alarm, RunFacts, find_alarms, quiet_limit_s
+from meshwright.software.log import Evaluation, LogReading, Report, steady_reports
+from meshwright.values.units import GIB, HOUR_S
+
+__all__ = [
+    "RunState",
+    "RunStatus",
+    "status_of",
+]
+
+RunState = Literal["waiting", "running", "done", "ended", "stopped"]
+"""No step yet; steps come; all steps are done; the software ended well before its last step;
+something fatal."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunStatus:
+    """A run at a moment; None is not known."""
+
+    name: str
+    framework: str | None
+    state: RunState
+    facts: RunFacts
+    step: int | None
+    total_steps: int | None
+    restarts: int
+    """Starts of the software behind the first, by its count of steps going back."""
+    loss: float | None
+    """The newest."""
+    grad_norm: float | None
+    validation: Evaluation | None
+    """The newest."""
+    best_validation: Evaluation | None
+    """The least of those that the log holds."""
+    saved_step: int | None
+    """Of the newest checkpoint that the log calls written."""
+    step_s: float | None
+    """Median of the newest reports, warm-ups left out."""
+    tokens_per_s: float | None
+    """Of all chips."""
+    tflops_per_gpu: float | None
+    mfu: float | None
+    """In the plan's count, from the step's time; None without a plan."""
+    peak_memory_bytes: float | None
+    busy_s: float
+    """In reported steps; starts, evaluations and checkpoints come on top."""
+    left_s: float | None
+    """Until the last step, at this speed."""
+    silent_s: float | None
+    """Since the log last grew."""
+    alarms: tuple[Alarm, ...]
+    notes: tuple[str, ...] = ()
+    """What the training's own directory says last."""
+    is_given_up: bool = False
+    """Whether its starter stopped it for good."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more will come."""
+        return self.state in ("done", "ended") or self.is_given_up
+
+    @property
+    def usd(self) -> float | None:
+        """Of the reported steps."""
+        return self._usd(self.busy_s)
+
+    @property
+    def usd_left(self) -> float | None:
+        """Until the last step."""
+        return self._usd(self.left_s)
+
+    def _usd(self, seconds: float | None) -> float | None:
+        chips, price = self.facts.chips, self.facts.usd_per_chip_hour
+        return (
+            None
+            if chips is None or price is None or seconds is None
+            else chips * price * seconds / HOUR_S
+        )
+
+    @property
+    def over_plan(self) -> float | None:
+        """Times the predicted step."""
+        return (
+            None
+            if self.step_s is None or not self.facts.step_s
+            else self.step_s / self.facts.step_s
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the object that `watch --json` prints; no number is NaN or infinite, which JSON
+        has not."""
+        facts, tokens = self.facts, self.tokens_per_s
+        interval = facts.step_interval_s
+        found = {
+            "run": self.name,
+            "framework": self.framework,
+            "state": self.state,
+            "step": self.step,
+            "total_steps": self.total_steps,
+            "restarts": self.restarts,
+            "loss": self.loss,
+            "grad_norm": self.grad_norm,
+            "validation": None if self.validation is None else _plain(self.validation),
+            "best_validation": (
+                None if self.best_validation is None else _plain(self.best_validation)
+            ),
+            "saved_step": self.saved_step,
+            "step_s": self.step_s,
+            "tokens_per_s": tokens,
+            "tokens_per_s_per_gpu": (
+                None if tokens is None or facts.chips is None else tokens / facts.chips
+            ),
+            "tflops_per_gpu": self.tflops_per_gpu,
+            "mfu": self.mfu,
+            "peak_memory_gib": (
+                None if self.peak_memory_bytes is None else self.peak_memory_bytes / GIB
+            ),
+            "predicted": {
+                "step_s": facts.step_s,
+                "mfu": facts.mfu,
+                "interval": {"step_s": None if interval is None else list(interval)},
+            },
+            "over_plan": self.over_plan,
+            "busy_s": self.busy_s,
+            "left_s": self.left_s,
+            "usd": self.usd,
+            "usd_left": self.usd_left,
+            "silent_s": self.silent_s,
+            "notes": list(self.notes),
+        }
+        plain = {
+            name: None if isinstance(value, float) and not math.isfinite(value) else value
+            for name, value in found.items()
+        }
+        return {**plain, "alarms": [alarm.to_dict() for alarm in self.alarms]}
+
+
+def _plain(found: Evaluation) -> dict[str, Any]:
+    return {"step": found.step, "loss": found.loss if math.isfinite(found.loss) else None}
+
+
+def status_of(
+    name: str,
+    reading: LogReading | None,
+    *,
+    facts: RunFacts,
+    silent_s: float | None = None,
+    failure: Failure | None = None,
+    end: Literal["done", "ended"] | None = None,
+    notes: Sequence[str] = (),
+    is_given_up: bool = False,
+) -> RunStatus:
+    """Return how a run does; `end` is what its starter or its software says of its end, None where
+    nobody does.
+
+    Formula:  step_s = median of the newest WINDOW steady reports; mfu = predicted mfu * predicted
+              step_s / step_s; left_s = (total_steps - step) * step_s; busy_s = sum over reports of
+              step_s * steps since the report before
+    Units:    s, tokens/s, TFLOPS, shares
+    Source:   model FLOPs are the same in plan and run, so MFU goes with 1 / step time
+    Valid:    a run of the plan's batch
+    Checked:  tests/runs/watch/test_status.py
+    """
+    reports = reading.reports if reading else ()
+    times = [
+        found for report in steady_reports(reports) if (found := facts.seconds(report)) is not None
+    ]
+    step_s = median(times[-WINDOW:]) if times else None
+    total = facts.total_steps or (reading.total_steps if reading else None)
+    step = reports[-1].step if reports else None
+    evaluations = reading.evaluations if reading else ()
+    is_done = end == "done" or (step is not None and total is not None and step >= total)
+    ended = is_done or end == "ended"
+    limit_s = quiet_limit_s(
+        _usual_s(reports, facts), step_s=step_s, is_saving=reading is not None and reading.is_saving
+    )
+    alarms = find_alarms(
+        reports,
+        facts=facts,
+        silent_s=silent_s,
+        limit_s=limit_s,
+        failure=None if ended else failure,
+        ended=ended,
+    )
+    tflops = next(
+        (
+            report.tflops_per_gpu
+            for report in reversed(reports)
+            if report.tflops_per_gpu is not None
+        ),
+        None,
+    )
+    if facts.tflops_per_gpu is not None and facts.step_s and step_s:
+        tflops = facts.tflops_per_gpu * facts.step_s / step_s
+    return RunStatus(
+        name=name,
+        framework=reading.framework if reading else None,
+        state=_state(alarms, is_done=is_done, ended=ended, reports=reports),
+        facts=facts,
+        step=step,
+        total_steps=total,
+        restarts=reports[-1].start if reports else 0,
+        loss=next((report.loss for report in reversed(reports) if report.loss is not None), None),
+        grad_norm=next(
+            (report.grad_norm for report in reversed(reports) if report.grad_norm is not None), None
+        ),
+        validation=evaluations[-1] if evaluations else None,
+        best_validation=min(
+            (one for one in evaluations if math.isfinite(one.loss)),
+            key=lambda one: one.loss,
+            default=None,
+        ),
+        saved_step=reading.saved_step if reading else None,
+        step_s=step_s,
+        tokens_per_s=_tokens_per_s(reports, facts, step_s),
+        tflops_per_gpu=tflops,
+        mfu=facts.mfu * facts.step_s / step_s if facts.mfu and facts.step_s and step_s else None,
+        peak_memory_bytes=_peak(reading),
+        busy_s=_busy_s(reports, facts, num_reports=reading.num_reports if reading else 0),
+        left_s=(
+            None
+            if is_done or total is None or step is None or step_s is None
+            else (total - step) * step_s
+        ),
+        silent_s=silent_s,
+        alarms=alarms,
+        notes=tuple(notes),
+        is_given_up=is_given_up,
+    )
+
+
+def _state(
+    alarms: Sequence[Alarm], *, is_done: bool, ended: bool, reports: Sequence[Report]
+) -> RunState:
+    if any(alarm.fatal for alarm in alarms):
+        return "stopped"
+    if ended:
+        return "done" if is_done else "ended"
+    return "running" if reports else "waiting"
+
+
+def _peak(reading: LogReading | None) -> float | None:
+    return None if reading is None else reading.peak_reserved_bytes or reading.peak_allocated_bytes
+
+
+def _tokens_per_s(reports: Sequence[Report], facts: RunFacts, step_s: float | None) -> float | None:
+    if facts.tokens is not None and step_s is not None:
+        return facts.tokens / step_s
+    rates = [
+        report.tokens_per_s for report in steady_reports(reports) if report.tokens_per_s is not None
+    ]
+    return median(rates[-WINDOW:]) if rates else None
+
+
+def _gaps(reports: Sequence[Report]) -> list[int]:
+    """Steps that each report stands for: those since the one before in the same start."""
+    usual = [
+        b.step - a.step
+        for a, b in pairwise(reports)
+        if a.step is not None and b.step is not None and b.step > a.step
+    ]
+    gap = round(median(usual)) if usual else 1
+    found = [gap]
+    for a, b in pairwise(reports):
+        known = a.step is not None and b.step is not None and a.start == b.start and b.step > a.step
+        found.append((b.step or 0) - (a.step or 0) if known else gap)
+    return found[: len(reports)]
+
+
+def _busy_s(reports: Sequence[Report], facts: RunFacts, *, num_reports: int) -> float:
+    """Of long logs the first reports are counted alone: they are taken to be like the others."""
+    spans = [
+        (facts.seconds(report) or 0.0) * gap
+        for report, gap in zip(reports, _gaps(reports), strict=True)
+    ]
+    return sum(spans) * num_reports / len(spans) if spans else 0.0
+
+
+def _usual_s(reports: Sequence[Report], facts: RunFacts) -> float | None:
+    """Usual time between two reports; None before there are two."""
+    spans = [
+        found * gap
+        for report, gap in zip(reports, _gaps(reports), strict=True)
+        if (found := facts.seconds(report)) is not None
+    ]
+    return median(spans) if len(spans) >= 2 else None

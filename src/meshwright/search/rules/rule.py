@@ -1,0 +1,98 @@
+"""One rule: a key, a sentence, the check on columns, the message for one layout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwright.search.rules.software import NEWEST_MEGATRON, parse_version, stack_rules
+from meshwright.values.layout import Layout, Layouts
+from meshwright.values.models.spec import ModelSpec
+from meshwright.values.stack import Stack
+from meshwright.values.workload import Workload
+
+__all__ = [
+    "Bools",
+    "Rule",
+    "RuleCase",
+    "Violation",
+    "divisors",
+    "nearest_multiples",
+    "some",
+]
+
+Bools = NDArray[np.bool_]
+Family = Literal["any", "megatron", "fsdp"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RuleCase:
+    """What a layout is held against."""
+
+    model: ModelSpec
+    work: Workload
+    num_chips: int
+    stack: Stack
+    megatron_version: str = NEWEST_MEGATRON
+
+    @property
+    def copies_kv(self) -> bool:
+        """Whether KV heads may be copied where tp is a multiple of them."""
+        since = stack_rules(self.stack).kv_copies_from
+        return since is not None and parse_version(self.megatron_version) >= since
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rule:
+    """One thing that training software demands of a layout."""
+
+    key: str
+    sentence: str
+    columns: tuple[str, ...]
+    """Fields of Layout that the rule looks at."""
+    keeps: Callable[[Layouts, RuleCase], Any]
+    """Whether each row keeps the rule, (N,), or all do."""
+    message: Callable[[Layout, RuleCase], str]
+    """For a layout that breaks it: what was given and what is valid."""
+    family: Family = "any"
+    source: str = ""
+
+    def holds(self, case: RuleCase) -> bool:
+        """Whether the rule belongs to the software of the case."""
+        return self.family in ("any", case.stack.family)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Violation:
+    """A rule that a layout breaks."""
+
+    key: str
+    sentence: str
+    message: str
+
+
+def divisors(number: int, most: int | None = None) -> list[int]:
+    """Return the divisors of a number up to `most`, in order."""
+    found: set[int] = set()
+    at = 1
+    while at * at <= number:
+        if number % at == 0:
+            found |= {at, number // at}
+        at += 1
+    return sorted(d for d in found if most is None or d <= most)
+
+
+def some(values: Any, most: int = 12) -> str:
+    """Write a few values for people."""
+    listed = [str(v) for v in values]
+    return ", ".join(listed[:most]) + (", ..." if len(listed) > most else "")
+
+
+def nearest_multiples(value: int, step: int) -> list[int]:
+    """Return the multiples of `step` around `value`, without 0."""
+    low = value // step * step
+    return [v for v in (low, low + step) if v > 0] if low != value else [value]

@@ -1,0 +1,3 @@
+"""Hugging Face Accelerate under transformers' Trainer: its YAML for FSDP2."""
+
+from __future__ import annotations

@@ -1,0 +1,477 @@
+"""Targets and sources: what every export and every import is held to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
+from typing import Any, Literal, TypeVar, cast
+
+from meshwright.search.rules.software import parse_version
+from meshwright.software.defaults import left_out
+from meshwright.software.plan import TrainingPlan, completed
+from meshwright.software.settings import ModelDetails, TrainingSettings
+from meshwright.values.errors import ConfigError
+from meshwright.values.models.spec import ModelSpec
+from meshwright.values.stack import NATIVE_LOSS_BYTES, Feature, Stack, find_stack, stack_names
+from meshwright.values.workload import Precision, Workload
+
+__all__ = [
+    "BF16_GRADIENTS",
+    "NO_TE_LOSS_SINCE",
+    "EnvVar",
+    "ExportTarget",
+    "Exported",
+    "ExportedFile",
+    "ImportSource",
+    "Imported",
+    "LeftOff",
+    "RunsOn",
+    "TrainedLayers",
+    "bf16_gradients",
+    "counted_but_not_set",
+    "export_plan",
+    "fields_set",
+    "import_text",
+    "left_off",
+    "plain",
+    "tracked",
+]
+
+RunsOn = Literal["rank", "node", "once"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EnvVar:
+    """An environment variable of the training processes."""
+
+    name: str
+    value: str
+    why: str
+    """A few words for the reader of the script."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExportedFile:
+    """One file of an export."""
+
+    name: str
+    """Relative to the folder of the export."""
+    text: str
+    executable: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Exported:
+    """A plan in the words of one training software."""
+
+    target: str
+    files: tuple[ExportedFile, ...]
+    command: tuple[str, ...]
+    """The program and its arguments, without interpreter or launcher: `pretrain_gpt.py --num-layers
+    32 ...`, `-m torchtitan.train ...`."""
+    runs_on: RunsOn = "rank"
+    """rank: the command is run for each chip, behind torchrun or its like; node: once per node,
+    where it starts the ranks itself and reads NNODES, NODE_RANK, MASTER_ADDR and MASTER_PORT; once:
+    on one machine, from which it starts everything."""
+    environment: tuple[EnvVar, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What a reader must know before the start: what to edit, what was left to the program's
+    default."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it in plain types."""
+        return {
+            "target": self.target,
+            "files": [
+                {"name": file.name, "text": file.text, "executable": file.executable}
+                for file in self.files
+            ],
+            "command": list(self.command),
+            "runs_on": self.runs_on,
+            "environment": [
+                {"name": var.name, "value": var.value, "why": var.why} for var in self.environment
+            ],
+            "notes": list(self.notes),
+        }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainedLayers:
+    """Layers that an exported configuration would train, found by reading the export back as its
+    program does."""
+
+    chunks: tuple[int, ...]
+    """Layers (of encoder and decoder) of each chunk in model order: one entry per stage, or per
+    chunk where stages are interleaved."""
+    mtp: int = 0
+    """Layers of multi-token prediction beside them."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Imported:
+    """A training run as its files describe it."""
+
+    source: str
+    """Name of the ImportSource."""
+    model: ModelSpec
+    work: Workload
+    layout: dict[str, Any]
+    """Fields of Layout that the file sets (or that follow from its program's defaults);
+    `rules.complete_layout` fills in the rest."""
+    stack: str = "megatron"
+    left_off: tuple[Feature, ...] = ()
+    """What the stack counts on and the file does not switch on."""
+    settings: TrainingSettings = field(default_factory=TrainingSettings)
+    details: ModelDetails = field(default_factory=ModelDetails)
+    megatron_version: str | None = None
+    num_chips: int | None = None
+    """Where the file says so."""
+    chips_per_node: int | None = None
+    warnings: tuple[str, ...] = ()
+    """What the reader must know: options that no longer exist, values that contradict each
+    other."""
+    passed_through: tuple[str, ...] = ()
+    """Words without a place in a plan, in their order; `import_text` appends them to
+    `settings.extra`, so that an export hands them on."""
+
+
+T = TypeVar("T")
+
+
+class _Tracked:
+    """Stands before a frozen value; the name of each field that is read goes into `seen`,
+    properties do not count."""
+
+    __slots__ = ("_path", "_seen", "_values")
+
+    def __init__(self, values: Any, path: str, seen: set[str]) -> None:
+        self._values = values
+        self._path = path
+        self._seen = seen
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._values, name)
+        if name not in {field.name for field in fields(self._values)}:
+            return value
+        path = f"{self._path}{name}"
+        self._seen.add(path)
+        return _Tracked(value, f"{path}.", self._seen) if is_dataclass(value) else value
+
+
+def tracked(values: T, seen: set[str]) -> T:
+    """Return a stand-in for a frozen value that adds `layout.tp` to `seen` when that is read."""
+    return cast("T", _Tracked(values, "", seen))
+
+
+def plain(values: T) -> T:
+    """Return the value behind a stand-in, for functions that read all of it; nothing counts as
+    looked at."""
+    return cast("T", values._values) if isinstance(values, _Tracked) else values
+
+
+def fields_set(values: Any, path: str) -> dict[str, Any]:
+    """Return the fields that have no default or another value than it, by path; nested values give
+    their own fields."""
+    found: dict[str, Any] = {}
+    for one in fields(values):
+        value = getattr(values, one.name)
+        if is_dataclass(value):
+            found |= {f"{path}{one.name}": value, **fields_set(value, f"{path}{one.name}.")}
+        elif one.default is MISSING or value != one.default:
+            found[f"{path}{one.name}"] = value
+    return found
+
+
+BF16_GRADIENTS = (
+    *(
+        "nemo",
+        "megatron-bridge-25.09",
+        "megatron-bridge-dgx",
+        "megatron-bridge-26.02",
+        "megatron-bridge-hopper",
+        "megatron-bridge",
+    ),
+)
+"""Stacks on Megatron-Core that sum gradients in bf16; the first is of what NeMo 2.0's and
+Megatron-Bridge's exports switch on."""
+_ALLTOALL = ("megatron-bridge", "nemo2")
+"""Targets that always exchange tokens of experts through NCCL."""
+NO_TE_LOSS_SINCE = (0, 19)
+"""Version of Megatron-Core from which Megatron-LM refuses Transformer Engine's fused loss
+("stability issues", its arguments.py)."""
+_OWN = {"accelerate": "accelerate", "deepspeed": "deepspeed", "nanotron": "nanotron"}
+"""Targets that switch nothing of this by the plan's stack: the stack that is what their files
+start."""
+_KEPT = {
+    "gradient_bytes": "bytes a gradient kept",
+    "reduce_bytes": "a gradient reduced",
+    "transient_gradient_bytes": "a second gradient beside it",
+    "half_shards": "half-precision shards of weights",
+    "reduction_deferred": "whole gradients until the last micro batch",
+    "logits_bytes": "bytes a logit of the loss",
+}
+"""Fields of a stack that memory is counted with, in words."""
+_TARGETS = (*_ALLTOALL, "megatron-lm", "pai-megatron-patch")
+"""Software on Megatron-Core with words for graphs and hidden exchanges; none is written: their
+conditions hang on more than a plan says."""
+
+
+def bf16_gradients(dispatcher: str) -> str:
+    """Return the stack of a configuration that sums gradients in bf16, by how its experts exchange
+    tokens."""
+    return "megatron-bridge-25.09" if dispatcher == "flex" else "nemo"
+
+
+def counted_but_not_set(plan: TrainingPlan, *, target: str) -> tuple[str, ...]:
+    """Return a note where the plan's stack has CUDA graphs, or faster or hidden exchanges of
+    experts, and the files do without."""
+    stack = plan.stack
+    if target in _OWN:
+        return _unlike(
+            stack,
+            find_stack(_OWN[target]).in_precision(plan.work.precision),
+            precision=plan.work.precision,
+        )
+    if target not in _TARGETS or stack.embedded:
+        return ()
+    dispatcher = "alltoall" if target in _ALLTOALL else stack.dispatcher
+    set_here = replace(
+        stack, launch_hidden=0.0, ep_overlap=0.0, expert_bias_fused=False, dispatcher=dispatcher
+    )
+    counted = ["CUDA graphs"] if stack.launch_hidden else []
+    moe = plan.model.moe
+    if stack.expert_bias_fused and moe is not None and (moe.expert_bias or plan.model.clamps_gate):
+        counted.append("biases and clamps of experts inside their products")
+    if (
+        target not in _ALLTOALL
+        and stack.fused_loss == "te"
+        and parse_version(plan.megatron_version) >= NO_TE_LOSS_SINCE
+    ):
+        set_here = replace(set_here, logits_bytes=NATIVE_LOSS_BYTES)
+        counted.append(
+            "Transformer Engine's loss, which keeps 8 bytes a logit less (this core refuses it)"
+        )
+    if plan.layout.ep > 1 and stack.dispatcher != set_here.dispatcher:
+        counted.append("experts through DeepEP or HybridEP")
+    if plan.layout.ep > 1 and stack.ep_overlap:
+        counted.append("expert exchanges behind another micro batch's compute")
+    if not counted:
+        return ()
+    listed = " and on ".join(filter(None, (", on ".join(counted[:-1]), counted[-1])))
+    return (
+        (
+            f"stack {stack.name} counts on {listed}, which these files do not switch"
+            f" on{_advice(set_here, plan.model)}"
+        ),
+    )
+
+
+def _unlike(stack: Stack, own: Stack, *, precision: Precision) -> tuple[str, ...]:
+    """Say in which of `_KEPT` the plan's stack is not the one that the files start."""
+    counted = stack.in_precision(precision)
+    pairs = [(words, getattr(counted, name), getattr(own, name)) for name, words in _KEPT.items()]
+    unlike = [
+        f"{words} {float(there):g} (here {float(here):g})"
+        for words, there, here in pairs
+        if there != here
+    ]
+    if not unlike:
+        return ()
+    return (
+        (
+            f"stack {stack.name} counts memory with {', '.join(unlike)}; --stack {own.name}"
+            " predicts what these files do"
+        ),
+    )
+
+
+def _advice(stack: Stack, model: ModelSpec) -> str:
+    """Name the stack that is as this one for the model, if there is one."""
+    wanted = _that_matters(stack, model)
+    known = [_that_matters(find_stack(name), model) for name in stack_names()]
+    same = next((other.name for other in known if other == replace(wanted, name=other.name)), None)
+    return "" if same is None else f"; --stack {same} predicts what they do"
+
+
+def _that_matters(stack: Stack, model: ModelSpec) -> Stack:
+    """Return a stack without what touches no layer of the model."""
+    return replace(
+        stack,
+        source="",
+        rotation_factor_fused=stack.rotation_factor_fused and model.rotation_has_factor,
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LeftOff:
+    """What a file leaves off of its software, and a line of warning for each."""
+
+    features: tuple[Feature, ...]
+    warnings: tuple[str, ...]
+
+
+def left_off(
+    stack: Stack,
+    model: ModelSpec,
+    layout: Mapping[str, Any],
+    *,
+    switches: Mapping[Feature, str],
+    given: frozenset[Feature],
+) -> LeftOff:
+    """Return which of a software's switches, by their words in a file, make a difference to a
+    layout and are not given. Whether it has replicas hangs on the chips, which a file need not
+    name."""
+    relevant: dict[Feature, bool] = {
+        "tp_overlap": (
+            stack.tp_overlap > 0
+            and layout.get("tp", 1) > 1
+            and layout.get("sp", False)
+            and model.takes_user_buffers
+        ),
+        "dp_overlap": stack.dp_overlap > 0,
+        "cross_entropy_fused": stack.fused_loss is not None,
+    }
+    features = tuple(feature for feature in switches if relevant[feature] and feature not in given)
+    ending = (
+        f"the file's layout is priced without it; stack {stack.name} counts on it, and an export"
+        " writes it where it can run"
+    )
+    return LeftOff(
+        features=features,
+        warnings=tuple(f"{switches[feature]} is off: {ending}" for feature in features),
+    )
+
+
+_NOT_ASKED = {
+    "model.name": "a label",
+    "layout.dp": "follows from the chips and the other axes",
+    "work.gbs": "the layout's",
+    "work.attention": "a kernel, not a result",
+    "work.routing": "how tokens are taken to spread over experts, for the estimate",
+    "work.fused_norm": "a kernel, not a result",
+    "settings.train_tokens": "completed to train_steps",
+    "settings.extra": "appended by targets that take words, see ExportTarget.takes_extra",
+}
+"""Fields that an exporter need not look at, each with the reason."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExportTarget:
+    """One training software that plans are written for."""
+
+    name: str
+    """As `--to` takes it."""
+    title: str
+    versions: str
+    """Which versions the export is for, in words."""
+    write: Callable[[TrainingPlan], Exported]
+    """Text from a completed plan. CannotExpress where the software has no words for it."""
+    trained_layers: Callable[[TrainingPlan, Exported], TrainedLayers]
+    """The layers that the written configuration trains, by reading it as its program does (never by
+    asking the plan; that is given for what the program knows from elsewhere, such as the number of
+    chips)."""
+    stacks: tuple[str, ...] = ()
+    """Names of the stacks whose plans it writes; empty takes any."""
+    takes_extra: bool = False
+    """Whether `settings.extra` is appended to its command."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ImportSource:
+    """One kind of file that plans are read from."""
+
+    name: str
+    title: str
+    matches: Callable[[str, str], bool]
+    """(file's name, text): whether the file is of this kind."""
+    read: Callable[[str], Imported]
+    """The run that a text describes; ConfigError says what is wrong, in one line."""
+
+
+def export_plan(plan: TrainingPlan, *, target: ExportTarget) -> Exported:
+    """Write a plan for one training software.
+
+    Everything that the plan sets is looked at by the target, else this is refused; and the layers
+    that the written configuration would train are counted against the model's.
+    """
+    if target.stacks and plan.stack.name not in target.stacks:
+        words = f"the plan is priced for stack {plan.stack.name}"
+        raise ConfigError(
+            f"{target.name}: {words}, whose layouts it does not run; plan with --stack"
+            f" {target.stacks[0]}"
+        )
+    seen: set[str] = set()
+    full = completed(plan)
+    exported = target.write(tracked(full, seen))
+    _require_all_seen(plan, seen, target)
+    _require_all_layers(plan, target.trained_layers(full, exported), target)
+    notes = (*exported.notes, *counted_but_not_set(plan, target=target.name))
+    rest = left_out(plan.model.name)
+    return replace(
+        exported, notes=(*notes, f"{plan.model.name} is written without: {rest}") if rest else notes
+    )
+
+
+def _require_all_seen(plan: TrainingPlan, seen: set[str], target: ExportTarget) -> None:
+    """Refuse where a field that the plan sets was not looked at: nothing is dropped in silence."""
+    parts = ("model", "work", "layout", "settings", "details")
+    wanted = {
+        name: value
+        for part in parts
+        for name, value in fields_set(getattr(plan, part), f"{part}.").items()
+    }
+    free = {name for name in _NOT_ASKED if name != "settings.extra" or target.takes_extra}
+    dropped = [
+        f"{name}={plain(value)!r}" for name, value in wanted.items() if name not in seen | free
+    ]
+    if dropped:
+        raise ConfigError(
+            f"{target.name}: has no place for {', '.join(dropped)}; leave it out, or export to"
+            " another target"
+        )
+
+
+def _require_all_layers(plan: TrainingPlan, found: TrainedLayers, target: ExportTarget) -> None:
+    model, layout = plan.model, plan.layout
+    if sum(found.chunks) != model.total_layers or found.mtp != model.mtp_layers:
+        shown, wanted = "+".join(map(str, found.chunks)), str(model.total_layers)
+        if found.mtp or model.mtp_layers:
+            shown, wanted = (
+                f"{shown} (and {found.mtp} of multi-token prediction)",
+                f"{wanted} (and {model.mtp_layers})",
+            )
+        raise ConfigError(
+            f"{target.name}: the written pipeline would train {shown} layers, the model has"
+            f" {wanted}"
+        )
+    if len(found.chunks) not in (layout.pp, layout.pp * layout.vpp):
+        words = f"the written pipeline has {len(found.chunks)} stages or chunks"
+        raise ConfigError(f"{target.name}: {words}, the plan pp={layout.pp}, vpp={layout.vpp}")
+    even = (model.total_layers // layout.pp,) * layout.pp
+    wanted_sums = (
+        even if layout.layers_per_stage is None else _stage_sums(layout.layers_per_stage, layout.pp)
+    )
+    if _stage_sums(found.chunks, layout.pp) != wanted_sums:
+        shown, wanted = (
+            "+".join(map(str, sums)) for sums in (_stage_sums(found.chunks, layout.pp), wanted_sums)
+        )
+        raise ConfigError(
+            f"{target.name}: the written stages have {shown} layers, the plan's {wanted}"
+        )
+
+
+def _stage_sums(split: tuple[int, ...], pp: int) -> tuple[int, ...]:
+    """Return the layers of each stage of a split by stage or by chunk; chunk v of stage s is entry
+    v * pp + s."""
+    return tuple(sum(split[stage::pp]) for stage in range(pp))
+
+
+def import_text(text: str, *, source: ImportSource) -> Imported:
+    """Read a run from a text; words without a place in a plan go to `settings.extra`, so that a
+    later export hands them on."""
+    found = source.read(text)
+    batch = (
+        {} if found.work.gbs is None else {"gbs": found.work.gbs}
+    )  # a layout names its batch, and sources may leave it to the workload
+    settings = replace(found.settings, extra=(*found.settings.extra, *found.passed_through))
+    return replace(found, layout={**batch, **found.layout}, settings=settings)

@@ -1,0 +1,3 @@
+"""DeepSpeed under transformers' Trainer: its JSON and its log."""
+
+from __future__ import annotations

@@ -1,0 +1,117 @@
+"""DeepSpeed: a JSON of ZeRO, beside the model's config.json and the words of transformers'
+run_clm.py."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from meshwright.software.contract import EnvVar, Exported, ExportedFile, ExportTarget
+from meshwright.software.deepspeed.trainer import (
+    hf_config,
+    notes,
+    require_flat,
+    trained_layers,
+    trainer_words,
+)
+from meshwright.software.plan import TrainingPlan
+from meshwright.values.errors import CannotExpress
+from meshwright.values.models.params import block_params
+
+__all__ = [
+    "DEEPSPEED",
+]
+
+_NAME = "deepspeed"
+_STAGES = {"none": 0, "zero1": 1, "zero2": 2, "zero3": 3}
+_ENVIRONMENT = (
+    EnvVar(
+        name="PYTORCH_CUDA_ALLOC_CONF",
+        value="expandable_segments:True",
+        why="ZeRO frees and takes memory in changing sizes",
+    ),
+)
+
+
+def _write(plan: TrainingPlan) -> Exported:
+    layout = plan.layout
+    require_flat(plan, name=_NAME)
+    if layout.cp > 1:
+        raise CannotExpress(
+            _NAME,
+            f"cp={layout.cp}: Ulysses is set up in a program of its own, not in the JSON",
+            nearest="cp=1",
+        )
+    if layout.sharding not in _STAGES:
+        reason = (
+            f"sharding={layout.sharding}, shard_size={layout.shard_size}: groups with replicas need"
+            " MiCS, which Trainer does not start"
+        )
+        raise CannotExpress(_NAME, reason, nearest="sharding=zero3")
+    recompute = ("--gradient_checkpointing",) if layout.recompute == "full" else ()
+    return Exported(
+        target=_NAME,
+        files=(
+            ExportedFile(name="ds_config.json", text=_json(_config(plan))),
+            ExportedFile(name="config.json", text=_json(hf_config(plan, name=_NAME))),
+        ),
+        command=(*trainer_words(plan, name=_NAME), *recompute, "--deepspeed", "ds_config.json"),
+        environment=_ENVIRONMENT,
+        notes=notes(plan),
+    )
+
+
+def _config(plan: TrainingPlan) -> dict[str, Any]:
+    """Return batch, precision and ZeRO; optimizer and schedule are Trainer's, by its arguments.
+
+    With stage 3 two layers are gathered at a time, the one in work and the one behind it, as memory
+    is counted.
+    """
+    layout, stack = plan.layout, plan.stack
+    stage = _STAGES[layout.sharding]
+    zero: dict[str, Any] = {
+        "stage": stage,
+        "overlap_comm": stack.dp_overlap > 0,
+        "contiguous_gradients": True,
+        "reduce_scatter": True,
+        "reduce_bucket_size": int(stack.bucket_bytes / 2),
+    }
+    if stage == 3:
+        layer = int(
+            max(
+                sum(count * block_params(plan.model, block).total for block, count in part.blocks)
+                for part in plan.model.segments
+            )
+        )
+        zero |= {
+            "stage3_prefetch_bucket_size": layer,
+            "stage3_max_live_parameters": 2 * layer,
+            "stage3_max_reuse_distance": layer,
+            "stage3_gather_16bit_weights_on_model_save": True,
+        }
+    return {
+        "train_batch_size": layout.gbs,
+        "train_micro_batch_size_per_gpu": layout.mbs,
+        "gradient_accumulation_steps": layout.gbs // (layout.mbs * layout.dp),
+        "gradient_clipping": plan.settings.clip_gradient,
+        "bf16": {"enabled": plan.work.precision == "bf16"},
+        "fp16": {"enabled": plan.work.precision == "fp16"},
+        "data_types": {"grad_accum_dtype": plan.work.precision},
+        "zero_optimization": zero,
+        "steps_per_print": plan.settings.log_interval,
+    }
+
+
+def _json(values: dict[str, Any]) -> str:
+    return json.dumps(values, indent=2, ensure_ascii=False) + "\n"
+
+
+DEEPSPEED = ExportTarget(
+    name=_NAME,
+    title="DeepSpeed",
+    versions="DeepSpeed 0.15 and later, under transformers' Trainer",
+    write=_write,
+    trained_layers=trained_layers,
+    stacks=("deepspeed", "fsdp"),
+    takes_extra=True,
+)

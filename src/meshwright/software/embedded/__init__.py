@@ -1,0 +1,3 @@
+"""The embedded trainer: its log."""
+
+from __future__ import annotations

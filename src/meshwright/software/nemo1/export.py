@@ -1,0 +1,524 @@
+"""The NeMo 1.x launcher: `conf/training/meshwright/plan.yaml`, in the words of its GPT
+configurations."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from meshwright.software.contract import Exported, ExportedFile, ExportTarget, TrainedLayers
+from meshwright.software.defaults import train_steps
+from meshwright.software.megatron_core.layout import tp_overlap
+from meshwright.software.megatron_core.model import POSITIONS, model_words
+from meshwright.software.megatron_lm.export import environment
+from meshwright.software.nemo1.encoders import bert_model, require_bert, require_t5, t5_model
+from meshwright.software.plan import TrainingPlan
+from meshwright.software.settings import Activation
+from meshwright.values.errors import CannotExpress
+from meshwright.values.text import read_yaml, write_yaml
+from meshwright.values.workload import Precision
+
+__all__ = [
+    "ACTIVATIONS",
+    "NAME",
+    "NEMO1",
+    "NULL_VOCABULARY",
+    "PRECISIONS",
+    "SAME_NAMES",
+    "TOKENIZERS",
+    "launcher_values",
+    "trained_by",
+]
+
+NAME = "nemo1"
+PRECISIONS: dict[Precision, str] = {"bf16": "bf16", "fp16": "16", "fp32": "32", "fp8": "bf16"}
+ACTIVATIONS: dict[tuple[bool, Activation], str] = {
+    (True, "silu"): "fast-swiglu",
+    (True, "gelu"): "fast-geglu",
+    (True, "relu"): "fast-reglu",
+    (False, "gelu"): "gelu",
+    (False, "squared-relu"): "squared-relu",
+}
+TOKENIZERS = {
+    "huggingface": "huggingface",
+    "sentencepiece": "sentencepiece",
+    "gpt2-bpe": "megatron",
+    "null": "megatron",
+}
+NULL_VOCABULARY = "meshwright_vocab_size"
+"""The vocabulary comes from the tokenizer in NeMo 1.x; this word of ours keeps the model's, NeMo
+does not read it."""
+_POSITIONS = {**POSITIONS, "alibi": "alibi"}
+SAME_NAMES = (
+    *(
+        "num_layers",
+        "hidden_size",
+        "ffn_hidden_size",
+        "num_attention_heads",
+        "num_query_groups",
+        "kv_channels",
+        "position_embedding_type",
+    ),
+    *(
+        "share_embeddings_and_output_weights",
+        "layernorm_epsilon",
+        "hidden_dropout",
+        "attention_dropout",
+        "init_method_std",
+        "rotary_base",
+    ),
+    *(
+        "num_moe_experts",
+        "moe_router_topk",
+        "moe_router_load_balancing_type",
+        "moe_aux_loss_coeff",
+        "moe_grouped_gemm",
+    ),
+    *(
+        "moe_token_dispatcher_type",
+        "moe_expert_capacity_factor",
+        "moe_pad_expert_input_to_capacity",
+        "window_size",
+    ),
+)
+"""Fields that NeMo 1.x calls as Megatron-Core does."""
+
+
+def _write(plan: TrainingPlan) -> Exported:
+    values = launcher_values(plan)
+    comment = (
+        "# Written by meshwright for the NeMo 1.x launcher (24.05 to 24.07): put it under"
+        " launcher_scripts/conf/training/meshwright/.\n"
+    )
+    return Exported(
+        target=NAME,
+        files=(
+            ExportedFile(
+                name="conf/training/meshwright/plan.yaml", text=comment + write_yaml(values)
+            ),
+        ),
+        command=(
+            "launcher_scripts/main.py",
+            "training=meshwright/plan",
+            "stages=[training]",
+            *plan.settings.extra,
+        ),
+        runs_on="once",
+        environment=environment(plan),
+        notes=(
+            "the launcher writes and sends the job itself, by its own cluster configuration",
+            (
+                "the vocabulary is the tokenizer's; the configuration of the launcher sets data_dir"
+                " and base_results_dir"
+            ),
+        ),
+    )
+
+
+def launcher_values(plan: TrainingPlan) -> dict[str, Any]:
+    """Return the sections of a `training` configuration; CannotExpress where NeMo 1.x has no words
+    for the plan."""
+    _require_expressible(plan)
+    return {
+        "run": {
+            "name": "meshwright",
+            "results_dir": "${base_results_dir}/${.name}",
+            "time_limit": "0-12:00:00",
+            "dependency": "singleton",
+        },
+        "trainer": _trainer(plan),
+        "exp_manager": _exp_manager(plan),
+        "model": _model(plan),
+    }
+
+
+def _require_expressible(plan: TrainingPlan) -> None:
+    model, layout, moe = plan.model, plan.layout, plan.model.moe
+    if _is_legacy(plan):
+        _require_legacy(plan)
+    wanted: tuple[tuple[str, Any, Any], ...] = (
+        ("model.mla", model.mla and "latent attention", None),
+        ("model.mtp_layers", model.mtp_layers, 0),
+        ("model.qkv_bias", model.qkv_bias, False),
+        ("model.qk_norm", model.qk_norm, False),
+        ("moe.shared_ffn", moe.shared_ffn if moe is not None else 0, 0),
+        ("moe.first_dense_layers", moe.first_dense_layers if moe is not None else 0, 0),
+        ("moe.layer_frequency", moe.layer_frequency if moe is not None else 1, 1),
+        ("moe.expert_ffn", moe.expert_ffn if moe is not None else model.ffn, model.ffn),
+        ("details.router_score", plan.details.router_score or "softmax", "softmax"),
+        ("details.routed_scale", plan.details.routed_scale, None),
+        ("details.router_groups", plan.details.router_groups, None),
+        ("details.router_top_groups", plan.details.router_top_groups, None),
+        ("details.rope_scaling", plan.details.rope_scaling, None),
+    )
+    for path, given, has in wanted:
+        if given != has:
+            raise CannotExpress(
+                NAME,
+                f"{path}={given}: NeMo 1.x has {has}",
+                nearest=f"a model with {path}={has}, or --to nemo2",
+            )
+    if layout.layers_per_stage is not None:
+        even = [
+            size
+            for size in range(layout.pp, model.total_layers + 1)
+            if model.total_layers % size == 0
+        ]
+        raise CannotExpress(
+            NAME,
+            "NeMo 1.x splits the layers evenly over stages and chunks",
+            nearest=f"pp={even[0]} with vpp=1",
+        )
+    if (
+        plan.model.moe is not None
+        and layout.ep > 1
+        and (layout.tp if layout.etp is None else layout.etp) != layout.tp
+    ):
+        raise CannotExpress(
+            NAME,
+            f"etp={layout.etp}: experts are cut as all else is, by tp={layout.tp}",
+            nearest=f"etp={layout.tp}",
+        )
+    if layout.sharding not in ("none", "zero1"):
+        reason = (
+            f"sharding={layout.sharding}: its torch FSDP goes with none of Megatron-Core's models"
+        )
+        raise CannotExpress(NAME, reason, nearest="sharding=zero1")
+    if layout.recompute == "selective" and layout.recompute_modules != ("core_attn",):
+        reason = (
+            f"recompute_modules={'+'.join(layout.recompute_modules)}: selective recompute is of the"
+            " core attention"
+        )
+        raise CannotExpress(NAME, reason, nearest="recompute_modules=core_attn")
+    if plan.work.precision not in PRECISIONS:
+        raise CannotExpress(
+            NAME,
+            f"precision={plan.work.precision}: it has {', '.join(PRECISIONS)}",
+            nearest="precision=bf16",
+        )
+
+
+def _is_legacy(plan: TrainingPlan) -> bool:
+    """Whether it takes NeMo 1.x's own GPT instead of Megatron-Core's, which has no ALiBi and would
+    leave positions out in silence."""
+    return plan.model.positions == "alibi"
+
+
+def _require_legacy(plan: TrainingPlan) -> None:
+    """NeMo 1.x's own GPT (megatron_gpt_model.py, language_model.py and attention.py of v1.23).
+
+    One softmax over whole scores, no grouped queries, no experts; its flash attention takes biases
+    with one development build of Triton alone, and is left out.
+    """
+    model, layout, work = plan.model, plan.layout, plan.work
+    wanted: tuple[tuple[str, Any, Any], ...] = (
+        ("work.attention", work.attention, "fused-softmax"),
+        ("cp", layout.cp, 1),
+        ("model.num_kv_heads", model.num_kv_heads, model.num_heads),
+        ("model.moe", model.moe and "experts", None),
+        ("model.window", model.window, None),
+        ("precision", "fp8" if work.precision == "fp8" else "bf16", "bf16"),
+    )
+    for path, given, has in wanted:
+        if given != has:
+            raise CannotExpress(
+                NAME,
+                f"{path}={given} with ALiBi: NeMo 1.x's own GPT has {has}",
+                nearest=f"{path}={has}",
+            )
+
+
+def _kind(plan: TrainingPlan) -> str:
+    """What NeMo 1.x calls a model of this family."""
+    return {"decoder": "gpt", "encoder": "bert", "encoder-decoder": "t5"}[plan.model.family]
+
+
+def _trainer(plan: TrainingPlan) -> dict[str, Any]:
+    settings, chips = plan.settings, plan.cluster.num_chips
+    devices = math.gcd(chips, plan.pool.node.chips_per_node)
+    return {
+        "num_nodes": chips // devices,
+        "devices": devices,
+        "accelerator": "gpu",
+        "precision": PRECISIONS[plan.work.precision],
+        "logger": False,
+        "enable_checkpointing": False,
+        "use_distributed_sampler": False,
+        "max_epochs": None,
+        "max_steps": train_steps(settings, plan.work),
+        "max_time": "00:11:30:00",
+        "log_every_n_steps": settings.log_interval,
+        "val_check_interval": (
+            settings.eval_interval if settings.eval_steps else train_steps(settings, plan.work)
+        ),
+        "limit_val_batches": settings.eval_steps,
+        "limit_test_batches": settings.eval_steps,
+        "accumulate_grad_batches": 1,
+        "gradient_clip_val": settings.clip_gradient,
+    }
+
+
+def _exp_manager(plan: TrainingPlan) -> dict[str, Any]:
+    settings = plan.settings
+    return {
+        "explicit_log_dir": settings.save_dir or "${training.run.results_dir}/results",
+        "exp_dir": None,
+        "name": f"megatron_{_kind(plan)}",
+        "create_wandb_logger": False,
+        "resume_if_exists": True,
+        "resume_ignore_no_checkpoint": True,
+        "create_checkpoint_callback": settings.save_dir is not None,
+        "checkpoint_callback_params": {
+            "monitor": "step",
+            "save_top_k": 10,
+            "mode": "max",
+            "every_n_train_steps": settings.save_interval,
+            "always_save_nemo": False,
+            "save_nemo_on_train_end": False,
+            "filename": f"megatron_{_kind(plan)}--{{step}}-{{consumed_samples}}",
+            "model_parallel_size": plan.layout.tp * plan.layout.pp,
+        },
+        "log_step_timing": True,
+        "step_timing_kwargs": {"sync_cuda": True, "buffer_size": 5},
+    }
+
+
+def _model(plan: TrainingPlan) -> dict[str, Any]:
+    if plan.model.family == "decoder":
+        return {
+            "mcore_gpt": not _is_legacy(plan),
+            **_common(plan),
+            **_gpt(plan),
+            **_recompute(plan),
+            **_training(plan),
+        }
+    t5 = plan.model.family == "encoder-decoder"
+    (require_t5 if t5 else require_bert)(plan)
+    own = (t5_model if t5 else bert_model)(plan, recompute=_recompute(plan))
+    rest = _training(plan)
+    data = {**rest["data"], **own["data"]}
+    return {**_common(plan), **own, **rest, "data": data}
+
+
+def _common(plan: TrainingPlan) -> dict[str, Any]:
+    """What all families call by the same names."""
+    layout = plan.layout
+    return {
+        "micro_batch_size": layout.mbs,
+        "global_batch_size": layout.gbs,
+        "rampup_batch_size": None,
+        "tensor_model_parallel_size": layout.tp,
+        "pipeline_model_parallel_size": layout.pp,
+        "sequence_parallel": layout.sp,
+        "make_vocab_size_divisible_by": 128,
+        NULL_VOCABULARY: plan.model.vocab,
+        "megatron_amp_O2": plan.work.precision in ("bf16", "fp16", "fp8"),
+        "gradient_as_bucket_view": True,
+    }
+
+
+def _training(plan: TrainingPlan) -> dict[str, Any]:
+    return {
+        "seed": plan.settings.seed,
+        "resume_from_checkpoint": plan.settings.load_dir,
+        "tokenizer": _tokenizer(plan),
+        "optim": _optim(plan),
+        "data": _data(plan),
+    }
+
+
+def _gpt(plan: TrainingPlan) -> dict[str, Any]:
+    model, layout = plan.model, plan.layout
+    words = model_words(plan, name=NAME, positions=_POSITIONS)
+    words.pop("gated_linear_unit")
+    activation = ACTIVATIONS.get((model.gated, plan.details.activation or "gelu"))
+    if activation is None:
+        reason = (
+            f"activation={plan.details.activation} with gated={model.gated}: it has"
+            f" {', '.join(ACTIVATIONS.values())}"
+        )
+        raise CannotExpress(NAME, reason, nearest="details.activation=gelu")
+    return {
+        "virtual_pipeline_model_parallel_size": layout.vpp if layout.vpp > 1 else None,
+        "context_parallel_size": layout.cp,
+        **({"expert_model_parallel_size": layout.ep} if model.moe is not None else {}),
+        "encoder_seq_length": plan.work.seq_len,
+        "max_position_embeddings": plan.work.seq_len,
+        **{name: words[name] for name in SAME_NAMES if name in words},
+        "normalization": model.norm,
+        "bias": model.linear_bias,
+        "activation": activation,
+        "rotary_percentage": words.get("rotary_percent", 1.0),
+        "transformer_engine": not _is_legacy(plan),
+        "fp8": plan.work.precision == "fp8",
+        "fp8_e4m3": False,
+        "fp8_hybrid": plan.work.precision == "fp8",
+        "use_flash_attention": not _is_legacy(plan),
+        "ub_tp_comm_overlap": not _is_legacy(plan) and tp_overlap(plan),
+        "overlap_p2p_comm": layout.vpp > 1,
+        "batch_p2p_comm": layout.vpp == 1,
+        **(
+            {
+                "bias_activation_fusion": model.linear_bias,
+                "bias_dropout_add_fusion": model.linear_bias,
+            }
+            if _is_legacy(plan)
+            else {}
+        ),
+    }
+
+
+def _recompute(plan: TrainingPlan) -> dict[str, Any]:
+    layout = plan.layout
+    if layout.recompute != "full":
+        granularity = None if layout.recompute == "none" else "selective"
+        return {
+            "activations_checkpoint_granularity": granularity,
+            "activations_checkpoint_method": None,
+            "activations_checkpoint_num_layers": None,
+        }
+    layers = layout.recompute_layers
+    if layers is None:
+        layers = (
+            1
+            if layout.recompute_method == "uniform"
+            else plan.model.total_layers // (layout.pp * layout.vpp)
+        )
+    return {
+        "activations_checkpoint_granularity": "full",
+        "activations_checkpoint_method": layout.recompute_method,
+        "activations_checkpoint_num_layers": layers,
+    }
+
+
+def _tokenizer(plan: TrainingPlan) -> dict[str, Any]:
+    settings = plan.settings
+    kind = settings.tokenizer_kind
+    if plan.model.family != "decoder" and kind in ("bert-wordpiece", "null"):
+        vocabulary = settings.vocab_file or "${data_dir}/bpe/vocab.txt"
+        word = (
+            "BertWordPieceCase"
+            if plan.model.family == "encoder-decoder"
+            else "BertWordPieceLowerCase"
+        )
+        return {
+            "library": "megatron",
+            "type": word,
+            "model": None,
+            "vocab_file": vocabulary,
+            "merge_file": None,
+        }
+    if kind == "huggingface":
+        return {"library": "huggingface", "type": settings.tokenizer, "use_fast": True}
+    if kind == "sentencepiece":
+        return {
+            "library": "sentencepiece",
+            "type": None,
+            "model": settings.tokenizer,
+            "sentencepiece_legacy": False,
+        }
+    if kind in ("gpt2-bpe", "null"):
+        files = {
+            "vocab_file": settings.vocab_file or "${data_dir}/bpe/vocab.json",
+            "merge_file": settings.merge_file or "${data_dir}/bpe/merges.txt",
+        }
+        return {
+            "library": "megatron",
+            "type": "GPT2BPETokenizer",
+            "model": None,
+            "delimiter": None,
+            **files,
+        }
+    reason = f"tokenizer_kind={kind}: this export has {', '.join(TOKENIZERS)}"
+    raise CannotExpress(NAME, reason, nearest="tokenizer_kind=huggingface")
+
+
+def _optim(plan: TrainingPlan) -> dict[str, Any]:
+    settings = plan.settings
+    if settings.decay_style not in ("cosine", "constant"):
+        raise CannotExpress(
+            NAME,
+            f"decay_style={settings.decay_style}: this export has cosine and constant",
+            nearest="decay_style=cosine",
+        )
+    least = (
+        settings.learning_rate if settings.decay_style == "constant" else settings.min_learning_rate
+    )
+    return {
+        "name": (
+            ("distributed_fused_adam" if _is_legacy(plan) else "mcore_distributed_optim")
+            if plan.layout.sharding == "zero1"
+            else "fused_adam"
+        ),
+        "lr": settings.learning_rate,
+        "weight_decay": settings.weight_decay,
+        "betas": [settings.adam_beta1, settings.adam_beta2],
+        "eps": settings.adam_eps,
+        **(
+            {
+                "overlap_grad_sync": plan.stack.dp_overlap > 0,
+                "overlap_param_sync": plan.stack.dp_overlap > 0,
+            }
+            if plan.layout.sharding == "zero1"
+            else {}
+        ),
+        "sched": {
+            "name": "CosineAnnealing",
+            "warmup_steps": settings.warmup_steps,
+            "constant_steps": 0,
+            "min_lr": least,
+        },
+    }
+
+
+def _data(plan: TrainingPlan) -> dict[str, Any]:
+    settings = plan.settings
+    split = ",".join(f"{share:g}" for share in settings.split or ())
+    return {
+        "data_impl": "mmap" if settings.data else "mock",
+        "splits_string": split,
+        "seq_length": plan.work.seq_len,
+        "skip_warmup": True,
+        "num_workers": 2,
+        "dataloader_type": "single",
+        "reset_position_ids": False,
+        "reset_attention_mask": False,
+        "eod_mask_loss": False,
+        "index_mapping_dir": None,
+        "data_prefix": [word for entry in settings.data for word in (entry.weight, entry.path)],
+    }
+
+
+def _trained_layers(plan: TrainingPlan, exported: Exported) -> TrainedLayers:
+    return trained_by(read_yaml(exported.files[0].text, what=NAME)["model"])
+
+
+def trained_by(model: dict[str, Any]) -> TrainedLayers:
+    """NeMo 1.x demands an even split, and trains `num_layers // pp` of each stage; T5's decoder
+    begins at the split rank."""
+    pp = model["pipeline_model_parallel_size"]
+    if "encoder" in model:
+        return TrainedLayers(chunks=_sides(model, pp))
+    chunks = pp * (model["virtual_pipeline_model_parallel_size"] or 1)
+    return TrainedLayers(chunks=(model["num_layers"] // chunks,) * chunks)
+
+
+def _sides(model: dict[str, Any], pp: int) -> tuple[int, ...]:
+    encoder, decoder = int(model["encoder"]["num_layers"]), int(model["decoder"]["num_layers"])
+    if pp == 1:
+        return (encoder + decoder,)
+    split = int(model["pipeline_model_parallel_split_rank"])
+    return (encoder // split,) * split + (decoder // (pp - split),) * (pp - split)
+
+
+NEMO1 = ExportTarget(
+    name=NAME,
+    title="NeMo 1.x launcher",
+    versions=(
+        "NeMo-Framework-Launcher 24.05 to 24.12, NeMo 1.23 and 2.0 with its 1.x configurations"
+    ),
+    write=_write,
+    trained_layers=_trained_layers,
+    stacks=("megatron",),
+    takes_extra=True,
+)

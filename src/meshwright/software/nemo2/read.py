@@ -1,0 +1,259 @@
+"""A recipe of NeMo 2.0 as nemo_run writes it in YAML, read back into a model, a workload and a
+layout."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from meshwright.software.contract import BF16_GRADIENTS, Imported, ImportSource
+from meshwright.software.megatron_core.layout import read_ddp, read_parallel, read_recompute
+from meshwright.software.megatron_core.model import read_model, take_loss
+from meshwright.software.nemo2.encoders import encoder_kind, read_encoder
+from meshwright.software.nemo2.recipe import ACTIVATION_TARGETS, NAME
+from meshwright.software.settings import (
+    Activation,
+    Dataset,
+    ModelDetails,
+    TokenizerKind,
+    TrainingSettings,
+)
+from meshwright.software.text import Taken
+from meshwright.values.errors import ConfigError
+from meshwright.values.models.catalogue import find_model
+from meshwright.values.models.spec import ModelSpec
+from meshwright.values.stack import find_stack
+from meshwright.values.text import read_yaml
+from meshwright.values.workload import Precision, Workload
+
+__all__ = [
+    "NEMO2_SOURCE",
+]
+
+_SCALED = {"tensorwise": "fp8", "delayed": "fp8", "blockwise": "fp8-blockwise", "mxfp8": "mxfp8"}
+
+
+def _read(text: str) -> Imported:
+    words = Taken(read_yaml(text, what=NAME), what=NAME)
+    model, details = _model(words)
+    chips = words.count("trainer.devices", 1) * words.count("trainer.num_nodes", 1)
+    layout = read_parallel(words, prefix="trainer.strategy.", what=NAME) | read_recompute(
+        words, prefix="model.config."
+    )
+    if words.take("trainer.strategy.fsdp", None) == "megatron":
+        words.put("trainer.strategy.ddp.use_megatron_fsdp", True)
+    half = not words.flag("trainer.plugins.grad_reduce_in_fp32", True)
+    words.take("trainer.strategy.ddp.grad_reduce_in_fp32", None)
+    stack, precision = BF16_GRADIENTS[0] if half else "megatron", _precision(words)
+    take_loss(words, find_stack(stack), precision, prefix="model.config.")
+    if half:
+        words.drop(
+            {
+                f"trainer.plugins.{name}": True
+                for name in ("fp8_param_gather", "reuse_grad_buf_for_mxfp8_param_ag")
+            }
+        )
+    words.take("trainer.strategy.num_distributed_optimizer_instances", None)
+    layout |= read_ddp(words, prefix="trainer.strategy.ddp.", layout=layout, num_chips=chips)
+    layout["mbs"] = words.count("data.micro_batch_size", 1)
+    work = Workload(
+        seq_len=words.count("data.seq_length", 2048),
+        decoder_seq_len=(
+            words.count("data.seq_length_dec", 1) if words.has("data.seq_length_dec") else None
+        ),
+        gbs=words.count("data.global_batch_size", 8),
+        precision=precision,
+        dropout=bool(details.dropout),
+    )
+    settings = _settings(words)
+    _drop_fixed(words)
+    return Imported(
+        source=NAME,
+        model=model,
+        work=work,
+        layout=layout,
+        stack=stack,
+        settings=settings,
+        details=details,
+        num_chips=chips,
+        passed_through=tuple(f"{path}={value}" for path, value in words.left().items()),
+    )
+
+
+def _model(words: Taken) -> tuple[ModelSpec, ModelDetails]:
+    target = words.text("model.config._target_", "")
+    activation = _activation(words.take("model.config.activation_func._target_", None))
+    if encoder_kind(target) is not None:
+        return read_encoder(words, target, what=NAME, activation=activation)
+    if words.has("model.config.num_layers"):
+        if "Llama31" in target:
+            words.put("model.config.rope_scaling", True)
+            words.put(
+                "model.config.rope_scaling_factor", words.number("model.config.scale_factor", 8.0)
+            )
+        if "DeepSeek" in target:
+            words.put("model.config.multi_latent_attention", True)
+        return read_model(words, prefix="model.config.", what=NAME, activation=activation)
+    return find_model(_model_name(target)), ModelDetails()
+
+
+def _model_name(target: str) -> str:
+    """Return the model that a configuration class is called after: `Llama31Config70B` is
+    llama3.1-70b, `MixtralConfig8x7B` mixtral-8x7b."""
+    match = re.fullmatch(
+        r"([A-Za-z]+?)(\d?)(\d?)Config(\d+x\d+B|[\d_]+[BM])?(_?A\d+B)?", target.rpartition(".")[2]
+    )
+    if match is None:
+        raise ConfigError(
+            f"{NAME}: model.config._target_={target or 'missing'}: its dims are not in the file;"
+            " give num_layers and the rest"
+        )
+    family, major, minor, size, active = (part or "" for part in match.groups())
+    version = f"{major}.{minor}" if minor else major
+    family = {"GPT": "gpt3"}.get(family, family.lower())
+    tail = "-".join(part.strip("_").replace("_", ".").lower() for part in (size, active) if part)
+    return f"{family}{version}-{tail}" if tail else f"{family}-v{version}"
+
+
+def _activation(target: Any) -> Activation | None:
+    return next((name for name, known in ACTIVATION_TARGETS.items() if known == target), None)
+
+
+def _precision(words: Taken) -> Precision:
+    at = "trainer.plugins."
+    given = words.text(f"{at}precision", "bf16-mixed")
+    fp8, recipe = words.take(f"{at}fp8", None), words.take(f"{at}fp8_recipe", "delayed")
+    fp4 = words.take(f"{at}fp4", None)
+    words.take(f"{at}fp4_recipe", None)
+    if fp4:
+        return "nvfp4"
+    if fp8:
+        if recipe not in _SCALED:
+            raise ConfigError(f"{NAME}: fp8_recipe={recipe}: expected {', '.join(_SCALED)}")
+        return _SCALED[recipe]  # type: ignore[return-value]  # values of the table are precisions
+    known: dict[str, Precision] = {"bf16-mixed": "bf16", "16-mixed": "fp16", "32": "fp32"}
+    if given not in known:
+        raise ConfigError(f"{NAME}: trainer.plugins.precision={given}: expected {', '.join(known)}")
+    return known[given]
+
+
+def _settings(words: Taken) -> TrainingSettings:
+    rate = words.number("optim.config.lr", 3e-4)
+    least = words.number("optim.lr_scheduler.min_lr", rate / 10)
+    constant = least == rate
+    data, split = _data(words)
+    tokenizer, kind = _tokenizer(words)
+    steps = words.whole("trainer.limit_val_batches", 0)
+    return TrainingSettings(
+        train_steps=words.count("trainer.max_steps", 100),
+        learning_rate=rate,
+        min_learning_rate=None if constant else least,
+        warmup_steps=words.whole("optim.lr_scheduler.warmup_steps", 2000),
+        decay_style="constant" if constant else "cosine",
+        weight_decay=words.number("optim.config.weight_decay", 0.1),
+        adam_beta1=words.number("optim.config.adam_beta1", 0.9),
+        adam_beta2=words.number("optim.config.adam_beta2", 0.95),
+        adam_eps=words.number("optim.config.adam_eps", 1e-5),
+        clip_gradient=words.number("optim.config.clip_grad", 1.0),
+        init_std=words.take("model.config.init_method_std", None),
+        seed=words.take("data.seed", None),
+        data=data,
+        split=split,
+        tokenizer=tokenizer,
+        tokenizer_kind=kind,
+        save_dir=words.take("log.log_dir", None),
+        load_dir=words.take("resume.resume_from_directory", None),
+        save_interval=words.take("log.ckpt.every_n_train_steps", None),
+        log_interval=words.take("trainer.log_every_n_steps", None),
+        eval_interval=words.take("trainer.val_check_interval", None),
+        eval_steps=steps,
+    )
+
+
+def _data(words: Taken) -> tuple[tuple[Dataset, ...], tuple[float, ...] | None]:
+    paths, split = words.take("data.paths", None), words.take("data.split", None)
+    if paths is None:
+        return (), None
+    try:
+        given = [paths] if isinstance(paths, str) else list(paths)
+        weighted = (
+            len(given) > 1
+            and len(given) % 2 == 0
+            and re.fullmatch(r"[0-9.e+-]+", str(given[0])) is not None
+        )
+        pairs = (
+            list(zip(given[::2], given[1::2], strict=True))
+            if weighted
+            else [(1.0, path) for path in given]
+        )
+        data = tuple(Dataset(path=str(path), weight=float(weight)) for weight, path in pairs)
+        return data, (
+            None if split is None else tuple(float(share) for share in str(split).split(","))
+        )
+    except (TypeError, ValueError):
+        raise ConfigError(
+            f"{NAME}: data.paths, data.split: expected weights and paths in turn, and shares such"
+            " as 99,1,0"
+        ) from None
+
+
+def _tokenizer(words: Taken) -> tuple[str | None, TokenizerKind | None]:
+    words.take("data.tokenizer._target_", None)
+    name, file = (
+        words.take("data.tokenizer.pretrained_model_name", None),
+        words.take("data.tokenizer.model_path", None),
+    )
+    return (name, "huggingface") if name else (file, "sentencepiece") if file else (None, None)
+
+
+def _drop_fixed(words: Taken) -> None:
+    """Take away what every recipe says and no plan holds."""
+    words.drop_under(
+        (
+            *(
+                "_target_",
+                "_partial_",
+                "model._target_",
+                "trainer._target_",
+                "data._target_",
+                "log._target_",
+                "optim._target_",
+                "resume._target_",
+            ),
+            *(
+                "trainer.accelerator",
+                "trainer.accumulate_grad_batches",
+                "trainer.use_distributed_sampler",
+                "trainer.plugins",
+                "log.name",
+            ),
+            *(
+                "trainer.strategy._target_",
+                "trainer.strategy.pipeline_dtype",
+                "trainer.strategy.gradient_as_bucket_view",
+            ),
+            *(
+                "trainer.strategy.ddp._target_",
+                "log.ckpt",
+                "optim.config",
+                "optim.lr_scheduler",
+                "model.config.activation_func",
+            ),
+            *(
+                "model.config.tp_comm_overlap",
+                "resume.resume_if_exists",
+                "resume.resume_ignore_no_checkpoint",
+            ),
+        )
+    )
+
+
+def _matches(name: str, text: str) -> bool:
+    return (
+        name.endswith((".yaml", ".yml"))
+        and "_target_:" in text
+        and ("MegatronStrategy" in text or "nemo.collections.llm" in text)
+    )
+
+
+NEMO2_SOURCE = ImportSource(name=NAME, title="NeMo 2.0's YAML", matches=_matches, read=_read)

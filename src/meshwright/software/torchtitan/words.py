@@ -1,0 +1,398 @@
+"""Which of torchtitan's models a plan's is, and what it is built from."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from meshwright.software.contract import plain
+from meshwright.software.plan import TrainingPlan
+from meshwright.software.split import chunk_layers, expert_tp
+from meshwright.values.errors import CannotExpress
+
+__all__ = [
+    "Form",
+    "TitanModel",
+    "chunk_modules",
+    "dims_line",
+    "layers_of_chunks",
+    "parallelism",
+    "read_dims_line",
+    "schedule_of",
+    "titan_model",
+]
+
+Form = Literal["toml", "python"]
+
+_NAMES: dict[Form, str] = {"toml": "torchtitan-toml", "python": "torchtitan"}
+_SCHEDULES = {
+    ("1f1b", False): "1F1B",
+    ("1f1b", True): "Interleaved1F1B",
+    ("gpipe", False): "GPipe",
+    ("zero-bubble", True): "ZBVZeroBubble",
+}
+"""(schedule, whether a stage holds several chunks): PyTorch's name
+(`torch.distributed.pipelining.schedules`)."""
+
+
+def schedule_of(name: str) -> str:
+    """Return our word for one of PyTorch's schedules; KeyError for one that no layout has."""
+    return {value: key[0] for key, value in _SCHEDULES.items()}[name]
+
+
+def parallelism(plan: TrainingPlan, *, form: Form) -> dict[str, Any]:
+    """Return the section `parallelism`, in both forms but for what differs between 0.2 and 0.3."""
+    layout = plan.layout
+    words = {
+        **_data_parallel(plan, form),
+        "tensor_parallel_degree": layout.tp,
+        **_sequence_parallel(plan, form),
+        "context_parallel_degree": layout.cp,
+        **_expert_parallel(plan, form),
+        **_pipeline(plan, form),
+    }
+    _require_mixed_precision(plan, form=form)
+    if form == "toml" and layout.tp > 1:
+        words["enable_async_tensor_parallel"] = plan.stack.tp_overlap > 0
+    return words
+
+
+def _data_parallel(plan: TrainingPlan, form: Form) -> dict[str, Any]:
+    """Weights are sharded over dp_shard * cp; zero2 keeps gathered weights until the backward pass,
+    zero3 gathers them again."""
+    layout, name = plan.layout, _NAMES[form]
+    replicas, shards = 1, layout.dp
+    reshard = {"none": "default", "zero2": "never", "zero3": "always", "hybrid": "always"}.get(
+        layout.sharding
+    )
+    if reshard is None:
+        raise CannotExpress(
+            name,
+            f"sharding={layout.sharding}: FSDP2 shards gradients with the optimizer",
+            nearest="sharding=zero2",
+        )
+    if layout.sharding == "none" and layout.dp * layout.cp > 1:
+        if layout.cp > 1 or layout.tp > 1 or layout.pp > 1:
+            raise CannotExpress(
+                name, "sharding=none (DDP) goes with no other axis", nearest="sharding=zero2"
+            )
+        replicas, shards = layout.dp, 1
+    if layout.sharding == "hybrid":
+        group = layout.shard_size or layout.dp * layout.cp
+        replicas, shards = layout.dp * layout.cp // group, group // layout.cp
+    return {
+        "data_parallel_replicate_degree": replicas,
+        "data_parallel_shard_degree": shards,
+        "fsdp_reshard_after_forward": reshard,
+    }
+
+
+def _sequence_parallel(plan: TrainingPlan, form: Form) -> dict[str, Any]:
+    if form == "python":
+        return {"enable_sequence_parallel": plan.layout.sp} if plan.layout.tp > 1 else {}
+    if plan.layout.tp > 1 and not plan.layout.sp:
+        raise CannotExpress(
+            _NAMES[form],
+            "sp=0 with tp > 1: 0.2 always cuts the sequence over the tensor-parallel group",
+            nearest="sp=1",
+        )
+    return {}
+
+
+def _expert_parallel(plan: TrainingPlan, form: Form) -> dict[str, Any]:
+    layout, name = plan.layout, _NAMES[form]
+    if plan.model.moe is None:
+        return {}
+    if layout.ep == 1:
+        if expert_tp(layout) != layout.tp:
+            words = (
+                f"etp={expert_tp(layout)} with ep=1 and tp={layout.tp}: without expert parallelism"
+                " experts are cut as all else is"
+            )
+            raise CannotExpress(name, words, nearest=f"etp={layout.tp}")
+        return {"expert_parallel_degree": 1}
+    if form == "python":
+        if expert_tp(layout) != 1:
+            words = (
+                f"etp={expert_tp(layout)} with ep={layout.ep}: expert parallelism takes its ranks"
+                " from tp too"
+            )
+            raise CannotExpress(name, words, nearest="etp=1")
+        return {"expert_parallel_degree": layout.ep}
+    if expert_tp(layout) not in (1, layout.tp):
+        raise CannotExpress(
+            name, f"etp={expert_tp(layout)}: it is 1 or tp={layout.tp}", nearest="etp=1"
+        )
+    return {"expert_parallel_degree": layout.ep, "expert_tensor_parallel_degree": expert_tp(layout)}
+
+
+def _pipeline(plan: TrainingPlan, form: Form) -> dict[str, Any]:
+    layout, name = plan.layout, _NAMES[form]
+    if layout.pp == 1:
+        return {"pipeline_parallel_degree": 1}
+    schedule = _SCHEDULES.get((layout.schedule, layout.vpp > 1))
+    if schedule is None:
+        words = (
+            f"schedule={layout.schedule} with vpp={layout.vpp}: PyTorch's zero-bubble schedule has"
+            " two chunks a stage"
+        )
+        raise CannotExpress(
+            name, words, nearest="schedule=zero-bubble with vpp=2, or schedule=1f1b"
+        )
+    if plan.model.tied:
+        words = "tied embeddings with pp > 1: the first and the last stage can't share a weight"
+        raise CannotExpress(name, words, nearest="pp=1, or a model with tied=0")
+    return {
+        "pipeline_parallel_degree": layout.pp,
+        "pipeline_parallel_schedule": schedule,
+        "pipeline_parallel_microbatch_size": layout.mbs,
+        "module_fqns_per_model_part": chunk_modules(
+            chunk_layers(layout, plan.model.num_layers), form=form
+        ),
+    }
+
+
+def chunk_modules(chunks: tuple[int, ...], *, form: Form) -> list[list[str]]:
+    """Return the modules of each chunk by name: the embedding first, the last norm and the head
+    behind."""
+    parts, first = [], 0
+    for size in chunks:
+        parts.append([f"layers.{number}" for number in range(first, first + size)])
+        first += size
+    parts[0].insert(0, "tok_embeddings")
+    parts[-1] += ["norm", "output" if form == "toml" else "lm_head"]
+    return parts
+
+
+def layers_of_chunks(parts: list[list[str]]) -> tuple[int, ...]:
+    """Return the layers of each chunk; modules that are no layers are left out."""
+    return tuple(sum(name.startswith("layers.") for name in part) for part in parts)
+
+
+def _require_mixed_precision(plan: TrainingPlan, *, form: Form) -> None:
+    """Refuse half precision where torchtitan would compute in fp32: it casts in FSDP, or by
+    autocast without any other axis."""
+    layout = plan.layout
+    sharded = layout.sharding != "none" and layout.dp * layout.cp > 1
+    if plan.work.precision != "fp32" and not sharded and (layout.tp > 1 or layout.pp > 1):
+        words = (
+            f"precision={plan.work.precision} with tp={layout.tp}, pp={layout.pp} and no sharded"
+            " data parallelism runs in fp32"
+        )
+        raise CannotExpress(
+            _NAMES[form], words, nearest="dp=2 with sharding=zero2, or tp=1 with pp=1"
+        )
+
+
+Kind = Literal["llama3", "qwen3", "deepseek_v3"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TitanModel:
+    """A model of torchtitan with its dims by torchtitan's names."""
+
+    kind: Kind
+    dims: dict[str, Any]
+    moe: dict[str, Any] | None
+    notes: tuple[str, ...] = ()
+
+
+def titan_model(plan: TrainingPlan, *, name: str) -> TitanModel:
+    """Return the model: Llama for plain layers; Qwen3 for norms of queries and keys, tied weights
+    or experts; else DeepSeek."""
+    _require_llama_like(plan, name)
+    model, details = plan.model, plan.details
+    common = {
+        "dim": model.hidden,
+        "n_layers": model.num_layers,
+        "n_heads": model.num_heads,
+        "vocab_size": model.vocab,
+        "norm_eps": details.norm_eps,
+        "rope_theta": details.rope_base,
+    }
+    moe = _moe(plan, name)
+    notes = () if moe is None or plain(details).router_balance in ("bias", "none") else (_BALANCE,)
+    if model.mla is not None:
+        return TitanModel(
+            kind="deepseek_v3", dims={**common, **_latent(plan, name)}, moe=moe, notes=notes
+        )
+    heads = {"n_kv_heads": model.num_kv_heads, "head_dim": model.head_dim, "hidden_dim": model.ffn}
+    plainly = (
+        moe is None
+        and not model.qk_norm
+        and not model.tied
+        and model.head_dim * model.num_heads == model.hidden
+    )
+    if plainly:
+        return TitanModel(
+            kind="llama3", dims={**common, **heads, "rope_scaling": details.rope_scaling}, moe=None
+        )
+    return TitanModel(
+        kind="qwen3", dims={**common, **heads, **_qwen(plan, name)}, moe=moe, notes=notes
+    )
+
+
+_BALANCE = (
+    "torchtitan balances experts by a bias that follows their load (load_balance_coeff), not by a"
+    " loss"
+)
+
+
+def _require_llama_like(plan: TrainingPlan, name: str) -> None:
+    """Refuse what no model of torchtitan has, each with the value that they have."""
+    model, details = plan.model, plan.details
+    wanted: tuple[tuple[str, Any, Any], ...] = (
+        ("model.family", model.family, "decoder"),
+        ("model.hybrid", model.hybrid and "mixers", None),
+        ("model.gated", model.gated, True),
+        ("model.norm", model.norm, "rmsnorm"),
+        ("model.norms_per_layer", model.norms_per_layer, 2),
+        ("model.positions", model.positions, "rope"),
+        ("model.linear_bias", model.linear_bias, False),
+        ("model.qkv_bias", model.qkv_bias, False),
+        ("model.attention_sinks", model.attention_sinks, False),
+        ("model.parallel_block", model.parallel_block, False),
+        ("model.window", model.window, None),
+        ("model.mtp_layers", model.mtp_layers, 0),
+        ("details.activation", details.activation, "silu"),
+        ("details.rope_share", details.rope_share, 1.0),
+        ("details.dropout", details.dropout, 0.0),
+    )
+    for path, given, has in wanted:
+        if given != has:
+            raise CannotExpress(
+                name, f"{path}={given}: its models have {has}", nearest=f"a model with {path}={has}"
+            )
+
+
+def _qwen(plan: TrainingPlan, name: str) -> dict[str, Any]:
+    if plan.details.rope_scaling is not None:
+        words = (
+            f"rope_scaling={plan.details.rope_scaling:g} with norms of queries and keys, tied"
+            " weights or experts: Qwen3's rotation has none"
+        )
+        raise CannotExpress(name, words, nearest="rope_scaling unset")
+    if plan.model.moe is not None and plan.model.moe.first_dense_layers:
+        words = (
+            f"first_dense_layers={plan.model.moe.first_dense_layers} without latent attention:"
+            " Qwen3 has experts in every layer"
+        )
+        raise CannotExpress(name, words, nearest="a model with first_dense_layers=0")
+    return {"qk_norm": plan.model.qk_norm, "enable_weight_tying": plan.model.tied}
+
+
+def _latent(plan: TrainingPlan, name: str) -> dict[str, Any]:
+    model, mla, moe = plan.model, plan.model.mla, plan.model.moe
+    assert mla is not None
+    if moe is None:
+        raise CannotExpress(
+            name,
+            "latent attention without experts: DeepSeek's layers behind the first have experts",
+            nearest="a model with experts",
+        )
+    if model.tied or model.qk_norm:
+        raise CannotExpress(
+            name,
+            f"tied={model.tied}, qk_norm={model.qk_norm} with latent attention",
+            nearest="a model without either",
+        )
+    if plan.details.rope_scaling is not None:
+        raise CannotExpress(
+            name,
+            f"rope_scaling={plan.details.rope_scaling:g} with latent attention",
+            nearest="rope_scaling unset",
+        )
+    query = mla.qk_nope_head_dim + mla.qk_rope_head_dim
+    if model.num_kv_heads != model.num_heads or model.head_dim not in (
+        mla.v_head_dim,
+        mla.qk_nope_head_dim,
+        query,
+    ):
+        words = (
+            f"num_kv_heads={model.num_kv_heads}, head_dim={model.head_dim} with latent attention:"
+            " every head has its own keys and values"
+        )
+        raise CannotExpress(
+            name, words, nearest=f"num_kv_heads={model.num_heads}, head_dim={mla.v_head_dim}"
+        )
+    return {
+        "inter_dim": model.ffn,
+        "n_dense_layers": moe.first_dense_layers,
+        "q_lora_rank": mla.q_lora_rank or 0,
+        "kv_lora_rank": mla.kv_lora_rank,
+        "qk_nope_head_dim": mla.qk_nope_head_dim,
+        "qk_rope_head_dim": mla.qk_rope_head_dim,
+        "v_head_dim": mla.v_head_dim,
+    }
+
+
+def _moe(plan: TrainingPlan, name: str) -> dict[str, Any] | None:
+    moe, details = plan.model.moe, plan.details
+    if moe is None:
+        return None
+    wanted: tuple[tuple[str, Any, Any], ...] = (
+        ("moe.layer_frequency", moe.layer_frequency, 1),
+        ("moe.capacity_factor", moe.capacity_factor, None),
+        ("moe.expert_bias", moe.expert_bias, False),
+        ("moe.latent_dim", moe.latent_dim, None),
+    )
+    for path, given, has in wanted:
+        if given != has:
+            raise CannotExpress(
+                name,
+                f"{path}={given}: its experts have {has}",
+                nearest=f"a model with {path}={has}",
+            )
+    if moe.shared_ffn % moe.expert_ffn:
+        words = (
+            f"shared_ffn={moe.shared_ffn}: shared experts are as wide as routed ones"
+            f" ({moe.expert_ffn}), or several of them"
+        )
+        raise CannotExpress(
+            name,
+            words,
+            nearest=f"a model with shared_ffn={moe.shared_ffn // moe.expert_ffn * moe.expert_ffn}",
+        )
+    return {
+        "num_experts": moe.num_experts,
+        "num_shared_experts": moe.shared_ffn // moe.expert_ffn,
+        "top_k": moe.top_k,
+        "expert_ffn": moe.expert_ffn,
+        "score_func": details.router_score,
+        "route_norm": (
+            plan.model.mla is None or details.router_score == "sigmoid"
+        ),  # as Qwen3, Mixtral and DeepSeek-V3; not DeepSeek-V2
+        "route_scale": details.routed_scale or 1.0,
+        "num_expert_groups": details.router_groups,
+        "num_limited_groups": details.router_top_groups,
+        "load_balance_coeff": _balance(plan),
+    }
+
+
+def _balance(plan: TrainingPlan) -> float | None:
+    """Return the step of the balancing bias; a loss is not read as one, so that a plan that asks
+    for it is refused."""
+    balance = plain(plan.details).router_balance
+    if balance in ("bias", "none"):
+        balance = plan.details.router_balance
+    return None if balance == "none" else 1e-3
+
+
+def dims_line(model: TitanModel) -> str:
+    """Write the model as a comment for TOML, which has no place for dims; `read_dims_line` reads it
+    back."""
+    return "dims: " + json.dumps(
+        {"kind": model.kind, **model.dims, **({"moe": model.moe} if model.moe is not None else {})}
+    )
+
+
+def read_dims_line(text: str) -> TitanModel | None:
+    """Return the model of such a comment; None where a text has none."""
+    match = re.search(r"^# dims: (\{.*\})$", text, re.MULTILINE)
+    if match is None:
+        return None
+    dims = json.loads(match[1])
+    kind, moe = dims.pop("kind"), dims.pop("moe", None)
+    return TitanModel(kind=kind, dims=dims, moe=moe)

@@ -1,0 +1,322 @@
+"""Which ranks work together on which axis, as device meshes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from meshwright.trainer.job import TrainJob, host_bytes
+from meshwright.trainer.room import Room
+from meshwright.trainer.tokens import ContextWord, own_runs
+from meshwright.values.errors import ConfigError, LayoutError
+from meshwright.values.layout import Layout
+
+__all__ = [
+    "Meshes",
+    "gather_tokens",
+    "joined",
+    "make_meshes",
+    "open_device",
+    "room_of",
+    "route",
+    "scatter_sum",
+    "shard_ranks",
+    "sum_gradient",
+    "swap_dims",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Meshes:
+    """The groups of one process; the order of ranks is Megatron's, tp fastest, then cp, dp, pp."""
+
+    layout: Layout
+    device_type: str
+    dense: DeviceMesh
+    """(pp, replicate, shard, tp): replicate * shard = dp * cp."""
+    data: DeviceMesh
+    """(pp, dp, cp, tp)."""
+    experts: DeviceMesh | None
+    """(pp, expert_replicate, expert_shard, ep[, etp]); None without experts."""
+    context: ContextWord = "all-to-all"
+
+    def runs(self, seq_len: int, *, place: int | None = None) -> tuple[range, ...]:
+        """The tokens of a sequence that a context-parallel rank holds, this one unless `place`
+        names another."""
+        return own_runs(
+            seq_len,
+            cp=self.layout.cp,
+            place=self.place("cp") if place is None else place,
+            context=self.context,
+        )
+
+    def place(self, axis: str) -> int:
+        """This rank's coordinate on dp, cp, tp or pp."""
+        return self.data.get_local_rank(axis)
+
+    def group(self, axis: str) -> dist.ProcessGroup:
+        """The ranks along dp, cp, tp or pp."""
+        return self.data.get_group(axis)
+
+    @property
+    def tp(self) -> DeviceMesh:
+        """Tensor parallel ranks, beside the sharding mesh of the same parent."""
+        return self.dense["tp"]
+
+    @property
+    def sharding(self) -> DeviceMesh:
+        """What fully_shard takes: replicas and shards of everything but experts."""
+        return self.dense["replicate", "shard"]
+
+    @property
+    def expert_sharding(self) -> DeviceMesh:
+        """The same for experts."""
+        assert self.experts is not None
+        return self.experts["expert_replicate", "expert_shard"]
+
+
+def shard_ranks(layout: Layout) -> int:
+    """Ranks that share one copy of what data parallelism splits."""
+    data = layout.dp * layout.cp
+    if layout.sharding == "none":
+        return 1
+    size = data if layout.shard_size is None else layout.shard_size
+    if data % size:
+        raise LayoutError(f"shard_size={size}: expected a divisor of dp * cp = {data}")
+    return size
+
+
+def make_meshes(
+    layout: Layout, *, device_type: str, has_experts: bool, context: ContextWord
+) -> Meshes:
+    """Build every group of the layout; all ranks call it together."""
+    data = layout.dp * layout.cp
+    shard = shard_ranks(layout)
+    dense = init_device_mesh(
+        device_type,
+        (layout.pp, data // shard, shard, layout.tp),
+        mesh_dim_names=("pp", "replicate", "shard", "tp"),
+    )
+    plain = init_device_mesh(
+        device_type,
+        (layout.pp, layout.dp, layout.cp, layout.tp),
+        mesh_dim_names=("pp", "dp", "cp", "tp"),
+    )
+    return Meshes(
+        layout=layout,
+        device_type=device_type,
+        dense=dense,
+        data=plain,
+        experts=_expert_mesh(layout, device_type) if has_experts else None,
+        context=context,
+    )
+
+
+def _expert_mesh(layout: Layout, device_type: str) -> DeviceMesh:
+    """Experts cut the ranks of one stage into ep groups, innermost but for etp; what is left holds
+    copies of one shard."""
+    ranks = layout.dp * layout.cp * layout.tp
+    copies = ranks // (layout.ep * layout.expert_tp)
+    shard = 1 if layout.sharding == "none" else copies
+    sizes = (layout.pp, copies // shard, shard, layout.ep, layout.expert_tp)
+    return init_device_mesh(
+        device_type, sizes, mesh_dim_names=("pp", "expert_replicate", "expert_shard", "ep", "etp")
+    )
+
+
+class _SumGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup) -> Tensor:
+        ctx.group = group
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        grad = grads[0].contiguous().clone()
+        dist.all_reduce(grad, group=ctx.group)
+        return grad, None
+
+
+def sum_gradient(x: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """Return x; its gradient is summed over the group, whose ranks each use x on other tokens or
+    heads."""
+    return x if group.size() == 1 else _SumGradient.apply(x, group)
+
+
+def _gather(x: Tensor, group: dist.ProcessGroup) -> Tensor:
+    out = x.new_empty((group.size() * x.shape[0], *x.shape[1:]))
+    dist.all_gather_into_tensor(out, x.contiguous(), group=group)
+    return out
+
+
+def _scatter(x: Tensor, group: dist.ProcessGroup) -> Tensor:
+    out = x.new_empty((x.shape[0] // group.size(), *x.shape[1:]))
+    dist.reduce_scatter_tensor(out, x.contiguous(), group=group)
+    return out
+
+
+class _GatherTokens(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup) -> Tensor:
+        ctx.group = group
+        return _gather(x, group)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return _scatter(grads[0], ctx.group), None
+
+
+class _ScatterSum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup) -> Tensor:
+        ctx.group = group
+        return _scatter(x, group)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return _gather(grads[0], ctx.group), None
+
+
+def gather_tokens(x: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """Return the rows of all ranks, (ranks * n, ...); gradients, partial on each rank, are summed
+    back to (n, ...)."""
+    return x if group.size() == 1 else _GatherTokens.apply(x, group)
+
+
+def scatter_sum(x: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """Return this rank's rows of the sum over ranks, (n / ranks, ...)."""
+    return x if group.size() == 1 else _ScatterSum.apply(x, group)
+
+
+class _Route(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, sent: list[int], received: list[int], group: dist.ProcessGroup
+    ) -> Tensor:
+        ctx.sent, ctx.received, ctx.group = sent, received, group
+        return _all_to_all(x, sent, received, group)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
+        return _all_to_all(grads[0], ctx.received, ctx.sent, ctx.group), None, None, None
+
+
+def _all_to_all(
+    x: Tensor, sent: list[int], received: list[int], group: dist.ProcessGroup
+) -> Tensor:
+    out = x.new_empty((sum(received), *x.shape[1:]))
+    dist.all_to_all_single(out, x.contiguous(), received, sent, group=group)
+    return out
+
+
+def route(x: Tensor, *, sent: list[int], received: list[int], group: dist.ProcessGroup) -> Tensor:
+    """Send the first `sent[0]` rows to rank 0, the next to rank 1, ...; return what arrives,
+    (sum(received), ...)."""
+    return x if group.size() == 1 else _Route.apply(x, sent, received, group)
+
+
+class _SwapDims(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, split: int, join: int, group: dist.ProcessGroup) -> Tensor:
+        ctx.split, ctx.join, ctx.group = split, join, group
+        return _swap(x, split, join, group)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
+        return _swap(grads[0], ctx.join, ctx.split, ctx.group), None, None, None
+
+
+def _swap(x: Tensor, split: int, join: int, group: dist.ProcessGroup) -> Tensor:
+    parts = torch.stack(x.chunk(group.size(), dim=split)).contiguous()
+    out = torch.empty_like(parts)
+    dist.all_to_all_single(out, parts, group=group)
+    return torch.cat(out.unbind(0), dim=join)
+
+
+def swap_dims(x: Tensor, *, split: int, join: int, group: dist.ProcessGroup) -> Tensor:
+    """Cut dim `split` over the ranks and join dim `join` from them: from a part of the sequence of
+    all heads to all of some heads'."""
+    return x if group.size() == 1 else _SwapDims.apply(x, split, join, group)
+
+
+PATIENCE_S = 50.0
+"""How long a collective waits for a rank; then the run ends and says so."""
+COMPILING_S = 600.0
+"""The same where ranks compile, which takes some longer than others."""
+
+
+def open_device(job: TrainJob) -> torch.device:
+    """The device of this process; ConfigError where the job names one that is absent."""
+    if job.device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("device=cuda: torch sees no GPU here; device=cpu runs on the processor")
+    if job.device == "cpu" or not torch.cuda.is_available():
+        return torch.device("cpu")
+    local = int(os.environ.get("LOCAL_RANK", "0"))
+    if local >= torch.cuda.device_count():
+        raise ConfigError(
+            f"device=cuda: local rank {local} has no GPU of its own; torch sees"
+            f" {torch.cuda.device_count()} on this host"
+        )
+    device = torch.device("cuda", local)
+    torch.cuda.set_device(device)
+    return device
+
+
+def room_of(device: torch.device) -> Room:
+    """The memory that ranks of this host have."""
+    rank, local, count = (int(os.environ.get(name, default)) for name, default in _PLACES)
+    ranks = range(rank - local, rank - local + count)
+    if device.type == "cuda":
+        size = float(torch.cuda.mem_get_info(device)[1])
+        return Room(
+            device_name=torch.cuda.get_device_name(device), bytes_per_rank=size, ranks=ranks
+        )
+    return Room(device_name=None, bytes_per_rank=host_bytes() / count, ranks=ranks)
+
+
+_ADVICE = ". This is typically caused by"
+"""What gloo adds to its reason, and says of no run of ours."""
+_PLACES = (("RANK", "0"), ("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "1"))
+"""What torchrun tells a process, and what holds without it."""
+
+
+@contextmanager
+def joined(job: TrainJob, device: torch.device) -> Iterator[None]:
+    """Join the group of all processes. ConnectionError when another rank is lost, MemoryError when
+    memory is out."""
+    patience_s = job.patience_s or (COMPILING_S if job.compile else PATIENCE_S)
+    for name, value in (
+        ("RANK", "0"),
+        ("WORLD_SIZE", "1"),
+        ("MASTER_ADDR", "127.0.0.1"),
+        ("MASTER_PORT", "0"),
+    ):
+        os.environ.setdefault(name, value)
+    alone = os.environ["WORLD_SIZE"] == "1" and os.environ["MASTER_PORT"] == "0"
+    words = {"init_method": "tcp://127.0.0.1:0", "rank": 0, "world_size": 1} if alone else {}
+    try:
+        dist.init_process_group(
+            "nccl" if device.type == "cuda" else "gloo",
+            timeout=timedelta(seconds=patience_s),
+            **words,
+        )
+        yield
+    except RuntimeError as error:
+        first = str(error).partition("\n")[0].partition(_ADVICE)[0]
+        if isinstance(error, torch.OutOfMemoryError) or "not enough memory" in first:
+            raise MemoryError(f"out of memory; {first}") from None
+        if isinstance(error, dist.DistError) or "gloo" in str(error):
+            raise ConnectionError(
+                f"another rank is lost, or behind by more than {patience_s:g} s; {first}"
+            ) from None
+        raise
+    dist.destroy_process_group()

@@ -1,0 +1,114 @@
+"""AdamW on shards, and the gradient norm over all ranks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, Replicate
+
+from meshwright.trainer.job import OptimizerSettings
+from meshwright.trainer.mesh import Meshes
+
+__all__ = [
+    "Gradients",
+    "make_optimizer",
+]
+
+
+def make_optimizer(chunk: nn.Module, settings: OptimizerSettings) -> torch.optim.Optimizer:
+    """AdamW; norms and biases do not decay. Weights of unlike meshes go into groups of their own,
+    as fused kernels need."""
+    groups: dict[tuple[bool, int, int], list[nn.Parameter]] = {}
+    for weight in _weights([chunk]):
+        mesh = id(weight.device_mesh) if isinstance(weight, DTensor) else 0
+        rank = len(weight.placements) if isinstance(weight, DTensor) else 0
+        groups.setdefault((weight.ndim > 1, mesh, rank), []).append(weight)
+    return torch.optim.AdamW(
+        [
+            {"params": weights, "weight_decay": settings.weight_decay if decays else 0.0}
+            for (decays, _, _), weights in groups.items()
+        ],
+        lr=settings.learning_rate,
+        betas=(settings.beta1, settings.beta2),
+        eps=settings.epsilon,
+        fused=True,
+    )
+
+
+def _weights(chunks: Iterable[nn.Module]) -> list[nn.Parameter]:
+    found = {
+        id(weight): weight
+        for chunk in chunks
+        for weight in chunk.parameters()
+        if weight.requires_grad
+    }
+    return list(found.values())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gradients:
+    """All gradients of this rank's chunks."""
+
+    chunks: Sequence[nn.Module]
+    meshes: Meshes
+    tied_copies: tuple[nn.Parameter, ...] = ()
+    """Weights that two stages hold: their gradients are the same on both, and count once."""
+
+    def norm(self) -> float:
+        """The 2-norm over the whole model.
+
+        Formula:  sqrt(sum over ranks and weights of |local part|^2 / ranks that hold the same part)
+        """
+        stage_ranks = self.meshes.layout.dp * self.meshes.layout.cp * self.meshes.layout.tp
+        tied = {id(weight) for weight in self.tied_copies}
+        known = [weight for weight in _weights(self.chunks) if weight.grad is not None]
+        if not known:
+            own = torch.zeros((), dtype=torch.float64, device=self.meshes.device_type)
+        else:
+            norms = torch.stack(
+                [
+                    norm.double()
+                    for norm in torch._foreach_norm([_local(_gradient(weight)) for weight in known])
+                ]
+            )
+            copies = [
+                stage_ranks // _pieces(weight) * (2 if id(weight) in tied else 1)
+                for weight in known
+            ]
+            own = (norms.square() / norms.new_tensor(copies)).sum()
+        dist.all_reduce(own)
+        return math.sqrt(float(own))
+
+    def scale(self, factor: float) -> None:
+        """Multiply all of them."""
+        gradients = [
+            _local(weight.grad) for weight in _weights(self.chunks) if weight.grad is not None
+        ]
+        if gradients:
+            torch._foreach_mul_(gradients, factor)
+
+
+def _gradient(weight: Tensor) -> Tensor:
+    assert weight.grad is not None
+    return weight.grad
+
+
+def _local(x: Tensor) -> Tensor:
+    return x.to_local() if isinstance(x, DTensor) else x
+
+
+def _pieces(weight: Tensor) -> int:
+    """Different parts that the ranks of one stage hold of a weight."""
+    if not isinstance(weight, DTensor):
+        return 1
+    sizes = (
+        weight.device_mesh.size(axis)
+        for axis, place in enumerate(weight.placements)
+        if not isinstance(place, Replicate)
+    )
+    return math.prod(sizes)

@@ -1,0 +1,198 @@
+"""Time a piece of work: warm-up, cold caches, repeats until the median stands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median, quantiles
+from time import perf_counter, process_time
+from typing import Any
+
+import torch
+
+from meshwright.trainer.profile.design import Timing
+from meshwright.trainer.profile.device import Device
+from meshwright.trainer.profile.operator import Behind, Operator, Work
+
+__all__ = [
+    "Clock",
+    "Measured",
+    "measure",
+    "settled",
+    "spread_frac",
+]
+
+_BATCH = 5
+"""Repeats between two looks at the spread."""
+_SHORT_S = 2e-4
+"""Work that is shorter is run several times per repeat where caches may stay warm, so that the
+clock's own time does not count."""
+_LONG_S = 1.0
+"""Work that is longer is run once more after its first runs, whatever the spread."""
+_HOST_FLUSH_BYTES = 64 * 2**20
+"""About what a step of a small model moves between two uses of a weight; a larger last cache keeps
+it in both."""
+_DEVICE_FLUSH_BYTES = 256 * 2**20
+"""More than the last cache of GPUs of the day (H100 50 MiB, B200 126 MiB, MI300X 256 MiB)."""
+_SPIN_HZ = 2e9
+"""Cycles per second of the device's wait, rounded up: a longer wait does no harm."""
+_LONGEST_SPIN_S = 0.02
+_WARM_SHARE = 0.3
+"""Of the budget, what is spent before the first repeat that counts, as clocks rise and libraries
+choose kernels."""
+_SAMPLES = 20
+"""Stretches of a sustained run; the second half of them counts."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measured:
+    """The time of one run of some work."""
+
+    seconds: float
+    spread_frac: float
+    repeats: int
+
+
+def spread_frac(times: Sequence[float]) -> float:
+    """Distance between the quartiles over the median."""
+    if len(times) < 2:
+        return 0.0
+    first, middle, third = quantiles(times, n=4, method="inclusive")
+    return (third - first) / middle
+
+
+def settled(times: Sequence[float], *, timing: Timing) -> bool:
+    """Whether more repeats would hardly move the median."""
+    enough = len(times) >= timing.least_repeats
+    return enough and spread_frac(times) / len(times) ** 0.5 <= timing.goal_frac
+
+
+class Clock:
+    """Times work on one device."""
+
+    def __init__(self, device: Device) -> None:
+        """Reserve the buffer that flushes caches."""
+        self._device = device
+        is_gpu = device.kind == "cuda"
+        size = _DEVICE_FLUSH_BYTES if is_gpu else _HOST_FLUSH_BYTES
+        alone = not is_gpu and torch.get_num_threads() == 1
+        self._now = (
+            process_time if alone else perf_counter
+        )  # one thread: what others did to the machine is no part of its time
+        self._buffer: Any = torch.zeros(size // 4, dtype=torch.int32, device=device.kind)
+
+    def repeats(
+        self,
+        work: Work,
+        *,
+        operator: Operator,
+        enqueue_s: float,
+        count: int,
+        twin: Work | None = None,
+    ) -> list[float]:
+        """Return the times of `count` repeats."""
+        if operator.clock == "host":
+            return [self._on_host(work, cold=False) for _ in range(count)]
+        if self._device.kind == "cuda":
+            return self._on_device(work, enqueue_s=enqueue_s, count=count)
+        cold = operator.caches == "cold"
+        inner = 1 if cold else max(1, int(_SHORT_S / max(enqueue_s, 1e-9)))
+        return [self._on_host(work, cold=cold, inner=inner, twin=twin) for _ in range(count)]
+
+    def _on_host(
+        self, work: Work, *, cold: bool, inner: int = 1, twin: Work | None = None
+    ) -> float:
+        if cold:
+            self._buffer.add_(1)
+            if twin is not None:
+                twin()
+            if isinstance(work, Behind):
+                work.write()
+        start = self._now()
+        for _ in range(inner):
+            work()
+        seconds = (self._now() - start) / inner
+        self._device.synchronise()
+        return seconds
+
+    def _on_device(self, work: Work, *, enqueue_s: float, count: int) -> list[float]:
+        """Between two events of the stream. The device waits until the host has queued the work, so
+        that gaps of the host don't count."""
+        events = [
+            (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))
+            for _ in range(count)
+        ]
+        cycles = int(min(2 * enqueue_s, _LONGEST_SPIN_S) * _SPIN_HZ)
+        for start, end in events:
+            self._buffer.zero_()
+            torch.cuda._sleep(cycles)
+            start.record()
+            work()
+            end.record()
+        torch.cuda.synchronize()
+        return [start.elapsed_time(end) / 1e3 for start, end in events]
+
+    def stretch(self, work: Work, *, count: int) -> float:
+        """Return the time of one of `count` runs in a row, nothing between them."""
+        start = self._now()
+        for _ in range(count):
+            work()
+        self._device.synchronise()
+        return (self._now() - start) / count
+
+    def enqueue_s(self, work: Work) -> float:
+        """Time in which the host is done with one run, the device perhaps not."""
+        self._device.synchronise()
+        seconds = self._on_host(work, cold=False)
+        return (
+            min(seconds, self._on_host(work, cold=False)) if seconds < _LONGEST_SPIN_S else seconds
+        )
+
+
+def measure(
+    work: Work, *, operator: Operator, clock: Clock, timing: Timing, twin: Work | None = None
+) -> Measured:
+    """Return the median time of the work. `twin` is the same on other operands: run before, it
+    leaves the work's code in the caches of a processor, where a step, which runs the operator over
+    and over, has it; its data are cold."""
+    work()
+    enqueue_s = clock.enqueue_s(work)
+    if operator.clock == "sustained":
+        return _sustained(work, clock=clock, timing=timing)
+    _warm(
+        work,
+        clock=clock,
+        operator=operator,
+        enqueue_s=enqueue_s,
+        seconds=timing.budget_s * _WARM_SHARE,
+    )
+    times: list[float] = []
+    end = perf_counter() + timing.budget_s
+    least = timing.least_repeats if enqueue_s < _LONG_S else 1
+    while not settled(times, timing=timing):
+        if len(times) >= timing.most_repeats or (len(times) >= least and perf_counter() > end):
+            break
+        count = _BATCH if len(times) >= least else least - len(times)
+        count = min(count, timing.most_repeats - len(times))
+        times += clock.repeats(work, operator=operator, enqueue_s=enqueue_s, count=count, twin=twin)
+    return Measured(seconds=median(times), spread_frac=spread_frac(times), repeats=len(times))
+
+
+def _warm(
+    work: Work, *, clock: Clock, operator: Operator, enqueue_s: float, seconds: float
+) -> None:
+    """Run for the given time; work that took as long already is warm."""
+    end = perf_counter() + seconds - enqueue_s
+    while perf_counter() < end:
+        clock.repeats(work, operator=operator, enqueue_s=enqueue_s, count=1)
+
+
+def _sustained(work: Work, *, clock: Clock, timing: Timing) -> Measured:
+    """Run without a pause; the median of the later half of the stretches, by when clocks and heat
+    have settled."""
+    rate_s = median(clock.stretch(work, count=1) for _ in range(3))
+    count = max(1, round(timing.sustained_s / _SAMPLES / rate_s))
+    times = [clock.stretch(work, count=count) for _ in range(_SAMPLES)][_SAMPLES // 2 :]
+    return Measured(
+        seconds=median(times), spread_frac=spread_frac(times), repeats=count * len(times)
+    )

@@ -1,0 +1,3 @@
+"""Trust: how wrong predictions have been, intervals, calibration."""
+
+from __future__ import annotations

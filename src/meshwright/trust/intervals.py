@@ -1,0 +1,268 @@
+"""How far predictions of a kind of run were off: intervals from published runs, by
+`trust/residuals.csv`."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from importlib import resources
+from typing import Any, Literal, cast, get_args
+
+from meshwright.values.hardware.chip import Chip
+from meshwright.values.models.params import model_params
+from meshwright.values.models.spec import ModelSpec
+from meshwright.values.stack import Stack
+from meshwright.values.units import GIB, counted
+
+__all__ = [
+    "LEVELS",
+    "MOST_HEADROOM",
+    "QUANTITIES",
+    "Fits",
+    "Intervals",
+    "Kind",
+    "Level",
+    "Quantity",
+    "Spread",
+    "Spreads",
+    "find_spread",
+    "fits_within",
+    "headroom_bytes",
+    "interval",
+    "intervals_of",
+    "kind_of",
+    "spread_of",
+]
+
+Quantity = Literal["step_time", "peak_memory"]
+Fits = Literal["yes", "at risk", "no"]
+Level = Literal["generation", "vendor", "family", "model", "all"]
+QUANTITIES: tuple[Quantity, ...] = get_args(Quantity)
+LEVELS: tuple[Level, ...] = get_args(Level)
+"""What the runs of a kind share, from fine to coarse."""
+_SHARED: Mapping[Level, tuple[str, ...]] = {
+    "generation": ("stack", "model", "generation"),
+    "vendor": ("stack", "model", "vendor"),
+    "family": ("family", "model"),
+    "model": ("model",),
+    "all": (),
+}
+MOST_HEADROOM = 0.2
+"""Share of a chip's memory that is kept free at most where nobody asks for more. Where less is
+known of a kind, plans that are safe by its interval would leave half of the chip unused; the
+interval itself is always shown."""
+SMALL_PARAMETERS = 1e9
+"""Below it a step is mostly what host and software do around its kernels, which predictions know
+least: among published runs, times reach 2.5 times the prediction there, 1.3 times above. Of 0.3,
+0.5, 1 and 2 billion this one needed the least widening for intervals that hold 80 % of the runs
+left out."""
+ANY_RUN = "any run"
+"""The name of the coarsest kind."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Kind:
+    """What decides how well a run is predicted."""
+
+    stack: str
+    family: str
+    """Of the stack."""
+    model: Literal["dense", "moe", "small dense", "small moe"]
+    generation: str
+    """Of the chip; `mixed` where a run has several kinds of chips."""
+    vendor: str
+
+    def of(self, quantity: Quantity) -> Kind:
+        """Return the kind that decides for a quantity: the size of the model does not for
+        memory."""
+        return (
+            self
+            if quantity == "step_time"
+            else replace(self, model="moe" if self.model.endswith("moe") else "dense")
+        )
+
+    def at(self, level: Level) -> str:
+        """Return the name of the kind at a level, such as `megatron, dense, hopper`."""
+        return ", ".join(str(getattr(self, name)).lower() for name in _SHARED[level]) or ANY_RUN
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Spread:
+    """Measured over predicted, among the published runs of one kind."""
+
+    quantity: Quantity
+    level: Level
+    kind: str
+    p10: float
+    """A tenth of the runs lie below; and so on."""
+    p25: float
+    p50: float
+    p75: float
+    p90: float
+    low: float
+    """A run elsewhere lies above this in nine of ten cases: p10, widened for the few tables and
+    models that are known."""
+    high: float
+    """And below this."""
+    runs: int
+    models: int
+    """Models of each table, counted together."""
+    tables: int
+
+    @property
+    def is_own(self) -> bool:
+        """Whether these runs had the same software and generation of chips."""
+        return self.level == "generation"
+
+    def around(self, predicted: float) -> tuple[float, float]:
+        """Return the 80 % interval of a predicted value."""
+        return predicted * self.low, predicted * self.high
+
+    def words(self, kind: Kind) -> str:
+        """Say how wrong predictions of this kind were, and whether the runs are of another kind
+        than asked."""
+        name, took = _NAMES[self.level].format(kind=self.kind), _VERBS[self.quantity]
+        own = f"{self.kind}: " if self.is_own else ""
+        known = (
+            f"80 % of published runs {name} {took} between x{self.p10:.2f} and x{self.p90:.2f} of"
+            " the prediction"
+        )
+        known_by = (
+            f"({own}{counted(self.runs, 'run')}, {counted(self.tables, 'table')}); allow"
+            f" x{self.low:.2f} to x{self.high:.2f}"
+        )
+        outside = (
+            ""
+            if self.is_own
+            else (
+                f"too few published runs of {kind.of(self.quantity).at('generation')}: lower"
+                " confidence; "
+            )
+        )
+        return f"{outside}{known} {known_by}"
+
+
+_NAMES: Mapping[Level, str] = {
+    "generation": "of this kind",
+    "vendor": "of {kind}",
+    "family": "of software like {kind}",
+    "model": "of {kind} models",
+    "all": "of any kind",
+}
+_VERBS: Mapping[Quantity, str] = {"step_time": "took", "peak_memory": "needed"}
+
+
+Spreads = Mapping[tuple[Quantity, str], Spread]
+"""By quantity and name of the kind."""
+
+
+def kind_of(*, model: ModelSpec, chip: Chip, stack: Stack) -> Kind:
+    """Return the kind of a run."""
+    return Kind(
+        stack=stack.name,
+        family=stack.family,
+        model=_size_and_experts(model),
+        generation=chip.generation,
+        vendor=chip.vendor,
+    )
+
+
+def _size_and_experts(model: ModelSpec) -> Literal["dense", "moe", "small dense", "small moe"]:
+    if model_params(model).total < SMALL_PARAMETERS:
+        return "small dense" if model.moe is None else "small moe"
+    return "dense" if model.moe is None else "moe"
+
+
+def find_spread(spreads: Spreads, kind: Kind, quantity: Quantity) -> Spread:
+    """Return the finest known kind that a run belongs to."""
+    return next(
+        spread
+        for level in LEVELS
+        if (spread := spreads.get((quantity, kind.of(quantity).at(level)))) is not None
+    )
+
+
+def spread_of(kind: Kind, quantity: Quantity) -> Spread:
+    """Return what published runs say of this kind, or of the finest coarser kind with enough of
+    them."""
+    return find_spread(_published(), kind, quantity)
+
+
+def interval(kind: Kind, quantity: Quantity, predicted: float) -> tuple[float, float]:
+    """Return the 80 % interval of a predicted value."""
+    return spread_of(kind, quantity).around(predicted)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Intervals:
+    """The 80 % intervals of one estimate, and what they stand on."""
+
+    step_s: tuple[float, float]
+    peak_bytes: tuple[float, float]
+    """Of the fullest chip."""
+    error: str
+    """How far off predicted step times of such runs were, in words."""
+    memory_error: str
+    """The same of peak memory."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return them as the contract of `plan --json` has it."""
+        return {
+            "step_s": list(self.step_s),
+            "peak_memory_gib": [size / GIB for size in self.peak_bytes],
+        }
+
+
+def intervals_of(kind: Kind, *, step_s: float, peak_bytes: float) -> Intervals:
+    """Return the intervals of an estimate."""
+    return Intervals(
+        step_s=interval(kind, "step_time", step_s),
+        peak_bytes=interval(kind, "peak_memory", peak_bytes),
+        error=spread_of(kind, "step_time").words(kind),
+        memory_error=spread_of(kind, "peak_memory").words(kind),
+    )
+
+
+def headroom_bytes(spread: Spread, limit_bytes: float) -> float:
+    """Return what a run must leave free of its limit, so that the upper end of its memory interval
+    stays within.
+
+    Formula:  limit * (1 - 1 / high), 0 where predictions of the kind have been too high, at most
+              MOST_HEADROOM * limit
+    """
+    return limit_bytes * min(MOST_HEADROOM, 1.0 - 1.0 / max(1.0, spread.high))
+
+
+def fits_within(peak_bytes: float, *, limit_bytes: float, headroom_bytes: float) -> Fits:
+    """Say whether a predicted peak leaves the headroom free, needs a part of it, or is beyond the
+    limit."""
+    if peak_bytes > limit_bytes:
+        return "no"
+    return "yes" if peak_bytes <= limit_bytes - headroom_bytes else "at risk"
+
+
+@cache
+def _published() -> Spreads:
+    text = (
+        resources.files("meshwright").joinpath("trust", "residuals.csv").read_text(encoding="utf-8")
+    )
+    found = [_spread(line) for line in csv.DictReader(text.splitlines())]
+    return {(spread.quantity, spread.kind): spread for spread in found}
+
+
+_TEXT = ("quantity", "level", "kind")
+_COUNTS = ("runs", "models", "tables")
+
+
+def _spread(line: Mapping[str, str]) -> Spread:
+    return Spread(
+        quantity=cast("Quantity", line["quantity"]),
+        level=cast("Level", line["level"]),
+        kind=line["kind"],
+        runs=int(line["runs"]),
+        models=int(line["models"]),
+        tables=int(line["tables"]),
+        **{f.name: float(line[f.name]) for f in fields(Spread) if f.name not in (*_TEXT, *_COUNTS)},
+    )

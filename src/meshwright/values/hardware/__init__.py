@@ -1,0 +1,3 @@
+"""Hardware: chips, links, nodes, clusters."""
+
+from __future__ import annotations

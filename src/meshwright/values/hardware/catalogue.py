@@ -1,0 +1,417 @@
+"""The catalogue: chips and links by name, from `values/hardware/chips.csv` and
+`values/hardware/links.csv`."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.resources import files
+from types import MappingProxyType
+
+from meshwright.values.errors import ConfigError, UnknownNameError
+from meshwright.values.hardware.chip import Chip
+from meshwright.values.hardware.cluster import Link, Node
+from meshwright.values.units import GB, GBIT, GIB, KIB, MIB, MICROSECOND, TERA
+
+__all__ = [
+    "ChipRow",
+    "LinkRow",
+    "chip_rows",
+    "chips",
+    "default_node",
+    "find_chip",
+    "find_device",
+    "find_link",
+    "find_row",
+    "link_rows",
+    "network_link",
+    "node_of",
+]
+
+Row = Mapping[str, str]
+
+_MAKERS = (
+    "nvidiageforce",
+    "nvidia",
+    "geforce",
+    "tesla",
+    "amdinstinct",
+    "amd",
+    "intel",
+    "huawei",
+    "google",
+    "aws",
+    "baidu",
+)
+"""As they stand before a chip's name, the longer first."""
+_EMPTY_WORDS = frozenset(
+    {
+        *_MAKERS,
+        "quadro",
+        "instinct",
+        "habana",
+        "ascend",
+        "tpu",
+        "vf",
+        "gpu",
+        "core",
+        "tensor",
+        "generation",
+        "edition",
+    }
+)
+"""Words that tell no chip from another."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChipRow:
+    """One chip, the server it is sold in, and what the catalogue says of both."""
+
+    chip: Chip
+    aliases: tuple[str, ...]
+    chips_per_node: int
+    domain_size: int
+    domain_link: str
+    """A name of `values/hardware/links.csv`."""
+    network: str
+    """A name of `values/hardware/links.csv`, per chip."""
+    cells: Row
+    """The row as written: sources, choices, notes."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LinkRow:
+    """One link, its family (`domain`, or a kind of network), and what the catalogue says of it."""
+
+    link: Link
+    family: str
+    cells: Row
+
+
+def find_chip(name: str) -> Chip:
+    """Return the chip of this name or alias, whatever its case and punctuation; UnknownNameError
+    with the nearest names."""
+    return find_row(name).chip
+
+
+def chips() -> tuple[Chip, ...]:
+    """Return every chip of the catalogue, in its order."""
+    return tuple(row.chip for row in chip_rows())
+
+
+def default_node(
+    name: str, *, gpus_per_node: int | None = None, network_gbps: float | None = None
+) -> Node:
+    """Return the server that this chip is sold in; `network_gbps` is per chip."""
+    return node_of(find_row(name), gpus_per_node=gpus_per_node, network_gbps=network_gbps)
+
+
+def node_of(
+    row: ChipRow, *, gpus_per_node: int | None = None, network_gbps: float | None = None
+) -> Node:
+    """Return the server of a row, with another number of chips or another network where given."""
+    if gpus_per_node is not None and gpus_per_node < 1:
+        raise ConfigError(
+            f"gpus_per_node={gpus_per_node}: expected a positive number such as"
+            f" {row.chips_per_node}"
+        )
+    chips_per_node = gpus_per_node or row.chips_per_node
+    network = find_link(row.network)
+    if network_gbps is not None:
+        network = network_link(network_gbps, family=_link_row(row.network).family)
+    return Node(
+        chip=row.chip,
+        chips_per_node=chips_per_node,
+        domain_size=_domain_size(row, chips_per_node),
+        domain_link=find_link(row.domain_link),
+        network_link=network,
+    )
+
+
+def _domain_size(row: ChipRow, chips_per_node: int) -> int:
+    """A domain that is the box grows and shrinks with it; a part of a box does not grow, a rack
+    does not shrink."""
+    if row.domain_size == row.chips_per_node:
+        return chips_per_node
+    if row.domain_size < row.chips_per_node:
+        return min(row.domain_size, chips_per_node)
+    return max(row.domain_size, chips_per_node)
+
+
+def find_link(name: str) -> Link:
+    """Return the link of this name: a domain link (`nvlink4`) or a network (`ib-400`); a network
+    may have any rate (`roce-320`)."""
+    return _link_row(name).link
+
+
+def network_link(gbps: float, *, family: str = "ib") -> Link:
+    """Return a network of this rate per chip, with the latencies of its family's nearest rate.
+
+    What it reaches lies on the line between the family's rates around it, so that a faster network
+    is never slower; beyond them it is the share of the last.
+    """
+    of_family = [
+        row for row in _links_by_key().values() if row.family == family and family != "domain"
+    ]
+    if not of_family:
+        raise UnknownNameError(
+            "network family", family, {row.family for row in link_rows() if row.family != "domain"}
+        )
+    if not 0 < gbps < float("inf"):
+        raise ConfigError(
+            f"network_gbps={gbps}: expected a positive number of Gb/s per chip such as 400"
+        )
+    nearest = min(of_family, key=lambda row: abs(row.link.bytes_per_s - gbps * GBIT))
+    if nearest.link.bytes_per_s == gbps * GBIT:
+        return nearest.link
+    rate = gbps * GBIT
+    return replace(
+        nearest.link,
+        name=f"{family}-{gbps:g}",
+        bytes_per_s=rate,
+        efficiency=_share_at(of_family, rate),
+    )
+
+
+def _share_at(of_family: Sequence[LinkRow], rate: float) -> float:
+    """Share of a rate between those of a family that collectives reach."""
+    known = sorted((row.link.bytes_per_s, row.link.efficiency) for row in of_family)
+    low, below = max((each for each in known if each[0] <= rate), default=known[0])
+    high, above = min((each for each in known if each[0] >= rate), default=known[-1])
+    if below == above:
+        return below
+    return (low * below * (high - rate) + high * above * (rate - low)) / (high - low) / rate
+
+
+@cache
+def chip_rows() -> tuple[ChipRow, ...]:
+    """Return every row of `values/hardware/chips.csv`."""
+    rows = {cells["chip"]: cells for cells in _read("chips.csv")}
+    return tuple(_chip_row(cells, rows) for cells in rows.values())
+
+
+@cache
+def link_rows() -> tuple[LinkRow, ...]:
+    """Return every row of `values/hardware/links.csv`."""
+    return tuple(
+        LinkRow(link=_link(cells), family=cells["family"], cells=MappingProxyType(cells))
+        for cells in _read("links.csv")
+    )
+
+
+def _read(file: str) -> list[dict[str, str]]:
+    text = (files("meshwright") / "values" / "hardware" / file).read_text(encoding="utf-8")
+    return list(csv.DictReader(text.splitlines()))
+
+
+def _key(name: str) -> str:
+    """Name without case, punctuation and maker, so that `NVIDIA A100-SXM4-80GB` meets
+    `a100_sxm4_80gb`."""
+    key = re.sub(r"[^a-z0-9]", "", name.lower())
+    for maker in _MAKERS:
+        if key.startswith(maker) and key != maker:
+            return key.removeprefix(maker)
+    return key
+
+
+@cache
+def _rows_by_key() -> dict[str, ChipRow]:
+    return {_key(name): row for row in chip_rows() for name in (*row.aliases, row.chip.name)}
+
+
+@cache
+def _links_by_key() -> dict[str, LinkRow]:
+    return {row.link.name: row for row in link_rows()}
+
+
+def find_row(name: str) -> ChipRow:
+    """Return the whole row of a chip: its server, sources and choices; UnknownNameError with the
+    nearest names."""
+    row = _rows_by_key().get(_key(name)) or _row_of_words(name)
+    if row is None:
+        raise UnknownNameError("chip", name, [row.chip.name for row in chip_rows()])
+    return row
+
+
+def find_device(name: str) -> Chip | None:
+    """Return the chip of a device's name as drivers spell it, `NVIDIA A100-SXM4-80GB`, of another
+    size if need be; None if unknown."""
+    words = re.sub(r"^(NVIDIA|Tesla|AMD Instinct|AMD) ", "", name).replace("-", " ").split()
+    row = (
+        _rows_by_key().get(_key(name))
+        or _row_of_words(name)
+        or _rows_by_key().get(_key(words[0] if words else ""))
+    )
+    return None if row is None else row.chip
+
+
+@cache
+def _row_of_words(name: str) -> ChipRow | None:
+    """The chip that a longer name describes, `H100 SXM5 80GB HBM3`: its words in any order, its
+    memory and its form not contradicted."""
+    asked = _words(name)
+    found = [
+        row
+        for row in chip_rows()
+        if any(_words(alias).model == asked.model for alias in (*row.aliases, row.chip.name))
+    ]
+    fitting = [row for row in found if _is_of(row, asked)]
+    plain = _rows_by_key().get(asked.model)
+    return plain if plain in fitting else fitting[0] if fitting else None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Words:
+    """A device's name taken apart."""
+
+    model: str
+    gb: float | None
+    form: str | None
+
+
+@cache
+def _words(name: str) -> _Words:
+    words = [
+        word for word in re.split(r"[^a-z0-9.]+", name.lower()) if word and word not in _EMPTY_WORDS
+    ]
+    sizes = [
+        float(found[1]) for word in words if (found := re.fullmatch(r"(\d{1,4})(?:g|gb|gib)", word))
+    ]
+    forms = [found[1] for word in words if (found := re.fullmatch(r"(sxm|oam|pcie|nvl)\d?", word))]
+    model = [
+        word
+        for word in words
+        if not re.fullmatch(r"\d{1,4}(?:g|gb|gib)|(?:sxm|oam|pcie|nvl)\d?|hbm\d?e?|gddr\d?x?", word)
+    ]
+    return _Words(
+        model="".join(model), gb=sizes[0] if sizes else None, form=forms[0] if forms else None
+    )
+
+
+def _is_of(row: ChipRow, asked: _Words) -> bool:
+    """Whether the row has the memory and the form that a name asks for."""
+    form = row.cells["form"].lower()
+    named = any(_words(alias).form == asked.form for alias in row.aliases)
+    sized = (
+        asked.gb is None
+        or asked.gb == float(row.cells["nominal_gb"])
+        or any(_words(alias).gb == asked.gb for alias in row.aliases)
+    )
+    return sized and (asked.form is None or asked.form in form or named)
+
+
+def _link_row(name: str) -> LinkRow:
+    by_key = _links_by_key()
+    row = by_key.get(name.lower())
+    if row is not None:
+        return row
+    match = re.fullmatch(r"([a-z]+)-([0-9]+(?:\.[0-9]+)?)", name.lower())
+    families = {known.family for known in by_key.values()} - {"domain"}
+    if match is None or match[1] not in families:
+        raise UnknownNameError("link", name, by_key)
+    return LinkRow(link=network_link(float(match[2]), family=match[1]), family=match[1], cells={})
+
+
+def _number(cells: Row, column: str) -> float | None:
+    return float(cells[column]) if cells[column] else None
+
+
+def _scaled(cells: Row, column: str, unit: float) -> float | None:
+    number = _number(cells, column)
+    return None if number is None else number * unit
+
+
+def _required(cells: Row, column: str) -> float:
+    return float(cells[column])
+
+
+def _chip_row(cells: Row, rows: Mapping[str, Row]) -> ChipRow:
+    return ChipRow(
+        chip=_chip(cells, rows),
+        aliases=tuple(alias for alias in cells["aliases"].split("|") if alias),
+        chips_per_node=int(cells["chips_per_node"]),
+        domain_size=int(cells["domain_size"]),
+        domain_link=cells["domain_link"],
+        network=cells["network"],
+        cells=MappingProxyType(dict(cells)),
+    )
+
+
+def _chip(cells: Row, rows: Mapping[str, Row]) -> Chip:
+    return Chip(
+        name=cells["chip"],
+        vendor=cells["vendor"],
+        generation=cells["generation"],
+        # Makers sell HBM by the binary size: a board of "192 GB" shows 191.98 GiB to a process.
+        nominal_bytes=_required(cells, "nominal_gb") * GIB,
+        usable_bytes=_required(cells, "usable_gib") * GIB,
+        memory_bytes_per_s=_required(cells, "memory_gb_per_s") * GB,
+        bf16_flops_per_s=_scaled(cells, "bf16_tflops", TERA),
+        fp16_flops_per_s=_scaled(cells, "fp16_tflops", TERA),
+        tf32_flops_per_s=_scaled(cells, "tf32_tflops", TERA),
+        fp32_flops_per_s=_scaled(cells, "fp32_tflops", TERA),
+        fp8_flops_per_s=_scaled(cells, "fp8_tflops", TERA),
+        fp4_flops_per_s=_scaled(cells, "fp4_tflops", TERA),
+        matmul_efficiency=_matmul_efficiency(cells, rows),
+        matmul_efficiency_source=cells["matmul_source"],
+        kin_speed=_number(cells, "kin_speed") or 1.0,
+        fp8_matmul_efficiency=_fp8_matmul_efficiency(cells),
+        sustained_share=_number(cells, "sustained_share") or 1.0,
+        narrow_sustained_share=_number(cells, "narrow_sustained_share"),
+        attention_forward_efficiency=_required(cells, "attention_forward_efficiency"),
+        attention_backward_efficiency=_required(cells, "attention_backward_efficiency"),
+        flash2_share=_required(cells, "flash2_share"),
+        memory_efficiency=_required(cells, "memory_efficiency"),
+        launch_s=_required(cells, "launch_us") * MICROSECOND,
+        ramp_s=_required(cells, "ramp_us") * MICROSECOND,
+        gemm_workspace_bytes=(_number(cells, "gemm_workspace_mib") or 0.0) * MIB,
+        multiprocessors=_number(cells, "multiprocessors"),
+        bytes_in_flight=(_number(cells, "bytes_in_flight_kib") or 0.0) * KIB,
+        tdp_w=_number(cells, "tdp_w"),
+        usd_per_hour=_number(cells, "usd_per_hour"),
+        confidence=cells["confidence"],
+        source=cells["source"],
+        notes=cells["notes"],
+    )
+
+
+def _matmul_efficiency(cells: Row, rows: Mapping[str, Row]) -> float:
+    """Reached over peak; a chip that nobody measured takes the share of the kin that its row
+    names."""
+    reached = _number(cells, "matmul_tflops")
+    if reached is None:
+        return _matmul_efficiency(rows[cells["matmul_kin"]], rows)
+    return reached / float(cells["bf16_tflops"] or cells["fp16_tflops"])
+
+
+def _fp8_matmul_efficiency(cells: Row) -> float | None:
+    reached = _number(cells, "fp8_matmul_tflops")
+    return None if reached is None else reached / float(cells["fp8_tflops"])
+
+
+_SHARED_FAMILIES = ("tcp", "dcn")
+"""Networks of one adapter a server, as the sources of `values/hardware/servers.csv` give them."""
+
+
+_PCIE = "pcie"
+"""How names of links begin over which Transformer Engine's user buffers are not mapped (they want
+NVLink)."""
+
+
+def _link(cells: Row) -> Link:
+    return Link(
+        name=cells["link"],
+        bytes_per_s=_required(cells, "gb_per_s") * GB,
+        latency_s=_required(cells, "latency_us") * MICROSECOND,
+        setup_s=_required(cells, "setup_us") * MICROSECOND,
+        efficiency=_required(cells, "efficiency"),
+        half_message_bytes=_required(cells, "half_message_kib") * 1024,
+        pairwise_share=_required(cells, "pairwise_share"),
+        pair_efficiency=_number(cells, "pair_efficiency"),
+        full_rate_chips=_number(cells, "full_rate_chips"),
+        shared_adapter=cells["family"] in _SHARED_FAMILIES,
+        maps_peers=not cells["link"].startswith(_PCIE),
+    )

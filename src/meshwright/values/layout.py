@@ -1,0 +1,367 @@
+"""Layout: how one model is cut over the chips; and Layouts, the same as columns.
+
+One name everywhere: a field of `Layout`, a column of `Layouts`, a key of `--layout`, a heading of
+the CSV.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwright.values.errors import ConfigError, UnknownNameError
+
+__all__ = [
+    "RECOMPUTES",
+    "RECOMPUTE_MODULES",
+    "SCHEDULES",
+    "SHARDINGS",
+    "Layout",
+    "Layouts",
+    "Recompute",
+    "RecomputeMethod",
+    "Schedule",
+    "Sharding",
+    "head_alone",
+    "module_bits",
+    "parse_layout",
+]
+
+Sharding = Literal["none", "zero1", "zero2", "zero3", "hybrid"]
+"""What data parallel ranks split: nothing; optimizer states (Megatron's distributed optimizer); and
+gradients; and weights (fsdp is another word for zero3); `hybrid` is zero3 inside groups of
+`shard_size` ranks, replicas across (HSDP)."""
+SHARDINGS: tuple[Sharding, ...] = get_args(Sharding)
+Recompute = Literal["none", "selective", "full"]
+RECOMPUTES: tuple[Recompute, ...] = get_args(Recompute)
+RecomputeMethod = Literal["uniform", "block"]
+Schedule = Literal["1f1b", "zero-bubble", "gpipe"]
+"""1f1b is interleaved where vpp > 1."""
+SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
+RECOMPUTE_MODULES = (
+    "core_attn",
+    "layernorm",
+    "mlp",
+    "moe",
+    "moe_act",
+    "mla_up_proj",
+    "shared_experts",
+    "mlp_act",
+    "ops",
+)
+"""Megatron-Core's `--recompute-modules`; `mlp_act`: the activation function alone; `ops`:
+torchtitan's selective checkpointing, which keeps every second matrix product and the attention
+output and computes the rest again."""
+
+Ints = NDArray[np.int64]
+
+
+def module_bits(modules: Iterable[str]) -> int:
+    """Return the modules as a bit mask in the order of RECOMPUTE_MODULES."""
+    bits = 0
+    for module in modules:
+        if module not in RECOMPUTE_MODULES:
+            raise UnknownNameError("recompute module", module, RECOMPUTE_MODULES)
+        bits |= 1 << RECOMPUTE_MODULES.index(module)
+    return bits
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Layout:
+    """How one model is trained on `tp * cp * dp * pp` chips."""
+
+    tp: int = 1
+    sp: bool = False
+    """Sequence parallelism over the tp group."""
+    cp: int = 1
+    ep: int = 1
+    etp: int | None = None
+    """Tensor parallelism of experts; None follows `tp`, as in Megatron-Core."""
+    pp: int = 1
+    vpp: int = 1
+    """Chunks of layers per stage."""
+    dp: int = 1
+    sharding: Sharding = "none"
+    shard_size: int | None = None
+    """Ranks that share one copy of what is split; None is all of dp * cp. Fewer: replicas across
+    (HSDP, several optimizer instances)."""
+    mbs: int = 1
+    gbs: int = 1
+    recompute: Recompute = "none"
+    recompute_method: RecomputeMethod = "uniform"
+    recompute_layers: int | None = None
+    """With `full`: layers per recomputed unit (uniform), or recomputed layers per chunk (block);
+    None is every layer, one by one."""
+    recompute_modules: tuple[str, ...] = ()
+    """With `selective`."""
+    schedule: Schedule = "1f1b"
+    layers_per_stage: tuple[int, ...] | None = None
+    """Layers of each of the pp stages, or of each of the pp * vpp chunks in model order; None
+    splits as evenly as can be."""
+
+    def __post_init__(self) -> None:
+        for name in ("tp", "cp", "ep", "pp", "vpp", "dp", "mbs", "gbs"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < 1:
+                raise ConfigError(f"{name}={value}: expected a whole number of 1 or more")
+        for name in ("etp", "shard_size"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name}={value}: expected a whole number of 1 or more")
+        if self.recompute_layers is not None and self.recompute_layers < 0:
+            raise ConfigError(f"recompute_layers={self.recompute_layers}: expected 0 or more")
+        for name, choices in (
+            ("sharding", SHARDINGS),
+            ("recompute", RECOMPUTES),
+            ("schedule", SCHEDULES),
+            ("recompute_method", get_args(RecomputeMethod)),
+        ):
+            if getattr(self, name) not in choices:
+                raise UnknownNameError(name, str(getattr(self, name)), choices)
+        module_bits(self.recompute_modules)
+
+    @property
+    def num_chips(self) -> int:
+        """Chips that the layout runs on; ep and etp cut the same ones."""
+        return self.tp * self.cp * self.pp * self.dp
+
+    @property
+    def num_microbatches(self) -> int:
+        """Micro batches per step and replica."""
+        return self.gbs // (self.mbs * self.dp)
+
+    @property
+    def expert_tp(self) -> int:
+        """Tensor parallelism of experts with the default filled in."""
+        return self.etp if self.etp is not None else self.tp
+
+    def words(self) -> str:
+        """Write it as `--layout` takes it, defaults left out."""
+        default = Layout()
+        parts = []
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value == getattr(default, field.name) and field.name not in (
+                "tp",
+                "pp",
+                "dp",
+                "mbs",
+                "gbs",
+            ):
+                continue
+            if isinstance(value, tuple):
+                value = "+".join(str(v) for v in value)
+            parts.append(f"{field.name}={int(value) if isinstance(value, bool) else value}")
+        return ",".join(parts)
+
+
+_ALIASES = {
+    "dp_shard": "shard_size",
+    "zero": "sharding",
+    "layers": "layers_per_stage",
+    "recompute_num_layers": "recompute_layers",
+}
+_SHARDING_WORDS: Mapping[str, Sharding] = {
+    "0": "none",
+    "1": "zero1",
+    "2": "zero2",
+    "3": "zero3",
+    "fsdp": "zero3",
+    "hsdp": "hybrid",
+    "ddp": "none",
+    "distributed-optimizer": "zero1",
+}
+
+
+def head_alone(chunks: tuple[int, ...]) -> bool:
+    """Whether the last two chunks hold no layer: the head has the last to itself, multi-token
+    prediction the one before."""
+    return len(chunks) > 2 and chunks[-2:] == (0, 0)
+
+
+def parse_layout(text: str) -> dict[str, Any]:
+    """Read `tp=8,pp=4,mbs=1,recompute=full` into fields of Layout; lists are joined by `+`."""
+    given: dict[str, Any] = {}
+    names = [f.name for f in fields(Layout)]
+    for word in filter(None, (w.strip() for w in text.split(","))):
+        key, equals, value = word.partition("=")
+        if not equals:
+            raise ConfigError(f"layout {word!r}: expected key=value, such as tp=8")
+        name = _ALIASES.get(key, key)
+        if name not in names:
+            raise UnknownNameError("layout key", key, names)
+        if name in given:
+            raise ConfigError(f"layout: {key} is given twice")
+        given[name] = _parse_value(name, value)
+    return given
+
+
+def _parse_value(name: str, value: str) -> Any:
+    if name == "sharding":
+        return _SHARDING_WORDS.get(value.lower(), value)
+    if name in ("recompute", "recompute_method", "schedule"):
+        return value
+    if name == "recompute_modules":
+        return tuple(value.split("+"))
+    if name == "sp":
+        if value.lower() not in ("0", "1", "true", "false", "on", "off"):
+            raise ConfigError(f"sp={value}: expected 0 or 1")
+        return value.lower() in ("1", "true", "on")
+    try:
+        return tuple(int(v) for v in value.split("+")) if name == "layers_per_stage" else int(value)
+    except ValueError:
+        raise ConfigError(f"{name}={value}: expected a whole number") from None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Layouts:
+    """A column per field of Layout, all of shape (N,), int64; choices are indices into their
+    tuples.
+
+    `stages` is None where every layout splits its layers as evenly as can be.
+    """
+
+    tp: Ints
+    sp: Ints
+    """0 or 1."""
+    cp: Ints
+    ep: Ints
+    etp: Ints
+    """Filled in, never missing."""
+    pp: Ints
+    vpp: Ints
+    dp: Ints
+    sharding: Ints
+    """Index into SHARDINGS."""
+    shard_size: Ints
+    """Filled in: dp * cp where not given."""
+    mbs: Ints
+    gbs: Ints
+    recompute: Ints
+    """Index into RECOMPUTES."""
+    block_recompute: Ints
+    """1 for method block."""
+    recompute_layers: Ints
+    """-1 where it is not given (every layer)."""
+    recompute_modules: Ints
+    """Bit mask, see `module_bits`."""
+    schedule: Ints
+    """Index into SCHEDULES."""
+    chunk_layers: tuple[tuple[int, ...] | None, ...] | None = None
+    """Explicit layers per stage or chunk, one entry a layout; None where no layout has any."""
+
+    def __len__(self) -> int:
+        return len(self.tp)
+
+    @property
+    def num_chips(self) -> Ints:
+        """Chips of each layout, (N,)."""
+        return self.tp * self.cp * self.pp * self.dp
+
+    @property
+    def num_microbatches(self) -> Ints:
+        """Micro batches per step and replica, (N,)."""
+        return self.gbs // (self.mbs * self.dp)
+
+    @property
+    def has_split(self) -> NDArray[np.bool_]:
+        """Whether a layout says the layers of its stages or chunks, (N,)."""
+        if self.chunk_layers is None:
+            return np.zeros(len(self), dtype=bool)
+        return np.array([split is not None for split in self.chunk_layers], dtype=bool)
+
+    @property
+    def expert_dp(self) -> Ints:
+        """Replicas of one expert shard, (N,): dp * cp * tp / (ep * etp)."""
+        return np.maximum(1, self.dp * self.cp * self.tp // (self.ep * self.etp))
+
+    @property
+    def expert_shard_size(self) -> Ints:
+        """Ranks that share the states of an expert shard, (N,): its replicas over the groups of
+        shards."""
+        groups = np.maximum(1, self.dp * self.cp // self.shard_size)
+        return np.asarray(np.maximum(1, self.expert_dp // groups), dtype=np.int64)
+
+    def take(self, index: NDArray[Any]) -> Layouts:
+        """Return the rows that `index` (integers or a mask) selects."""
+        columns = {
+            f.name: getattr(self, f.name)[index] for f in fields(self) if f.name != "chunk_layers"
+        }
+        chosen = None
+        if self.chunk_layers is not None:
+            chosen = tuple(self.chunk_layers[i] for i in np.arange(len(self))[index])
+        return replace(self, **columns, chunk_layers=chosen)
+
+    def row(self, index: int) -> Layout:
+        """Return one row as a Layout."""
+        at = {
+            f.name: int(getattr(self, f.name)[index])
+            for f in fields(self)
+            if f.name != "chunk_layers"
+        }
+        modules = tuple(
+            m for bit, m in enumerate(RECOMPUTE_MODULES) if at["recompute_modules"] >> bit & 1
+        )
+        partial = at["shard_size"] != at["dp"] * at["cp"]
+        return Layout(
+            **{
+                name: at[name]
+                for name in ("tp", "cp", "ep", "etp", "pp", "vpp", "dp", "mbs", "gbs")
+            },
+            sp=bool(at["sp"]),
+            sharding=SHARDINGS[at["sharding"]],
+            shard_size=at["shard_size"] if partial else None,
+            recompute=RECOMPUTES[at["recompute"]],
+            recompute_method="block" if at["block_recompute"] else "uniform",
+            recompute_layers=None if at["recompute_layers"] < 0 else at["recompute_layers"],
+            recompute_modules=modules,
+            schedule=SCHEDULES[at["schedule"]],
+            layers_per_stage=None if self.chunk_layers is None else self.chunk_layers[index],
+        )
+
+    @staticmethod
+    def of(layouts: Iterable[Layout]) -> Layouts:
+        """Return the columns of some layouts."""
+        rows = list(layouts)
+
+        def column(value: Any) -> Ints:
+            return np.array([value(r) for r in rows], dtype=np.int64)
+
+        plain = {
+            n: column(lambda r, n=n: getattr(r, n))
+            for n in ("tp", "cp", "ep", "pp", "vpp", "dp", "mbs", "gbs")
+        }
+        explicit = tuple(r.layers_per_stage for r in rows)
+        return Layouts(
+            **plain,
+            sp=column(lambda r: int(r.sp)),
+            etp=column(lambda r: r.expert_tp),
+            sharding=column(lambda r: SHARDINGS.index(r.sharding)),
+            shard_size=column(lambda r: r.shard_size if r.shard_size is not None else r.dp * r.cp),
+            recompute=column(lambda r: RECOMPUTES.index(r.recompute)),
+            block_recompute=column(lambda r: int(r.recompute_method == "block")),
+            recompute_layers=column(
+                lambda r: -1 if r.recompute_layers is None else r.recompute_layers
+            ),
+            recompute_modules=column(lambda r: module_bits(r.recompute_modules)),
+            schedule=column(lambda r: SCHEDULES.index(r.schedule)),
+            chunk_layers=explicit if any(e is not None for e in explicit) else None,
+        )
+
+    @staticmethod
+    def concat(parts: Iterable[Layouts]) -> Layouts:
+        """Return the rows of several, in order; explicit stage splits are kept."""
+        blocks = list(parts)
+        columns = {
+            f.name: np.concatenate([getattr(b, f.name) for b in blocks])
+            for f in fields(Layouts)
+            if f.name != "chunk_layers"
+        }
+        explicit: tuple[tuple[int, ...] | None, ...] | None = None
+        if any(b.chunk_layers is not None for b in blocks):
+            explicit = tuple(entry for b in blocks for entry in b.chunk_layers or (None,) * len(b))
+        return Layouts(**columns, chunk_layers=explicit)

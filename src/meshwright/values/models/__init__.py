@@ -1,0 +1,3 @@
+"""Models: shapes, presets, readers."""
+
+from __future__ import annotations

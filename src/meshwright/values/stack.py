@@ -1,0 +1,410 @@
+"""Training software, as the cost model sees it: what it overlaps, fuses, shards and keeps in
+memory."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields, replace
+from functools import cache
+from importlib import resources
+from typing import Any, Literal
+
+from meshwright.values.errors import ConfigError, UnknownNameError
+from meshwright.values.workload import Precision
+
+__all__ = [
+    "NATIVE_LOSS_BYTES",
+    "PLAIN_LOSS_BYTES",
+    "Factors",
+    "Feature",
+    "Stack",
+    "find_stack",
+    "stack_names",
+]
+
+LEAST, MOST = 0.05, 20.0
+"""Beyond these a factor is a slip, or the run is not the one that was described."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Factors:
+    """Multiples of the model's own times and bytes; 1 is the model. A calibration fits them to
+    measured runs."""
+
+    compute: float = 1.0
+    """Time of the chip's work: products, attention, element-wise passes, recompute, embedding, head
+    and loss, optimizer."""
+    tensor: float = 1.0
+    """Time of tensor-parallel collectives, before what hides them."""
+    context: float = 1.0
+    """Time of the exposed context-parallel exchange."""
+    expert: float = 1.0
+    """Time of the exposed expert-parallel exchange."""
+    data: float = 1.0
+    """Time of gradient reductions and weight gathers, plain or sharded, before what hides them."""
+    pipeline: float = 1.0
+    """Time of pipeline messages."""
+    activations: float = 1.0
+    """Bytes that come and go in a step: kept activations, recompute workspace, logits."""
+    states: float = 1.0
+    """Bytes that stay: weights, gradients, optimizer, and gathered copies of them."""
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if not LEAST <= value <= MOST:
+                raise ConfigError(
+                    f"factor {one.name}={value}: expected a number from {LEAST} to {MOST}"
+                )
+
+
+Feature = Literal["tp_overlap", "dp_overlap", "cross_entropy_fused"]
+"""What a command line switches on, and a stack counts on."""
+
+NATIVE_LOSS_BYTES = 8.0
+"""Bytes per logit that Megatron-Core's own fused loss keeps beside the half-precision logits: an
+fp32 copy and fp32 exponentials."""
+PLAIN_LOSS_BYTES = 4.0
+"""Bytes per logit of an fp32 copy (megatron/core/tensor_parallel/cross_entropy.py works on it in
+place)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stack:
+    """One training software; `values/stacks.csv` holds them with the source of each figure."""
+
+    name: str
+    family: Literal["megatron", "fsdp"] = "megatron"
+    """Whose layout rules hold."""
+    embedded: bool = False
+    """Whether it is the embedded trainer run op by op, whose host times and element-wise operators
+    `meshwright profile` measures."""
+    tp_overlap: float = 0.0
+    """Share of the tensor-parallel collectives that can hide behind matrix products."""
+    batch_first: bool = False
+    """Whether activations are laid out by sequence of the batch first, as in plain PyTorch: what
+    sequence parallelism gathers or scatters then lies in strides, and is copied, where a micro
+    batch has several sequences."""
+    narrow_gathers: bool = False
+    """Whether weights that are fully sharded, and what sequence parallelism gathers for a product,
+    are cast before they are gathered where a tensor has one 8-bit scale."""
+    gradients_apart: bool = False
+    """Whether sequence parallelism scatters the gradient of a block's input once for each of its
+    products, and not their sum."""
+    dp_overlap: float = 0.0
+    """Share of the data-parallel collectives that can hide behind the last backward and first
+    forward of a step."""
+    fsdp_overlap: float = 0.0
+    """Share of the parameter gathers and gradient scatters of zero3 that can hide behind a layer's
+    compute."""
+    cp_overlap: float = 0.0
+    """Share of the context-parallel exchange that can hide behind attention."""
+    ep_overlap: float = 0.0
+    """Share of the expert all-to-alls that can hide behind compute."""
+    dispatcher: Literal["alltoall", "flex"] = "alltoall"
+    """How tokens reach their experts: `alltoall`, a copy per expert through NCCL, sorted before and
+    after; `flex`, DeepEP's and HybridEP's kernels, a copy per rank and one per domain over the
+    network, sorted on arrival."""
+    context_exchange: Literal["ring", "gather", "all-to-all"] = "ring"
+    """What context-parallel ranks do: pass keys and values round; gather those of all query heads
+    at once, and pass fp32 gradients round; or swap tokens for heads around attention
+    (arXiv:2309.14509)."""
+    grouped_products: Literal["library", "megablox"] = "library"
+    """What multiplies experts: a library's products, or MaxText's kernel in fixed tiles, of which
+    neighbouring experts share some (not where tokens are padded to a capacity: those go through
+    plain products)."""
+    attention_library: Literal["vendor", "flash2"] = "vendor"
+    """Whose fused attention runs where the workload says flash: the chip vendor's best, or
+    FlashAttention-2."""
+    p2p: Literal["blocking", "overlapped"] = "blocking"
+    """Whether pipeline messages stop the sender in plain 1F1B; interleaved schedules overlap
+    them."""
+    p2p_scattered: float = 0.0
+    """Share of a pipeline's messages of which each tensor-parallel rank sends its part alone, to be
+    gathered at the receiver. With sequence parallelism all are."""
+    messages_ahead: bool = False
+    """Whether a pipeline makes a receive buffer for every micro batch of a step before it starts,
+    and keeps them."""
+    gradient_bytes: float = 4.0
+    """Bytes per gradient kept between micro batches."""
+    reduce_bytes: float = 4.0
+    """Bytes per gradient in the data-parallel reduction."""
+    replicated_reduce_bytes: float = 0.0
+    """The same where nothing is sharded, if that differs: torch's DDP reduces what autocast leaves,
+    fp32, where FSDP reduces halves."""
+    transient_gradient_bytes: float = 0.0
+    """Bytes per parameter of a second gradient of replicas that hold whole ones: a bf16 one beside
+    the fp32 sum, or the buckets of torch's DDP, which are copies."""
+    gradients_freed: bool = False
+    """Whether zero3 frees gradients after a step, so that none are there when the next backward
+    pass begins (torch's set_to_none)."""
+    shards_by_tensor: bool = False
+    """Whether zero3 shards tensor by tensor, as FSDP2 does: what is gathered is copied out into
+    whole tensors, and gradients are copied into what is scattered; FSDP1's tensors are views of one
+    flat buffer."""
+    gradients_sharded: bool = False
+    """Whether zero1 keeps gradients in shards too: they are scattered as they are made (MindSpore
+    saves parameters in slices, gathers them for the forward pass and scatters their gradients;
+    mindspore.cn, Optimizer Parallel)."""
+    shards_over_context: bool = True
+    """Whether zero1 splits over context-parallel ranks too; else over replicas alone (nanotron's
+    ZeroDistributedOptimizer takes dp_pg)."""
+    reduction_deferred: bool = False
+    """Whether zero3 keeps whole gradients between micro batches and reduces them in the last one
+    alone."""
+    accumulate_bytes: float = 0.0
+    """Bytes moved per weight and micro batch where its gradient is added to the step's sum in a
+    pass of its own: the gradient read, the sum read and written. 0 where the product of the
+    gradient adds, where each micro batch is reduced, and where the pass is not told apart."""
+    half_shards: bool = False
+    """Whether zero3 keeps a half-precision shard of the weights beside the fp32 one (DeepSpeed);
+    else gathers cast (FSDP)."""
+    narrow_inputs: bool = True
+    """Whether a linear layer in a narrow format keeps its input in it for the backward pass, as
+    Transformer Engine does; torchao keeps the half-precision one (`matmul_with_hp_or_float8_args`
+    of torchao/float8/float8_linear.py)."""
+    narrow_weight_copies: float = 0.0
+    """Copies of the linear layers' weights in a narrow format that stay beside the half-precision
+    ones between micro batches: by rows and by columns where they are cast from them; none where the
+    model's weights are narrow themselves (`fp8_param_gather`)."""
+    frozen_weight_bytes: float = 2.0
+    """Bytes per weight of the layers beside adapters: 2, or about half of one where they are kept
+    in four bits (QLoRA)."""
+    master_bytes: float = 4.0
+    """Bytes per parameter of the weights that the optimizer updates, beside the half-precision
+    ones: 4 of an fp32 copy, 2 where the half is its upper part, 0 where it updates the
+    half-precision ones."""
+    moment_bytes: float = 8.0
+    """Bytes per parameter of Adam's two moments."""
+    gathered: Literal["layer", "matrix"] = "layer"
+    """What zero3 gathers at a time: a whole layer, or one matrix just before its product."""
+    offloads_inputs: bool = False
+    """Whether layers' inputs wait for the backward pass in host memory, brought back behind the
+    layer before."""
+    offloads_kept: bool = False
+    """The same for what selective recompute keeps beyond a layer's input."""
+    offloaded_layers: int = 0
+    """Layers of a stage whose activations wait in host memory whole, brought back behind the layers
+    above them."""
+    step_gather_bytes: float = 0.0
+    """Bytes per parameter of the copy into which an optimizer step under zero1 gathers updated
+    weights; activations are gone by then."""
+    step_shard_bytes: float = 0.0
+    """Bytes per parameter of a rank's own shard that such a step holds beside the optimizer's
+    states: its summed gradients."""
+    step_bytes: float = 0.0
+    """Bytes per updated parameter that any optimizer step holds beside states and gradients: casts
+    and temporaries of what is not fused."""
+    bucket_copies: float = 0.0
+    """Buffers of `bucket_bytes` that gradients are copied into on their way to other ranks, beside
+    the gradients: DeepSpeed's two where the exchange overlaps, one with zero3 (`setup_buckets` of
+    runtime/zero/stage_1_and_2.py and stage3.py)."""
+    bucket_bytes: float = 160e6
+    """Size of one data-parallel collective: a bucket, or a single tensor where the software has no
+    buckets."""
+    vocab_multiple: int = 128
+    """The vocabulary is padded to a multiple of this times tp."""
+    pointwise_fused: bool = True
+    """Whether bias, activation, dropout and residual run as few fused kernels."""
+    routing_fused: bool = False
+    """Whether router and permutation of experts run as few fused kernels (Megatron-Core's
+    moe_router_fusion, moe_permute_fusion)."""
+    expert_bias_fused: bool = False
+    """Whether biases of experts are added, and their gate clamped, inside another kernel, as a
+    compiler of whole graphs does and Transformer Engine's fused grouped feed-forward."""
+    rotation_factor_fused: bool = True
+    """Whether rotations that carry a factor (YaRN's) run as one kernel; Megatron-Core from 0.16 on
+    falls back to plain PyTorch for them."""
+    cross_entropy_fused: bool = False
+    """Whether the loss keeps no fp32 copy of the logits."""
+    vocab_parallel_loss: bool = True
+    """Whether each tensor-parallel rank keeps its share of the logits; else they are gathered and
+    every rank computes the whole loss."""
+    logits_bytes: float = 4.0
+    """Bytes per logit at the peak of the loss beyond the half-precision logits themselves."""
+    head_gradient_bytes: float = 0.0
+    """Bytes per weight of the output head that its backward pass holds beside the logits: the
+    half-precision gradient that autograd is handed where the true one is added to the fp32 sum
+    inside the product (`grad_added_to_main_grad` of megatron/core/tensor_parallel/layers.py)."""
+    launch_hidden: float = 0.0
+    """Share of kernel launches that CUDA graphs or compilation remove."""
+    kernels_per_layer_scale: float = 1.0
+    """Kernels launched per layer against a Transformer Engine layer."""
+    pipelined_collective_host_s: float = 0.0
+    """Host time of one tensor-parallel collective, per member of its group, while a pipeline engine
+    runs."""
+    recompute_stops_early: bool = False
+    """Whether recompute leaves out a layer's last product, whose result its backward pass never
+    reads."""
+    step_overhead_s: float = 0.0
+    """Host work per step outside the model: data, logging, optimizer bookkeeping."""
+    context_bytes: float = 0.0
+    """CUDA context and library handles on each chip: used, never allocated by the framework;
+    communicators come on top."""
+    in_switch_reductions: bool = True
+    """Whether communicators may reduce in the switch, for which they keep buffers
+    (NCCL_NVLS_ENABLE)."""
+    gathered_copies: float = 0.0
+    """Whole copies of a layer's input that stay allocated where sequence parallelism gathers it."""
+    library_workspaces: float = 2.0
+    """Handles of the matrix-product library with a workspace each: one for each of torch's two
+    threads (forward and backward), and one of Transformer Engine."""
+    grouped_workspaces: float = 0.0
+    """More of them for experts' grouped products: Transformer Engine runs those on four streams
+    (cpp_extensions/gemm.py)."""
+    thread_workspace_bytes: float = 0.0
+    """Workspace of each of torch's two handles where the run sets a larger one
+    (CUBLAS_WORKSPACE_CONFIG=:4096:8 of deterministic runs)."""
+    fragmentation_frac: float = 0.0
+    """Reserved beyond allocated where tensors pass through exchanges, against what comes and goes
+    in a step in many pieces: activations and workspaces, not logits."""
+    source: str = ""
+    factors: Factors = field(default_factory=Factors)
+    """What a calibration found on the user's own runs."""
+
+    @property
+    def fused_loss(self) -> Literal["native", "te"] | None:
+        """Megatron-Core's name of its fused loss (`cross_entropy_fusion_impl`), None where the loss
+        is not fused: `te` writes gradients over the logits, `native` keeps an fp32 copy of them
+        beside their fp32 exponentials."""
+        if self.family != "megatron" or not self.cross_entropy_fused:
+            return None
+        return "native" if self.logits_bytes else "te"
+
+    def in_precision(self, precision: Precision) -> Stack:
+        """Return the software as it trains in this precision: in fp32 and tf32 weights are fp32,
+        and so is every gradient that is kept or sent; the fused loss that hands back bf16 is for
+        bf16 alone; and weights of four bits are cast from half-precision ones.
+        """
+        stack = (
+            replace(self, narrow_weight_copies=2.0)
+            if precision == "nvfp4" and self.family == "megatron"
+            else self
+        )
+        if precision in ("fp32", "tf32") or (precision == "fp16" and self.fused_loss == "native"):
+            stack = stack.with_plain_loss()
+        if precision not in ("fp32", "tf32"):
+            return stack
+        added = 12.0 if self.accumulate_bytes else 0.0
+        second = (
+            4.0 if self.transient_gradient_bytes == 4.0 else 0.0
+        )  # buckets stay; a half beside an fp32 sum is no more
+        return replace(
+            stack,
+            gradient_bytes=4.0,
+            reduce_bytes=4.0,
+            transient_gradient_bytes=second,
+            accumulate_bytes=added,
+        )
+
+    def with_plain_loss(self) -> Stack:
+        """Return the software with Megatron-Core's plain loss, which works in place on an fp32 copy
+        of the logits; as it is where its loss is not one of Megatron-Core's fused ones."""
+        return (
+            self
+            if self.fused_loss is None
+            else replace(self, cross_entropy_fused=False, logits_bytes=PLAIN_LOSS_BYTES)
+        )
+
+    def without(self, features: Iterable[Feature]) -> Stack:
+        """Return the software with some of what it can do switched off."""
+        stack = self
+        for feature in features:
+            none: dict[str, Any] = {feature: 0.0}
+            stack = (
+                stack.with_plain_loss()
+                if feature == "cross_entropy_fused"
+                else replace(stack, **none)
+            )
+        return stack
+
+    def on_processors(self) -> Stack:
+        """Return the software as it runs on CPUs: exchanges take the cores that compute needs, so
+        that none hides; and there is neither a context, nor a workspace of a library, nor an
+        allocator that holds memory back."""
+        return replace(
+            self,
+            tp_overlap=0.0,
+            dp_overlap=0.0,
+            fsdp_overlap=0.0,
+            cp_overlap=0.0,
+            ep_overlap=0.0,
+            launch_hidden=0.0,
+            context_bytes=0.0,
+            library_workspaces=0.0,
+            grouped_workspaces=0.0,
+            fragmentation_frac=0.0,
+        )
+
+
+@cache
+def _stacks() -> dict[str, Stack]:
+    with (resources.files("meshwright") / "values" / "stacks.csv").open(encoding="utf-8") as handle:
+        return {
+            row["name"]: Stack(**{k: _value(k, v) for k, v in row.items() if v != ""})
+            for row in csv.DictReader(handle)
+        }
+
+
+_TEXT = {
+    f.name
+    for f in fields(Stack)
+    if f.name
+    in (
+        "name",
+        "family",
+        "attention_library",
+        "context_exchange",
+        "dispatcher",
+        "gathered",
+        "grouped_products",
+        "p2p",
+        "source",
+    )
+}
+_FLAGS = {
+    "embedded",
+    "batch_first",
+    "narrow_gathers",
+    "gradients_apart",
+    "shards_by_tensor",
+    "pointwise_fused",
+    "cross_entropy_fused",
+    "vocab_parallel_loss",
+    "gradients_freed",
+    "gradients_sharded",
+    "shards_over_context",
+    "in_switch_reductions",
+    "half_shards",
+    "narrow_inputs",
+    "expert_bias_fused",
+    "rotation_factor_fused",
+    "routing_fused",
+    "recompute_stops_early",
+    "reduction_deferred",
+    "messages_ahead",
+    "offloads_inputs",
+    "offloads_kept",
+}
+
+
+def _value(name: str, text: str) -> Any:
+    if name in _TEXT:
+        return text
+    if name in _FLAGS:
+        return text == "1"
+    return int(text) if name in ("vocab_multiple", "offloaded_layers") else float(text)
+
+
+def stack_names() -> list[str]:
+    """Return the names of all stacks."""
+    return list(_stacks())
+
+
+def find_stack(name: str) -> Stack:
+    """Return a stack by name; UnknownNameError with the nearest names if there is none."""
+    known = _stacks()
+    if name.lower() not in known:
+        raise UnknownNameError("stack", name, known)
+    return known[name.lower()]

@@ -1,0 +1,68 @@
+"""What is trained, apart from the model: sequence, batch, precision, which weights learn."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from meshwright.values.errors import ConfigError, UnknownNameError
+
+__all__ = [
+    "PRECISIONS",
+    "ROUTINGS",
+    "AttentionKernel",
+    "Precision",
+    "Routing",
+    "Workload",
+]
+
+Precision = Literal["fp32", "tf32", "bf16", "fp16", "fp8", "fp8-blockwise", "mxfp8", "nvfp4"]
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+Routing = Literal["balanced", "in-turn", "typical", "worst"]
+"""How tokens spread over experts. balanced: alike and at random, as benchmarks force it; in-turn:
+alike, each token's choices on neighbouring experts, which few ranks hold (NeMo AutoModel's
+`fake_balanced_gate`, torchtitan's `debug.moe_force_load_balance`); typical: as a trained router
+with a balancing loss does, the busiest rank gating all; worst: every token chooses the experts of
+one rank as far as it can."""
+ROUTINGS: tuple[Routing, ...] = get_args(Routing)
+AttentionKernel = Literal["flash", "flash1", "fused-softmax", "unfused"]
+"""flash: FlashAttention-2 or later, or the vendor's equal; flash1: FlashAttention 1; fused-softmax:
+scores in memory, one softmax kernel (Megatron-LM's); unfused: scores in memory, softmax, mask and
+dropout apart."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Workload:
+    """One training job, apart from model, cluster and layout."""
+
+    seq_len: int
+    """Tokens in one sequence (of the encoder for encoder-decoder models)."""
+    gbs: int | None = None
+    """Global batch in sequences; None where it is searched."""
+    decoder_seq_len: int | None = None
+    """Tokens in one sequence of the decoder (encoder-decoder models); None is a quarter of
+    `seq_len`, T5's 512/128."""
+    precision: Precision = "bf16"
+    """What the linear layers compute in."""
+    attention: AttentionKernel = "flash"
+    fused_norm: bool = True
+    """Whether normalisation runs as one fused kernel."""
+    routing: Routing = "balanced"
+    dropout: bool = False
+    """Whether residual and attention dropout masks are kept."""
+    lora_rank: int = 0
+    """Rank of adapters on every linear layer while the rest is frozen; 0 trains all weights."""
+
+    def __post_init__(self) -> None:
+        if self.seq_len < 1:
+            raise ConfigError(f"seq_len={self.seq_len}: expected a positive number of tokens")
+        if self.gbs is not None and self.gbs < 1:
+            raise ConfigError(f"gbs={self.gbs}: expected a positive number of sequences")
+        if self.precision not in PRECISIONS:
+            raise UnknownNameError("precision", self.precision, PRECISIONS)
+        if self.routing not in ROUTINGS:
+            raise UnknownNameError("routing", self.routing, ROUTINGS)
+        if self.lora_rank < 0:
+            raise ConfigError(
+                f"lora_rank={self.lora_rank}: expected 0 (train all weights) or a positive rank"
+            )

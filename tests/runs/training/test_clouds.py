@@ -1,0 +1,144 @@
+"""Run:ai, Lepton and SkyPilot on a stand-in with their words: sent, followed, ended, gone on
+with."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from tests.runs.training.standin import put_torchrun
+
+from meshwright import cli
+from meshwright.platforms.clouds import CLOUDS
+
+PROGRAM = '#!/bin/sh\nPROGRAM={name} exec {python} {file} "$@"\n'
+OWN = {
+    "runai": ["--image", "pytorch:25.04", "--account", "team"],
+    "lepton": ["--image", "pytorch:25.04", "--instance", "gpu.1xh100"],
+    "sky": ["--instance", "H100"],
+}
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(params=list(CLOUDS))
+def launcher(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> str:
+    """Install the stand-in under the launcher's program."""
+    put_torchrun(tmp_path, monkeypatch)
+    name = str(request.param)
+    path = tmp_path / "bin" / CLOUDS[name].program
+    path.write_text(
+        PROGRAM.format(
+            python=sys.executable, name=path.name, file=Path(__file__).with_name("cloudcli.py")
+        )
+    )
+    path.chmod(0o755)
+    (tmp_path / "state").mkdir()
+    monkeypatch.setenv("CLOUD_STATE", str(tmp_path / "state"))
+    monkeypatch.setattr("meshwright.platforms.clouds._LOG_EVERY_S", 0.0)
+    return name
+
+
+def words(launcher: str, tmp_path: Path) -> list[str]:
+    """A training whose checkpoints lie on a mount that both sides see under one name."""
+    mount = ["--mount", f"{tmp_path}:{tmp_path}", "--save-dir", f"{tmp_path}/ckpt"]
+    mount += ["--allow", "storage"] if launcher == "sky" else []  # which really copies paths
+    return [
+        "train",
+        "tiny-llama",
+        "--cluster",
+        "h100:1",
+        *("--seq", "128", "--gbs", "8", "--layout", "mbs=1"),
+        "--launcher",
+        launcher,
+        "--steps",
+        "30",
+        "--time",
+        "1h",
+        *OWN[launcher],
+        *mount,
+    ]
+
+
+def test_two_jobs_followed_to_the_end(
+    launcher: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.setenv("STEPS_A_JOB", "20")
+    arguments = [*words(launcher, tmp_path), "-o", "run", "--follow"]
+    assert cli.run([*arguments, "--dry-run"]) == 0
+    dry = capsys.readouterr().out
+    assert cli.run(arguments) == 0
+    out, err = capsys.readouterr()
+    assert "note  time         the platform has no limit on time: coreutils' timeout" in err
+    assert "note  time         it tells no exit code" in err
+    assert "done: step 30 of 30 is done" in out
+    sent = next(
+        path
+        for path in Path("run/jobs/1/job").iterdir()
+        if path.name.startswith("job.") and path.suffix in (".sh", ".yaml")
+    )
+    assert sent.read_text() in dry
+    assert str(sent.absolute()) in dry.splitlines()[-2], "the command names the file that it sends"
+    second = [
+        json.loads(line)["step"] for line in Path("run/jobs/2/stdout.log").read_text().splitlines()
+    ]
+    assert second == list(range(21, 31))
+
+
+def test_it_is_ended(
+    launcher: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.setenv("STEP_S", "60")
+    assert cli.run([*words(launcher, tmp_path), "-o", "run"]) == 0
+    capsys.readouterr()
+    assert cli.run(["train", "cancel", "run"]) == 0
+    assert capsys.readouterr().out == "told to end: job 1\n"
+    assert cli.run(["train", "status", "run", "--json"]) == 0
+    status = json.loads(capsys.readouterr().out)["jobs"][0]["status"]
+    assert status["state"] == "cancelled"
+    assert status["reason"] in CLOUDS[launcher].states
+
+
+@pytest.mark.parametrize("launcher", ["sky"], indirect=True)
+def test_checkpoints_on_a_copy_that_goes_with_the_node_stop_it(
+    launcher: str, tmp_path: Path, capsys: Capture
+) -> None:
+    assert cli.run([*words(launcher, tmp_path)[:-2], "-o", "run", "--dry-run"]) == 1
+    assert (
+        f"STOP  storage      checkpoints go to {tmp_path}/ckpt, a path that sky copies to each node"
+        in capsys.readouterr().out
+    )
+    bucket = ["--mount", "s3://mine:/ckpt", "--save-dir", "/ckpt/run"]
+    assert cli.run([*words(launcher, tmp_path)[:-6], *bucket, "-o", "run", "--dry-run"]) == 0
+    assert "mode: MOUNT" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("launcher", ["runai"], indirect=True)
+def test_what_is_refused_is_said(launcher: str, tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "state").rmdir()
+    assert cli.run([*words(launcher, tmp_path), "-o", "run"]) == 2
+    assert f"error: {launcher}: " in capsys.readouterr().err
+    (tmp_path / "bin" / CLOUDS[launcher].program).unlink()
+    assert cli.run([*words(launcher, tmp_path), "-o", "other"]) == 2
+    assert (
+        f"error: {launcher}: {CLOUDS[launcher].program} is not there: " in capsys.readouterr().err
+    )
+
+
+@pytest.mark.parametrize("launcher", ["runai"], indirect=True)
+def test_checkpoints_that_the_container_would_lose_stop_it(
+    launcher: str, tmp_path: Path, capsys: Capture
+) -> None:
+    assert (
+        cli.run(
+            [*words(launcher, tmp_path)[:-2], "--save-dir", "/elsewhere", "-o", "run", "--dry-run"]
+        )
+        == 1
+    )
+    assert (
+        "STOP  storage      checkpoints go to /elsewhere, which no writable mount"
+        in capsys.readouterr().out
+    )

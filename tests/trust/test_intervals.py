@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from meshwright.trust import intervals as confidence
+from meshwright.trust.intervals import (
+    LEVELS,
+    MOST_HEADROOM,
+    QUANTITIES,
+    Kind,
+    Spread,
+    find_spread,
+    fits_within,
+    headroom_bytes,
+    interval,
+    intervals_of,
+    kind_of,
+    spread_of,
+)
+from meshwright.values.hardware.catalogue import find_chip
+from meshwright.values.models.catalogue import find_model
+from meshwright.values.stack import find_stack
+
+KIND = Kind(
+    stack="megatron", family="megatron", model="dense", generation="hopper", vendor="NVIDIA"
+)
+UNKNOWN = Kind(stack="nobody's", family="nobody's", model="moe", generation="none", vendor="nobody")
+OWN = Spread(
+    quantity="step_time",
+    level="generation",
+    kind="megatron, dense, hopper",
+    p10=0.93,
+    p25=0.97,
+    p50=1.0,
+    p75=1.05,
+    p90=1.12,
+    low=0.9,
+    high=1.15,
+    runs=51,
+    models=16,
+    tables=4,
+)
+OF_ALL = replace(OWN, level="all", kind="any run", low=0.5, high=2.0)
+
+
+def test_names_of_a_kind_from_fine_to_coarse() -> None:
+    assert [KIND.at(level) for level in LEVELS] == [
+        *(
+            "megatron, dense, hopper",
+            "megatron, dense, nvidia",
+            "megatron, dense",
+            "dense",
+            "any run",
+        ),
+    ]
+
+
+def test_kind_of_a_run() -> None:
+    found = kind_of(
+        model=find_model("mixtral-8x7b"), chip=find_chip("mi300x"), stack=find_stack("torchtitan")
+    )
+    assert found == Kind(
+        stack="torchtitan", family="fsdp", model="moe", generation="cdna3", vendor="AMD"
+    )
+
+
+def test_small_models_are_a_kind_of_their_own_in_time_alone() -> None:
+    kind = kind_of(
+        model=find_model("gpt3-0.126b"), chip=find_chip("h100"), stack=find_stack("megatron")
+    )
+    assert kind == replace(KIND, model="small dense")
+    assert kind.of("step_time").at("generation") == "megatron, small dense, hopper"
+    assert kind.of("peak_memory") == KIND
+    own = {
+        (spread.quantity, spread.kind): spread
+        for spread in (OWN, replace(OWN, quantity="peak_memory"), OF_ALL)
+    }
+    assert find_spread(own, kind, "step_time") is OF_ALL
+    assert find_spread(own, kind, "peak_memory").quantity == "peak_memory"
+
+
+def test_finest_known_kind_is_taken() -> None:
+    spreads = {(spread.quantity, spread.kind): spread for spread in (OWN, OF_ALL)}
+    assert find_spread(spreads, KIND, "step_time") is OWN
+    assert find_spread(spreads, replace(KIND, generation="ada"), "step_time") is OF_ALL
+
+
+def test_words_name_the_kind_and_say_when_it_is_another() -> None:
+    assert (
+        OWN.words(KIND)
+        == "80 % of published runs of this kind took between x0.93 and x1.12 of the prediction "
+        "(megatron, dense, hopper: 51 runs, 4 tables); allow x0.90 to x1.15"
+    )
+    assert (
+        replace(OF_ALL, runs=1, tables=1).words(UNKNOWN)
+        == "too few published runs of nobody's, moe, none: lower confidence; 80 % of published runs"
+        " of any kind took between x0.93 and x1.12 of the prediction (1 run, 1 table); allow"
+        " x0.50 to x2.00"
+    )
+
+
+@pytest.mark.parametrize("quantity", QUANTITIES)
+@pytest.mark.parametrize("kind", [KIND, UNKNOWN], ids=["known", "unknown"])
+def test_every_run_has_an_interval(kind: Kind, quantity: confidence.Quantity) -> None:
+    low, high = interval(kind, quantity, 10.0)
+    assert 0 < low < high
+    spread = spread_of(kind, quantity)
+    assert spread.is_own is (kind is KIND)
+    assert (
+        spread.low
+        <= spread.p10
+        <= spread.p25
+        <= spread.p50
+        <= spread.p75
+        <= spread.p90
+        <= spread.high
+    )
+
+
+def test_intervals_in_the_units_of_the_contract() -> None:
+    found = intervals_of(KIND, step_s=2.0, peak_bytes=40.0 * 2**30).to_dict()
+    assert found["step_s"] == list(interval(KIND, "step_time", 2.0))
+    assert found["peak_memory_gib"] == pytest.approx(list(interval(KIND, "peak_memory", 40.0)))
+
+
+def test_headroom_is_what_the_upper_end_needs() -> None:
+    """Worked: of 80 GiB, runs that take up to 1.15 of the prediction need 80 / 1.15 = 69.57
+    predicted, 10.43 free; never beyond a fifth."""
+    assert math.isclose(headroom_bytes(OWN, 80.0), 80.0 - 80.0 / 1.15)
+    assert headroom_bytes(OF_ALL, 80.0) == 80.0 * MOST_HEADROOM
+    assert headroom_bytes(replace(OWN, low=0.7, high=0.9), 80.0) == 0.0
+
+
+def test_verdicts() -> None:
+    verdicts = [
+        fits_within(peak, limit_bytes=80.0, headroom_bytes=10.0)
+        for peak in (70.0, 70.1, 80.0, 80.1)
+    ]
+    assert verdicts == ["yes", "at risk", "at risk", "no"]

@@ -1,0 +1,319 @@
+"""The page that says how wrong the predictions are, as text."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+from meshwright.runs.measured.score import Figures
+from meshwright.trust.intervals import MOST_HEADROOM, Fits, Quantity
+from meshwright.values.errors import ConfigError
+from meshwright.values.units import counted
+from meshwright_truth.residuals import HELD, Coverage, TableCoverage
+from meshwright_truth.verdicts import FirstPlan, Verdicts
+
+__all__ = [
+    "SUMMARY",
+    "Earlier",
+    "accuracy_page",
+    "coverage_lines",
+    "coverage_section",
+    "markdown",
+    "read_earlier",
+    "show",
+    "verdict_lines",
+]
+
+_NOUNS: Mapping[Quantity, str] = {"step_time": "Step time", "peak_memory": "Peak memory"}
+VERDICTS: tuple[Fits, ...] = get_args(Fits)
+
+_HEAD = """## How sure
+
+Every estimate carries an 80 % interval: what was measured over what was predicted on published runs of its kind. Kinds go from fine to
+coarse: the same software, dense or with experts, on chips of one generation; of one maker; of one family of software; all such models;
+all runs. Step times of models below a billion parameters are kinds of their own. The finest with two or more (table, model) groups is
+used (three for memory), and `plan` and `explain` say when it is not the run's own. What some tables show of step times, another
+laboratory may miss: a kind's runs of k tables weigh k / (k + 5), the next coarser kind's the rest.
+
+The tables below are a test: each table's runs are held against intervals made without that table (a laboratory that was never seen), and
+without the run's model alone. Repeats of one run count once, models of a table weigh alike. A width of x1.5 means that the upper end is one
+and a half times the lower one. Memory is tested on runs that are predicted to use a tenth of the chip or more.
+"""  # noqa: E501
+
+
+def coverage_section(
+    coverage: Mapping[Quantity, Coverage], verdicts: Mapping[str, Verdicts]
+) -> str:
+    """Return the section of the page; nothing where nothing was tested."""
+    if not coverage:
+        return ""
+    return (
+        "\n".join(
+            [_HEAD, *coverage_lines(coverage), *(verdict_lines(verdicts) if verdicts else [])]
+        )
+        + "\n"
+    )
+
+
+def coverage_lines(coverage: Mapping[Quantity, Coverage]) -> list[str]:
+    """Return a table for each quantity, with a line of all."""
+    return [
+        line
+        for quantity, found in coverage.items()
+        for line in _coverage_table(_NOUNS[quantity], found)
+    ]
+
+
+def _coverage_table(noun: str, found: Coverage) -> list[str]:
+    heading = ["table", "runs", "models", "inside, table unknown", "inside, model unknown", "width"]
+    rows = [[name, *_cells(table)] for name, table in found.tables.items()]
+    runs, models = (
+        sum(t.runs for t in found.tables.values()),
+        sum(t.models for t in found.tables.values()),
+    )
+    mean = [
+        "mean, weighed by the root of models",
+        str(runs),
+        str(models),
+        _share(found.without_table),
+        _share(found.without_model),
+        "",
+    ]
+    words = (
+        f"{noun}: {HELD:.0%} of runs are to lie inside. All intervals are widened by one factor for"
+        f" it, x{found.widening:.2f}."
+    )
+    return [words.replace("%", " %", 1), "", markdown(heading, [*rows, mean]), ""]
+
+
+def _cells(table: TableCoverage) -> list[str]:
+    near = "" if table.without_model is None else _share(table.without_model)
+    return [
+        str(table.runs),
+        str(table.models),
+        _share(table.without_table),
+        near,
+        f"x{table.width:.2f}",
+    ]
+
+
+def _share(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+def verdict_lines(verdicts: Mapping[str, Verdicts]) -> list[str]:
+    """Return what became of the runs of each verdict."""
+    heading = ["table", "runs", *(f"`{verdict}`: runs, ran out" for verdict in VERDICTS)]
+    rows = [
+        [name, str(found.runs), *(_outcome(found, verdict) for verdict in VERDICTS)]
+        for name, found in verdicts.items()
+    ]
+    words = (
+        "Whether runs fit: `no` where the predicted peak is beyond what a process sees, `yes`"
+        " where it leaves as much free as the upper end of its interval needs, at most"
+        f" {100 * MOST_HEADROOM:.0f} % of the chip, `at risk` between. Each table is judged by"
+        " intervals made without it."
+    )
+    table = markdown(heading, [*rows, ["all", *_all(list(verdicts.values()))]])
+    return [
+        words,
+        "",
+        table,
+        *_first_lines([plan for found in verdicts.values() for plan in found.first]),
+    ]
+
+
+def _first_lines(plans: list[FirstPlan]) -> list[str]:
+    """Say what became of the plans that would have been printed first."""
+    if not plans:
+        return []
+    sure, lost = (
+        sum(plan.fits == "yes" for plan in plans),
+        [plan.lost_frac for plan in plans if plan.lost_frac is not None],
+    )
+    mean = (
+        f", {100 * statistics.fmean(lost):.1f} % slower than the fastest run in the mean"
+        if lost
+        else ""
+    )
+    return [
+        "",
+        (
+            f"Of {counted(len(plans), 'set')} of runs that differ in layout alone, some of which"
+            " ran out of memory, the plan that would have been printed first (of those told `yes`"
+            f" the fastest, else of those `at risk`; `yes` in {sure}) started in"
+            f" {sum(plan.started for plan in plans)}{mean}."
+        ),
+    ]
+
+
+def _outcome(found: Verdicts, verdict: Fits) -> str:
+    out, fitted = found.ran_out.get(verdict, 0), found.fitted.get(verdict, 0)
+    return f"{out + fitted}, {100 * out / (out + fitted):.0f} %" if out + fitted else ""
+
+
+def _all(found: list[Verdicts]) -> list[str]:
+    both = Verdicts(
+        fitted={verdict: sum(f.fitted.get(verdict, 0) for f in found) for verdict in VERDICTS},
+        ran_out={verdict: sum(f.ran_out.get(verdict, 0) for f in found) for verdict in VERDICTS},
+    )
+    return [str(both.runs), *(_outcome(both, verdict) for verdict in VERDICTS)]
+
+
+def markdown(heading: list[str], rows: list[list[str]]) -> str:
+    """Return a table whose first column holds words and the others numbers."""
+    align = ["---", *["---:"] * (len(heading) - 1)]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in [heading, align, *rows])
+
+
+Earlier = Mapping[str, Mapping[str, float]]
+"""Figures by table, as `meshwright validate --json` printed them before."""
+
+_MEANING: tuple[tuple[str, str, str], ...] = (
+    ("rows", "rows of the table", "count"),
+    ("n_time", "step times compared", "count"),
+    ("t_ans", "step times answered", "share"),
+    ("medape", "step time, median error", "share"),
+    ("mape", "step time, mean error", "share"),
+    ("bias", "step time, geometric mean of predicted over measured, less 1", "signed"),
+    ("in10", "step times within 10 %", "share"),
+    ("in20", "step times within 20 %", "share"),
+    ("groups", "sets of runs that differ in layout only", "count"),
+    ("spearman", "rank correlation, median over sets", "number"),
+    ("regret1", "throughput lost by running the predicted best, median over sets", "share"),
+    ("regret1_mean", "the same, mean", "share"),
+    ("regret3_mean", "the same for the best of the predicted best three", "share"),
+    (
+        "regret_oom_mean",
+        "throughput lost where layouts that run out of memory may be chosen",
+        "share",
+    ),
+    ("n_mem", "memory figures compared", "count"),
+    ("m_ans", "memory figures answered", "share"),
+    ("mem_mape", "peak memory, mean error", "share"),
+    ("mem_bias", "peak memory, geometric mean of predicted over measured, less 1", "signed"),
+    ("n_oom", "runs known to fit or not", "count"),
+    ("o_ans", "of them answered", "share"),
+    ("oom_precision", "out of memory, precision", "share"),
+    ("oom_recall", "out of memory, recall", "share"),
+    ("oom_f1", "out of memory, F1", "share"),
+    ("oom_bacc", "out of memory, balanced accuracy", "share"),
+)
+_STYLE = {name: style for name, _, style in _MEANING}
+
+SUMMARY: tuple[tuple[str, str], ...] = (
+    ("n_time", "times"),
+    ("t_ans", "answered"),
+    ("medape", "median error"),
+    ("bias", "bias"),
+    ("in20", "within 20 %"),
+    ("spearman", "rank corr."),
+    ("regret1_mean", "regret"),
+    ("regret_oom_mean", "regret with OOM"),
+    ("mem_mape", "memory error"),
+    ("oom_bacc", "OOM accuracy"),
+)
+"""Figures of the table over all tables: (name, heading)."""
+
+_REPORT_HEAD = """# Accuracy
+
+Written by `meshwright validate`. Every row of the tables is predicted without a look at what was measured, and compared with it.
+
+- Errors are |predicted / measured - 1|. Bias is the geometric mean of predicted / measured, less 1: below zero is too optimistic.
+- Rank correlation and regret are taken inside sets of at least 8 runs that differ in layout only. Regret is the throughput lost by
+  running the layout that was predicted to be the fastest.
+- Rows whose notes say that a figure is doubtful are left out, and tiny test models are compared in memory only.
+"""  # noqa: E501
+
+
+def accuracy_page(
+    figures: Mapping[str, Figures],
+    *,
+    earlier: Earlier | None = None,
+    unanswered: Mapping[str, Mapping[str, int]] | None = None,
+    sureness: str = "",
+) -> str:
+    """Return the page in Markdown: a summary, how sure it is, then each table with its figures,
+    beside those of before where given."""
+    parts = [
+        _REPORT_HEAD,
+        "## All tables\n",
+        _summary(figures),
+        *([f"\n{sureness.rstrip()}"] if sureness else []),
+    ]
+    for name in sorted(figures):
+        parts += [
+            f"\n## {name}\n",
+            _one_table(figures[name], None if earlier is None else earlier.get(name, {})),
+        ]
+        reasons = (unanswered or {}).get(name, {})
+        parts += [
+            f"\nNot answered: {counted(count, 'row')}, {_escaped(reason)}."
+            for reason, count in reasons.items()
+        ]
+    return "\n".join(parts) + "\n"
+
+
+def _summary(figures: Mapping[str, Figures]) -> str:
+    heading = ["table", *(words for _, words in SUMMARY)]
+    rows = [
+        [name, *(show(key, getattr(figures[name], key)) for key, _ in SUMMARY)]
+        for name in sorted(figures)
+    ]
+    return markdown(heading, rows)
+
+
+def _one_table(figures: Figures, earlier: Mapping[str, float] | None) -> str:
+    now = figures.present()
+    heading = ["figure", "now"] if earlier is None else ["figure", "before", "now"]
+    rows = []
+    for name, words, _ in _MEANING:
+        if name in now:
+            before = [] if earlier is None else [show(name, earlier.get(name))]
+            rows.append([words, *before, show(name, now[name])])
+    return markdown(heading, rows)
+
+
+def _escaped(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def show(name: str, value: float | None) -> str:
+    """Write a figure for people: shares in per cent, nothing for None."""
+    if value is None:
+        return ""
+    style = _STYLE[name]
+    if style == "count":
+        return str(int(value))
+    if style == "number":
+        return f"{value:.3f}"
+    return f"{100 * value:+.1f} %" if style == "signed" else f"{100 * value:.1f} %"
+
+
+def read_earlier(path: Path) -> Earlier:
+    """Read what `meshwright validate --json` printed; ConfigError in one line where it is something
+    else."""
+    try:
+        found: Any = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read ({error})") from None
+    except (ValueError, RecursionError):
+        raise ConfigError(
+            f"{path}: not JSON; expected what `meshwright validate --json` printed"
+        ) from None
+    tables = found.get("tables", found) if isinstance(found, dict) else None
+    if not isinstance(tables, dict) or not all(_is_figures(table) for table in tables.values()):
+        raise ConfigError(
+            f"{path}: expected an object of figures by table, as `meshwright validate --json`"
+            " prints it"
+        )
+    return tables
+
+
+def _is_figures(table: Any) -> bool:
+    return isinstance(table, dict) and all(
+        value is None or isinstance(value, (int, float)) for value in table.values()
+    )
