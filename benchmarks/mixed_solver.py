@@ -5,7 +5,7 @@
 
 A problem of the solver is all plans of one dp, mbs, cp, ep, number of chunks and number of stages: the kind of chip and the tp of each
 stage, the order of the kinds and the layers of each stage, in linear words, by the tables of the package's own inner problem. Our search
-goes first. Of all problems whose simplest bound is below its plan's step the solver then gets one after the other, the likely ones first,
+goes first. Of all problems whose bounds are below its plan's step the solver then gets one after the other, the likely ones first,
 with the best step so far as a ceiling. So what it ends with is the best plan of the space by the closed form, but for plans of one stage,
 unless problems reached a limit. Prints how much better its plan is by the closed form, and seconds of processor time.
 docs/decisions/0020-own-mixed-search.md has the figures.
@@ -340,13 +340,13 @@ class Problems:
         for vpp in chunks:
             bounds = ways.once_bound if vpp == 1 else ways.chunked_bound
             for common in map(int, np.unique(ways.common[bounds < best])):
-                micro = int(grid.num_microbatches[common])
+                micro, least = int(grid.num_microbatches[common]), float(bounds[ways.common == common].min())
                 for pp in range(2, layers // vpp + 1):
                     rounds = micro % pp if wants_whole_rounds(site.stack) else micro % max(1, micro // pp)
                     if (wants_fill(site.stack) and pp > micro) or (vpp > 1 and (pp > micro or rounds)):
                         continue
                     slowest_s, gbs = self._slowest_s(common, pp), int(grid.gbs[common])
-                    low = (micro * slowest_s + site.stack.step_overhead_s) / gbs
+                    low = max(least, (micro * slowest_s + site.stack.step_overhead_s) / gbs)
                     if low < best:
                         found.append(((micro + (pp - 1) / vpp) * slowest_s / gbs, low, common, vpp, pp))
         return sorted(found)
