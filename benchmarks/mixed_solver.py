@@ -3,11 +3,13 @@
     pip install ortools    # or highspy; both bundle HiGHS, and one process can't import both
     python benchmarks/mixed_solver.py [CASE ...] [--solver cp-sat] [--limit 60]
 
-A problem of the solver is all plans of one dp, mbs, cp, ep, number of chunks and number of stages: the kind of chip and the tp of each
-stage, the order of the kinds and the layers of each stage, in linear words, by the tables of the package's own inner problem. Our search
-goes first. Of all problems whose bounds are below its plan's step the solver then gets one after the other, the likely ones first,
-with the best step so far as a ceiling. So what it ends with is the best plan of the space by the closed form, but for plans of one stage,
-unless problems reached a limit. Prints how much better its plan is by the closed form, and seconds of processor time.
+A problem of the solver is all plans of one dp, mbs, cp, ep, number of chunks and number of stages:
+the kind of chip and the tp of each stage, the order of the kinds and the layers of each stage, in
+linear words, by the tables of the package's own inner problem. Our search goes first. Of all
+problems whose bounds are below its plan's step the solver then gets one after the other, the likely
+ones first, with the best step so far as a ceiling. So what it ends with is the best plan of the
+space by the closed form, but for plans of one stage, unless problems reached a limit. Prints how
+much better its plan is by the closed form, and seconds of processor time.
 docs/decisions/0020-own-mixed-search.md has the figures.
 """
 
@@ -23,16 +25,15 @@ from typing import Any
 import numpy as np
 
 from meshwright.cost.collectives import OVERLAP_SLOWDOWN
-from meshwright.rules.pipeline import wants_fill, wants_whole_rounds
 from meshwright.search.mixed.blocks import Block, Case, Chosen, Solved, table_of, value_s
 from meshwright.search.mixed.branch import search_mixed
+from meshwright.search.mixed.curves import role_of
 from meshwright.search.mixed.cut_book import CutBook
 from meshwright.search.mixed.grid import Grid, chunks_of, make_grid
-from meshwright.search.mixed.problem import MixedProblem, resolve_mixed
-from meshwright.search.mixed.score import Score
-from meshwright.search.mixed.stages import role_of
+from meshwright.search.mixed.problem import MixedProblem, Score, resolve_mixed
 from meshwright.search.mixed.ways import ways_of
 from meshwright.search.request import PlanRequest
+from meshwright.search.rules.pipeline import wants_fill, wants_whole_rounds
 from meshwright.search.space import Rejections
 
 CASES = {
@@ -48,7 +49,8 @@ UNIT_S = 1e-7
 SCALE = 1000
 """By which it multiplies what has fractions."""
 SAME = 1e-5
-"""Relative difference below which a solver's plan is no better than the ceiling: what its whole numbers round."""
+"""Relative difference below which a solver's plan is no better than the ceiling: what its whole
+numbers round."""
 Words = dict[object, float]
 Row = tuple[Words, float, float]
 Solver = Callable[["Wholes", float], tuple[list[int] | None, bool]]
@@ -267,7 +269,8 @@ class Wholes:
         self._add({"links": -1.0, **{("link", s): 1.0 for s in range(pp - 1)}}, 0.0, 0.0)
 
     def _chains(self, s: int) -> list[Words]:
-        """What V is at least for one stage: the sums whose largest `chain_s` and `interleaved_chain_s` are."""
+        """What V is at least for one stage: the sums whose largest `chain_s` and
+        `interleaved_chain_s` are."""
         case, pp = self.case, self.case.pp
         m, v, n = case.num_microbatches, case.vpp, pp - 1 - s
         forward, backward, below = (
@@ -323,7 +326,8 @@ class Wholes:
         return [plus((base, 1), (each, 1), (hold, m - 1)) for each in short]
 
     def _exchange(self, s: int) -> None:
-        """What O is at least for one stage: `exposed_exchange_s` behind the first stage, and the optimizer."""
+        """What O is at least for one stage: `exposed_exchange_s` behind the first stage, and the
+        optimizer."""
         own, v, hides = self.by_stage[s], self.case.vpp, self.case.dp_overlap
         for name, part in (("reduce", "backward"), ("gather", "forward")):
             for share, times in {(1 / v, 1 / v), (1.0, ((v - 1) * self.case.pp + 1) / v)}:
@@ -360,7 +364,8 @@ class Wholes:
 
 
 def cp_sat(wholes: Wholes, limit_s: float) -> tuple[list[int] | None, bool]:
-    """Return the columns of the best plan below the ceiling, if there is one, and whether that is sure."""
+    """Return the columns of the best plan below the ceiling, if there is one, and whether that is
+    sure."""
     from ortools.sat.python import cp_model
 
     model, rest_s = cp_model.CpModel(), wholes.ceiling_s - wholes.case.overhead_s
@@ -372,9 +377,11 @@ def cp_sat(wholes: Wholes, limit_s: float) -> tuple[list[int] | None, bool]:
     for row, low, high in wholes.rows:
         in_s = any(not wholes.bounds[name][1] for name in row)
         times = [
-            round(SCALE * value / (UNIT_S if wholes.bounds[name][1] else 1.0))
-            if in_s
-            else round(value)
+            (
+                round(SCALE * value / (UNIT_S if wholes.bounds[name][1] else 1.0))
+                if in_s
+                else round(value)
+            )
             for name, value in row.items()
         ]
         total = cp_model.LinearExpr.weighted_sum([words[name] for name in row], times)
@@ -473,7 +480,8 @@ class Problems:
         )
 
     def open(self, best: float) -> list[tuple[float, float, int, int, int]]:
-        """Problems that may score less: the score of an even pipeline, by which they are sorted, bound, shared values, chunks, stages."""
+        """Problems that may score less: the score of an even pipeline, by which they are sorted,
+        bound, shared values, chunks, stages."""
         site, grid, layers, found = (
             self.problem.site,
             self.grid,
@@ -592,9 +600,13 @@ def compare(name: str, solve: Solver, limit_s: float, total_s: float) -> None:
         solved, late = solved + 1, late + (not sure)
         if chosen is not None and (value := wholes.value_s(chosen) / gbs) < best * (1 - SAME):
             best, shared = value, grid.commons
-            words = f"dp {shared.dp[common]} cp {shared.cp[common]} mbs {shared.mbs[common]} pp {pp} vpp {vpp}"
+            words = (
+                f"dp {shared.dp[common]} cp {shared.cp[common]} mbs {shared.mbs[common]} pp {pp}"
+                f" vpp {vpp}"
+            )
             print(
-                f"    {1 - best / first:.3%} below ours after {process_time() - begin:.0f} s: {words}",
+                f"    {1 - best / first:.3%} below ours after {process_time() - begin:.0f} s:"
+                f" {words}",
                 flush=True,
             )
     left = sum(each[1] < best for each in waiting)

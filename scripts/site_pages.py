@@ -1,5 +1,5 @@
-"""What the site has beside docs/: the README, the change log and the guide for contributors as pages, the decisions in its
-menu, and sources as plain names."""
+"""What the site has beside docs/: the README, the change log and the guide for contributors as
+pages, the decisions in its menu, and sources as plain names."""
 
 from __future__ import annotations
 
