@@ -26,7 +26,7 @@ TUNER = """
 import sys, time
 from pathlib import Path
 from meshwright.platforms.texts import Job
-from meshwright.runs.executors import LocalExecutor
+from meshwright.platforms.local.executor import LocalExecutor
 job = Job(name="a", command=("bash", "-c", sys.argv[2]), nodes=1, gpus_per_node=1, runs_on="node")
 print(LocalExecutor().submit(job, directory=Path(sys.argv[1]), label="a-1"), flush=True)
 time.sleep(300)
