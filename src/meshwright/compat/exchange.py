@@ -17,11 +17,7 @@ from typing import Any
 
 from meshwright.values.errors import ConfigError
 
-__all__ = [
-    "PORT_STEP",
-    "Meeting",
-    "agree",
-]
+__all__ = ["PORT_STEP", "Meeting", "agree"]
 
 PORT_STEP = 1117
 """From the port where the training program will meet to ours: far enough not to be the next run's,

@@ -24,12 +24,7 @@ from meshwright.software.contract import import_text
 from meshwright.software.registry import SOURCES
 from meshwright.values.errors import ConfigError, MeshwrightError, UnknownNameError
 
-__all__ = [
-    "PROGRAMS",
-    "World",
-    "main",
-    "run",
-]
+__all__ = ["PROGRAMS", "World", "main", "run"]
 
 PROGRAMS = {
     "megatron.GPT": "pretrain_gpt.py",

@@ -21,11 +21,7 @@ from meshwright.values.errors import CannotExpress, ConfigError
 from meshwright.values.layout import Layout
 from meshwright.values.units import GIB, format_seconds
 
-__all__ = [
-    "Answer",
-    "Strategy",
-    "strategies_of",
-]
+__all__ = ["Answer", "Strategy", "strategies_of"]
 
 _SOFTWARE = "megatron-lm"
 _RECOMPUTE_OF = {

@@ -32,15 +32,7 @@ from meshwright.data.segment_work import part_path
 from meshwright.data.steps import Record
 from meshwright.values.errors import MeshwrightError
 
-__all__ = [
-    "Abandoned",
-    "Assembled",
-    "Assembly",
-    "EarlyJoin",
-    "TornScratch",
-    "clear",
-    "read_state",
-]
+__all__ = ["Abandoned", "Assembled", "Assembly", "EarlyJoin", "TornScratch", "clear", "read_state"]
 
 COMMIT_BYTES = 1 << 26
 """Ids between two commits: what a kill can make this redo. So soon, since the pages of removed

@@ -15,14 +15,7 @@ from meshwright.data.listing import natural_key
 from meshwright.values.errors import ConfigError
 from meshwright.values.units import counted
 
-__all__ = [
-    "FORMS",
-    "Blend",
-    "By",
-    "blend",
-    "even_sum",
-    "prefixes_of",
-]
+__all__ = ["FORMS", "Blend", "By", "blend", "even_sum", "prefixes_of"]
 
 
 def prefixes_of(words: Sequence[str]) -> list[str]:

@@ -14,15 +14,7 @@ from numpy.typing import NDArray
 from meshwright.data.blending import prefixes_of
 from meshwright.data.indexed import IndexedFile, chunks_of
 
-__all__ = [
-    "QUANTILES",
-    "Counts",
-    "LengthStats",
-    "SharedCounts",
-    "count",
-    "count_into",
-    "stats",
-]
+__all__ = ["QUANTILES", "Counts", "LengthStats", "SharedCounts", "count", "count_into", "stats"]
 
 _FIELDS = 3
 

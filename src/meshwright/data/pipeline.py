@@ -23,13 +23,7 @@ from meshwright.platforms.texts import job_text
 from meshwright.values.errors import ConfigError
 from meshwright.values.units import parse_duration
 
-__all__ = [
-    "Ended",
-    "RunReport",
-    "StepState",
-    "recipe_job",
-    "run",
-]
+__all__ = ["Ended", "RunReport", "StepState", "recipe_job", "run"]
 
 
 def recipe_job(recipe: Path, *, launcher: str, nodes: int, options: Mapping[str, Any]) -> JobText:

@@ -35,14 +35,7 @@ from meshwright.data.segments import Segment
 from meshwright.data.steps import Record, ShardError
 from meshwright.values.errors import ConfigError, MissingExtraError
 
-__all__ = [
-    "DIRTY",
-    "OnError",
-    "SegmentTask",
-    "part_path",
-    "sentence_splitter",
-    "tokenize_segment",
-]
+__all__ = ["DIRTY", "OnError", "SegmentTask", "part_path", "sentence_splitter", "tokenize_segment"]
 
 MOST_CHARACTERS = 1_000_000
 """A longer text is split in pieces of this length, as Megatron does (preprocess_data.py)."""

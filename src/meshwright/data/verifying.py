@@ -21,15 +21,7 @@ from meshwright.data.manifest import MANIFEST, sha256_of
 from meshwright.values.errors import ConfigError
 from meshwright.values.units import counted
 
-__all__ = [
-    "Check",
-    "CheckReport",
-    "Verified",
-    "check",
-    "faults_of",
-    "quick_look",
-    "verify",
-]
+__all__ = ["Check", "CheckReport", "Verified", "check", "faults_of", "quick_look", "verify"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

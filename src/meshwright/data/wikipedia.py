@@ -22,16 +22,7 @@ from meshwright.data.results import StepResult, conclude
 from meshwright.data.steps import Record, ShardError, run_step, state_folder
 from meshwright.values.errors import ConfigError, MissingExtraError
 
-__all__ = [
-    "PIECE_BYTES",
-    "Page",
-    "Site",
-    "pages_of",
-    "plain_text",
-    "site_of",
-    "spans_of",
-    "wiki",
-]
+__all__ = ["PIECE_BYTES", "Page", "Site", "pages_of", "plain_text", "site_of", "spans_of", "wiki"]
 
 _BZ2_STREAM = re.compile(rb"BZh[1-9]1AY&SY")
 """How a stream of bzip2 begins: its level and the magic of its first block. Dumps of the kind

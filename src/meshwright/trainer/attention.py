@@ -18,13 +18,7 @@ from meshwright.trainer.mesh import Meshes, sum_gradient, swap_dims
 from meshwright.trainer.norms import make_norm
 from meshwright.values.models.spec import ModelSpec
 
-__all__ = [
-    "Attention",
-    "LatentAttention",
-    "Ring",
-    "Span",
-    "ring_attention",
-]
+__all__ = ["Attention", "LatentAttention", "Ring", "Span", "ring_attention"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

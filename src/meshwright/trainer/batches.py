@@ -15,13 +15,7 @@ from meshwright.trainer.job import TrainJob
 from meshwright.trainer.mesh import Meshes
 from meshwright.values.errors import ConfigError
 
-__all__ = [
-    "Samples",
-    "StepData",
-    "open_blend",
-    "open_held_out",
-    "open_samples",
-]
+__all__ = ["Samples", "StepData", "open_blend", "open_held_out", "open_samples"]
 
 
 class Samples(Protocol):

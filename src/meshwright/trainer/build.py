@@ -47,13 +47,7 @@ from meshwright.trainer.shard import shard_data
 from meshwright.values.errors import ConfigError
 from meshwright.values.models.spec import ModelSpec
 
-__all__ = [
-    "Parts",
-    "build",
-    "cut_tensors",
-    "fill_weights",
-    "held",
-]
+__all__ = ["Parts", "build", "cut_tensors", "fill_weights", "held"]
 
 _FILE = ".in-use"
 _WAIT_S = 10.0

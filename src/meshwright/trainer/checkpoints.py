@@ -41,9 +41,7 @@ from meshwright.trainer.reports import CheckpointReport
 from meshwright.values.errors import ConfigError
 from meshwright.values.units import format_bytes
 
-__all__ = [
-    "Checkpoints",
-]
+__all__ = ["Checkpoints"]
 
 _NAME = re.compile(r"step-(\d+)")
 _LEFT = re.compile(r"(?:part|gone)-.*")

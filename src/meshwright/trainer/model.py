@@ -20,14 +20,7 @@ from meshwright.trainer.norms import make_norm
 from meshwright.trainer.parts import Part
 from meshwright.values.models.spec import ModelSpec, MoeSpec
 
-__all__ = [
-    "Chunk",
-    "FeedForward",
-    "Layer",
-    "MoeFeedForward",
-    "padded_vocab",
-    "token_loss",
-]
+__all__ = ["Chunk", "FeedForward", "Layer", "MoeFeedForward", "padded_vocab", "token_loss"]
 
 
 class Activation(nn.Module):

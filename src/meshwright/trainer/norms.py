@@ -10,10 +10,7 @@ from torch import Tensor, nn
 from meshwright.trainer.mesh import sum_gradient
 from meshwright.values.models.spec import ModelSpec
 
-__all__ = [
-    "Norm",
-    "make_norm",
-]
+__all__ = ["Norm", "make_norm"]
 
 EPSILON = 1e-5
 

@@ -14,10 +14,7 @@ from torch.distributed.tensor import DTensor, Replicate
 from meshwright.trainer.job import OptimizerSettings
 from meshwright.trainer.mesh import Meshes
 
-__all__ = [
-    "Gradients",
-    "make_optimizer",
-]
+__all__ = ["Gradients", "make_optimizer"]
 
 
 def make_optimizer(chunk: nn.Module, settings: OptimizerSettings) -> torch.optim.Optimizer:

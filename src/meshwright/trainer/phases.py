@@ -20,13 +20,7 @@ from torch.profiler import ProfilerActivity, profile
 from meshwright.trainer.reports import StepReport
 from meshwright.trainer.room import Recorded, collective_seconds
 
-__all__ = [
-    "Phases",
-    "memory_history",
-    "peak_bytes",
-    "profiled_step",
-    "reset_peaks",
-]
+__all__ = ["Phases", "memory_history", "peak_bytes", "profiled_step", "reset_peaks"]
 
 _REST = "other"
 

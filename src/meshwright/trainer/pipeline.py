@@ -25,12 +25,7 @@ from meshwright.trainer.phases import Phases
 from meshwright.trainer.shard import set_last_backward
 from meshwright.values.layout import Layout
 
-__all__ = [
-    "Runner",
-    "Shapes",
-    "learning_rate",
-    "make_runner",
-]
+__all__ = ["Runner", "Shapes", "learning_rate", "make_runner"]
 
 
 def learning_rate(step: int, settings: OptimizerSettings, *, steps: int) -> float:

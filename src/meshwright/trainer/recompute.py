@@ -19,9 +19,7 @@ from meshwright.trainer.model import Activation, Chunk, FeedForward, Layer, MoeF
 from meshwright.trainer.norms import Norm
 from meshwright.values.layout import Layout
 
-__all__ = [
-    "apply_recompute",
-]
+__all__ = ["apply_recompute"]
 
 _KINDS: dict[str, Callable[[nn.Module, nn.Module], bool]] = {
     "core_attn": lambda module, parent: isinstance(module, Core),

@@ -17,13 +17,7 @@ from meshwright.values.stack import Stack, find_stack
 from meshwright.values.units import GIB
 from meshwright.values.workload import Workload
 
-__all__ = [
-    "Recorded",
-    "Room",
-    "collective_seconds",
-    "predicted",
-    "require_room",
-]
+__all__ = ["Recorded", "Room", "collective_seconds", "predicted", "require_room"]
 
 _EAGER, _COMPILED = "embedded", "embedded-compiled"
 

@@ -36,11 +36,7 @@ from meshwright.trainer.shard import drop_gathered
 from meshwright.values.errors import ConfigError
 from meshwright.values.units import MINUTE_S
 
-__all__ = [
-    "total_loss",
-    "train",
-    "validate",
-]
+__all__ = ["total_loss", "train", "validate"]
 
 
 def validate(parts: Parts, done: int) -> ValidationReport:

@@ -19,11 +19,7 @@ from meshwright.trainer.mesh import Meshes
 from meshwright.trainer.model import Chunk, MoeFeedForward
 from meshwright.values.layout import Layout
 
-__all__ = [
-    "drop_gathered",
-    "set_last_backward",
-    "shard_data",
-]
+__all__ = ["drop_gathered", "set_last_backward", "shard_data"]
 
 
 def shard_data(

@@ -16,12 +16,7 @@ from meshwright.runs.tune import StudyResult
 from meshwright.sizing.size import classic_seconds
 from meshwright.values.units import DAY_S
 
-__all__ = [
-    "closed_form_days",
-    "inference_answer",
-    "predicted_days",
-    "training_answer",
-]
+__all__ = ["closed_form_days", "inference_answer", "predicted_days", "training_answer"]
 
 
 def closed_form_days(search: Search) -> float:

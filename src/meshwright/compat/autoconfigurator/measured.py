@@ -30,11 +30,7 @@ from meshwright.runs.serving.tune import (
 from meshwright.serving.engine import Worker
 from meshwright.values.errors import MissingExtraError
 
-__all__ = [
-    "MeasuredInference",
-    "measured_points",
-    "prepare_inference",
-]
+__all__ = ["MeasuredInference", "measured_points", "prepare_inference"]
 
 _LOAD = "concurrency={batch}"
 

@@ -25,14 +25,7 @@ from meshwright.values.layout import Layout
 from meshwright.values.models.spec import ModelSpec
 from meshwright.values.units import GIB
 
-__all__ = [
-    "NothingFits",
-    "Platform",
-    "Ready",
-    "platform_of",
-    "prepare_search",
-    "software_of",
-]
+__all__ = ["NothingFits", "Platform", "Ready", "platform_of", "prepare_search", "software_of"]
 
 _LAUNCHERS = {"bcm": "slurm", "bcp": "bcp", "k8s": "k8s", "interactive": "local"}
 """The launcher of runs behind each `cluster_type`."""

@@ -29,11 +29,7 @@ from meshwright.search.plan import search_problem
 from meshwright.values.layout import Layout
 from meshwright.values.models.params import model_params
 
-__all__ = [
-    "Search",
-    "candidate_name",
-    "search_of",
-]
+__all__ = ["Search", "candidate_name", "search_of"]
 
 _STUDY = "study"
 WORTH_SAYING = 1.02

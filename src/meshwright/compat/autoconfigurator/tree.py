@@ -16,13 +16,7 @@ import pkgutil
 from functools import cache
 from typing import Any
 
-__all__ = [
-    "CLUSTERS",
-    "clusters",
-    "root",
-    "search_names",
-    "searches",
-]
+__all__ = ["CLUSTERS", "clusters", "root", "search_names", "searches"]
 
 JOB_NAME_PREFIX = "nemo_megatron_autoconfig:"
 """The old tool's."""

@@ -13,10 +13,7 @@ from meshwright.compat.autoconfigurator.folders import check_config
 from meshwright.compat.autoconfigurator.tree import CLUSTERS, clusters, root, search_names, searches
 from meshwright.values.errors import ConfigError, MissingExtraError, UnknownNameError, nearest_names
 
-__all__ = [
-    "compose",
-    "write_tree",
-]
+__all__ = ["compose", "write_tree"]
 
 _ASSIGNMENT = re.compile(
     r"(?P<sign>\+\+|\+|~)?(?P<key>[A-Za-z_][\w./@-]*)(?:=(?P<value>.*))?", re.DOTALL

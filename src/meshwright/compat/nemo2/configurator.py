@@ -30,11 +30,7 @@ from meshwright.values.models.params import model_params
 from meshwright.values.models.spec import ModelSpec
 from meshwright.values.units import DAY_S, TERA
 
-__all__ = [
-    "AutoConfigurator",
-    "Chosen",
-    "generate_configs",
-]
+__all__ = ["AutoConfigurator", "Chosen", "generate_configs"]
 
 Sizes = Sequence[int] | Literal["auto"]
 _MODES: tuple[Mode, ...] = get_args(Mode)

@@ -19,15 +19,7 @@ from meshwright.values.models.spec import ModelSpec
 from meshwright.values.text import write_yaml
 from meshwright.values.workload import Workload
 
-__all__ = [
-    "Given",
-    "Mode",
-    "changed",
-    "given_of",
-    "is_object",
-    "part_of",
-    "tree_of",
-]
+__all__ = ["Given", "Mode", "changed", "given_of", "is_object", "part_of", "tree_of"]
 
 _DIMS = ("num_layers", "hidden_size")
 """Where one is set by hand, the class's name does not say the model any more, and all fields are

@@ -19,13 +19,7 @@ from meshwright.software.log import LogReading, steady_reports
 from meshwright.values.errors import ConfigError, UnknownNameError
 from meshwright.values.text import csv_text, read_yaml, write_yaml
 
-__all__ = [
-    "GridResult",
-    "generate_grid",
-    "get_grid_results",
-    "grid_results",
-    "named_combinations",
-]
+__all__ = ["GridResult", "generate_grid", "get_grid_results", "grid_results", "named_combinations"]
 
 CANDIDATES, LOGS, FINAL = "candidate_configs", "ft_logs", "final_result"
 """Folders, as the old tool calls them."""

@@ -29,9 +29,7 @@ from meshwright.runs.tune import interrupted_study, with_room
 from meshwright.software.contract import Exported
 from meshwright.values.errors import ConfigError
 
-__all__ = [
-    "run_grid",
-]
+__all__ = ["run_grid"]
 
 _STUDY = "study"
 

@@ -20,13 +20,7 @@ from meshwright.values.errors import ConfigError, MissingExtraError
 from meshwright.values.text import csv_text
 from meshwright.values.units import TERA
 
-__all__ = [
-    "Result",
-    "files_of",
-    "get_results",
-    "read_events",
-    "read_scalars",
-]
+__all__ = ["Result", "files_of", "get_results", "read_events", "read_scalars"]
 
 _TIMING, _LOSS = "train_step_timing in s", "reduced_train_loss"
 """NeMo's names, in its progress bar and in TensorBoard alike."""

@@ -23,12 +23,7 @@ from meshwright.values.layout import Layout
 from meshwright.values.models.spec import ModelSpec
 from meshwright.values.units import MINUTE_S
 
-__all__ = [
-    "layout_values",
-    "named_recipe",
-    "refusal_for",
-    "size_values",
-]
+__all__ = ["layout_values", "named_recipe", "refusal_for", "size_values"]
 
 _NAME = "NeMo 2.0"
 _RECOMPUTE = (

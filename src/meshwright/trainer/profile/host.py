@@ -26,11 +26,7 @@ from meshwright.values.hardware.profile import Effort, Sample, Series
 from meshwright.values.layout import Layout
 from meshwright.values.models.spec import ModelSpec, MoeSpec
 
-__all__ = [
-    "end_operators",
-    "host_series",
-    "optimizer_operators",
-]
+__all__ = ["end_operators", "host_series", "optimizer_operators"]
 
 _FEW, _MANY = 1, 5
 """Layers of the two models between which one layer's time lies."""

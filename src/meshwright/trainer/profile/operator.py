@@ -10,14 +10,7 @@ import torch
 
 from meshwright.trainer.profile.design import Axes
 
-__all__ = [
-    "Behind",
-    "Caches",
-    "Operator",
-    "Tensor",
-    "Work",
-    "forward_and_backward",
-]
+__all__ = ["Behind", "Caches", "Operator", "Tensor", "Work", "forward_and_backward"]
 
 Tensor = Any
 """torch.Tensor; torch may be absent where types are checked."""

@@ -43,9 +43,7 @@ from meshwright.trainer.profile.timing import Clock, measure
 from meshwright.values.errors import ConfigError
 from meshwright.values.hardware.profile import Machine, Profile, Sample, Series
 
-__all__ = [
-    "measure_all",
-]
+__all__ = ["measure_all"]
 
 _MOST_SHARE = 0.6
 """Of the free memory; a larger shape is taken as out of memory untried, since hosts swap or kill

@@ -14,13 +14,7 @@ from meshwright.trainer.profile.design import Timing
 from meshwright.trainer.profile.device import Device
 from meshwright.trainer.profile.operator import Behind, Operator, Work
 
-__all__ = [
-    "Clock",
-    "Measured",
-    "measure",
-    "settled",
-    "spread_frac",
-]
+__all__ = ["Clock", "Measured", "measure", "settled", "spread_frac"]
 
 _BATCH = 5
 """Repeats between two looks at the spread."""

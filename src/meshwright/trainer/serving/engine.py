@@ -30,11 +30,7 @@ from transformers.distributed import DistributedConfig
 
 from meshwright.values.errors import ConfigError
 
-__all__ = [
-    "Engine",
-    "open_engine",
-    "serve",
-]
+__all__ = ["Engine", "open_engine", "serve"]
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _PAGE = 64
