@@ -1,5 +1,4 @@
-"""Strategies of parallelism for a Megatron-LM command line: what is given is held, the rest is
-planned and written as flags."""
+"""Parallelism for a Megatron-LM command line: given flags hold, the rest is planned."""
 
 from __future__ import annotations
 
@@ -65,8 +64,7 @@ _FLAGS: dict[str, tuple[str, ...]] = {
     "recompute_layers": ("--recompute-num-layers",),
     "recompute_modules": ("--recompute-modules",),
 }
-"""Fields of a layout, and the flags that say them: given ones are pins, the others are what a
-strategy consists of."""
+"""Fields of a layout and their flags: given ones are pins, a strategy consists of the others."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,8 +98,7 @@ def strategies_of(
     megatron_version: str | None = None,
     top: int = 10,
 ) -> Answer:
-    """Return strategies for a Megatron-LM command line, whose words and meaning are given; flags of
-    parallelism in it are held."""
+    """Return strategies for a Megatron-LM command line; flags of parallelism in it are held."""
     given = _given(words)
     version = megatron_version or imported.megatron_version
     asked = _request(
@@ -219,8 +216,7 @@ def _pin(value: Any) -> int | str:
 
 
 def _added(command: Sequence[str], given: set[str], version: str | None) -> tuple[str, ...]:
-    """Return the words of a written command line that are of the strategy and were not given; an
-    axis of 1 is left to the default."""
+    """Return the strategy's words that were not given; an axis of 1 is left to the default."""
     groups = {flag: field for field, flags in _FLAGS.items() for flag in flags}
     found: list[str] = []
     adding = False

@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 
 from meshwright.data.atomic import locked, sync_folder, write_whole, writing
 from meshwright.data.indexed import chunks_of, write_index
-from meshwright.data.manifest import FileRecord, sha256_of
-from meshwright.data.rejects import LineCounter, located
+from meshwright.data.listing import FileRecord, sha256_of
+from meshwright.data.pieces import LineCounter, located
 from meshwright.data.segment_work import part_path
 from meshwright.data.steps import Record
 from meshwright.values.errors import MeshwrightError
@@ -90,8 +90,7 @@ class Assembly:
         return self._state.segments
 
     def add(self, name: str, record: Record) -> None:
-        """Append what a segment's scratch file holds; TornScratch where it is damaged, and then the
-        outputs are to be opened anew."""
+        """Append a segment's scratch file; TornScratch if damaged: open the outputs anew."""
         self._open()
         path = part_path(self.scratch, name)
         _append(path, record, self._outputs, self.abandoned)
@@ -102,8 +101,7 @@ class Assembly:
             self._commit()
 
     def finish(self, *, dtype: str, rejects: Path | None) -> list[Assembled]:
-        """Write the indices and give the outputs their names; `rejects` is where what was rejected
-        goes, None: nowhere."""
+        """Write the indices and name the outputs; `rejects` is where rejects go, None: nowhere."""
         self._open()
         self._commit()
         hashes = {section: growing.sha256 for section, growing in self._outputs.items()}
@@ -280,8 +278,7 @@ def _mapped(path: Path) -> NDArray[np.int32]:
 
 
 def _write_bounds(path: Path, counts: NDArray[np.int32]) -> None:
-    """Write the first sequence of each document, and the end: running sums of the documents'
-    sequences."""
+    """Write the first sequence of each document, and the end, as running sums."""
     last = 0
     with path.open("wb") as handle:
         handle.write(np.zeros(1, dtype="<i8").tobytes())
@@ -328,8 +325,7 @@ class EarlyJoin:
             self._turn = self._thread.submit(self._advance)
 
     def settle(self) -> Assembly:
-        """Wait for the thread and return the assembly; TornScratch, or an OSError, where it met
-        one."""
+        """Wait for the thread and return the assembly; raise what it met (TornScratch, OSError)."""
         if self._turn is not None:
             self._turn.result()
         if self._torn is not None:

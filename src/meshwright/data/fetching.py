@@ -15,10 +15,9 @@ from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
 from meshwright.data.listing import InputFile, freeze, read_frozen
-from meshwright.data.ranks import Place, find_place
-from meshwright.data.results import StepResult, conclude
-from meshwright.data.steps import Record, run_step, state_folder
+from meshwright.data.steps import Record, StepResult, conclude, run_step, state_folder
 from meshwright.data.transfer import Patience, Transfer, adopt, fetch, new_client
+from meshwright.data.workers import Place, find_place
 from meshwright.values.errors import ConfigError, UnknownNameError
 from meshwright.values.text import read_yaml
 from meshwright.values.units import counted
@@ -104,8 +103,7 @@ def corpus_files(corpus: Corpus, *, chunks: int | None = None) -> list[InputFile
 
 
 def expand(pattern: str) -> list[str]:
-    """Write out the braces of a pattern as bash does: `{0..9}`, `{000..127}` (with its zeros),
-    `{train,test}`."""
+    """Write out braces as bash does: `{0..9}`, `{000..127}` (with its zeros), `{train,test}`."""
     parts = _BRACES.split(pattern)
     choices = [_choices(part) if place % 2 else [part] for place, part in enumerate(parts)]
     number = 1

@@ -1,5 +1,4 @@
-"""`plan`: what a corpus takes on disk at each stage of a pipeline, and which way of making the data
-fits a quota."""
+"""`plan`: what a corpus takes on disk at each stage, and which way of making data fits a quota."""
 
 from __future__ import annotations
 
@@ -40,8 +39,7 @@ RUNNABLE: tuple[Strategy, ...] = ("chunks", "direct", "text")
 SHARD_BYTES = 16 * GIB
 """Of joined shards, as in that recipe."""
 BYTES_PER_TOKEN = 2.54e12 / 636e9
-"""Of plain JSON lines with GPT-2's BPE, measured over SlimPajama; other tokenizers and languages
-differ."""
+"""Of plain JSON lines with GPT-2's BPE, over SlimPajama; other tokenizers and languages differ."""
 GPT2_VOCABULARY = 50_257
 WIDE_VOCABULARY = 65_500
 """Megatron-Core writes 2 bytes an id below it (indexed_dataset.py, DType.optimal_dtype), else 4."""
@@ -62,8 +60,7 @@ class Footprint:
     documents: int
     tokens: int
     chunks: int
-    """Parts that are fetched and tokenized one after the other by the strategy `chunks`, each to a
-    `.bin` and an `.idx`."""
+    """Parts that the strategy `chunks` fetches and tokenizes in turn, each to a .bin and .idx."""
     largest_chunk_frac: float
     """Of the corpus, by files: what the largest part takes that is fetched at once."""
     vocab_size: int = GPT2_VOCABULARY
@@ -321,8 +318,7 @@ def _advice(
     quota_bytes: int | None,
     corpus: Corpus | None,
 ) -> str | None:
-    """Return what would fit, or None where what was asked for does; `recipe` alone is no answer,
-    since nothing runs it."""
+    """Return what would fit instead, None where the request does; nothing runs `recipe` alone."""
     if quota_bytes is None:
         return None
     wanted = [
@@ -392,8 +388,7 @@ def _has_rows(file: InputFile) -> bool:
 
 
 def _sample_of_rows(file: InputFile) -> tuple[int, int, int]:
-    """Return a Parquet file's bytes that some rows stand for, the bytes of their texts, and the
-    rows."""
+    """Return a Parquet file's bytes that some rows stand for, their texts' bytes, and the rows."""
     rows, text_bytes = 0, 0
     for more, size in text_bytes_of(file.path):
         rows, text_bytes = rows + more, text_bytes + size
@@ -404,7 +399,7 @@ def _sample_of_rows(file: InputFile) -> tuple[int, int, int]:
 
 def _sample(file: InputFile) -> tuple[int, int, int]:
     """Return bytes read of a file, plain bytes that came out, and their lines."""
-    from meshwright.data.counting import count_into
+    from meshwright.data.progress import count_into
 
     cells = [0, 0, 0]
     count_into(cells, 0)

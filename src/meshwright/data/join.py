@@ -16,13 +16,10 @@ from typing import Any
 
 from meshwright.data.archives import archive_of
 from meshwright.data.atomic import create_once, read_journals, writing
-from meshwright.data.counting import count
-from meshwright.data.listing import InputFile, settle
-from meshwright.data.manifest import sha256_of
-from meshwright.data.progress import format_size
-from meshwright.data.ranks import Place, find_place
-from meshwright.data.results import StepResult, conclude
-from meshwright.data.steps import Record, ShardError, run_step, state_folder
+from meshwright.data.listing import InputFile, settle, sha256_of
+from meshwright.data.progress import count, format_size
+from meshwright.data.steps import Record, ShardError, StepResult, conclude, run_step, state_folder
+from meshwright.data.workers import Place, find_place
 from meshwright.values.errors import ConfigError
 from meshwright.values.units import GIB, counted
 
@@ -244,8 +241,7 @@ def _line_end_after(files: Sequence[InputFile], starts: Sequence[int], position:
 def _line_end_before(
     files: Sequence[InputFile], starts: Sequence[int], position: int, *, least: int
 ) -> int:
-    """Return the last end of a line at or before a position of a file, `least` where there is none
-    behind it."""
+    """Return the last line end at or before a position of a file, or `least`."""
     place = bisect_right(starts, position) - 1
     first, at = max(least, starts[place]), position
     with open(files[place].path, "rb") as handle:
@@ -282,8 +278,7 @@ def _join(task: _Join) -> Record:
 
 
 def _whole_lines(part: Part) -> Iterator[bytes]:
-    """Yield the lines of a part in blocks, without blank ones, and with a line end behind the
-    last."""
+    """Yield the lines of a part in blocks, without blank ones; the last one ends too."""
     rest = b""
     for block in _blocks(part):
         head, end, tail = (rest + block).rpartition(b"\n")
@@ -317,8 +312,7 @@ def _without_blanks(lines: bytes) -> bytes:
 
 
 def _still_there(task: _Join, record: Mapping[str, Any]) -> bool:
-    """Whether the shard is there; one that an earlier start did not read back is done again before
-    its inputs are removed."""
+    """Whether the shard is there, and was read back where its inputs are to be removed."""
     if (
         task.consume
         and not record["verified"]
@@ -336,8 +330,7 @@ def _remove_whole(task: _Join, record: Record) -> None:
 
 
 def _remove_joined(tasks: Sequence[_Join], state: Path) -> None:
-    """Remove the inputs of which every shard with a part of it is verified, whichever rank did
-    it."""
+    """Remove the inputs whose every shard is verified, whichever rank did it."""
     verified = {
         record["shard"] for record in read_journals(state / "journal") if record.get("verified")
     }

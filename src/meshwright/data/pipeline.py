@@ -14,10 +14,10 @@ from typing import Any, Literal
 
 from meshwright.data.atomic import create_once, write_whole
 from meshwright.data.footprint import DiskPlan
-from meshwright.data.ranks import Place, find_place
 from meshwright.data.recipe import PipelineStep, Recipe, read_recipe
 from meshwright.data.steps import STATE
 from meshwright.data.verifying import faults_of
+from meshwright.data.workers import Place, find_place
 from meshwright.platforms.job import Job, JobOptions, JobText, parse_mount
 from meshwright.platforms.texts import job_text
 from meshwright.values.errors import ConfigError
@@ -27,8 +27,7 @@ __all__ = ["Ended", "RunReport", "StepState", "recipe_job", "run"]
 
 
 def recipe_job(recipe: Path, *, launcher: str, nodes: int, options: Mapping[str, Any]) -> JobText:
-    """Write the job that runs a recipe; the file is named as the nodes see it. ConfigError for a
-    recipe that could not be run."""
+    """Write the job that runs a recipe, by the nodes' path; ConfigError if it could not run."""
     found = read_recipe(recipe)
     given = JobOptions.of(options)
     job = Job(

@@ -17,7 +17,7 @@ from meshwright.data.footprint import (
     plan,
     strategy_of,
 )
-from meshwright.data.manifest import MANIFEST
+from meshwright.data.listing import MANIFEST
 from meshwright.values.errors import ConfigError, UnknownNameError
 from meshwright.values.text import read_yaml
 
@@ -337,8 +337,7 @@ def _filled(value: Any, folder: str) -> Any:
 def _command(
     command: str, options: Mapping[str, Any], given: Mapping[str, Any], *, suffix: str = ""
 ) -> PipelineStep:
-    """Return a step with its options, those of the recipe for that command, and the recipe's
-    workers where neither has its own."""
+    """Return a step with the recipe's options for that command, and the recipe's workers."""
     extra = given.get(command) if isinstance(given.get(command), dict) else None
     if given.get(command) is not None and extra is None:
         raise ConfigError(
@@ -363,8 +362,7 @@ def _command(
 
 
 def _words(options: Mapping[str, Any]) -> list[str]:
-    """Return options as a command line: a list repeats its flag, true is the flag alone, false and
-    null are nothing."""
+    """Return options as words: a list repeats its flag, true is the flag, false and null none."""
     words: list[str] = []
     loose: list[str] = []
     for key, value in options.items():

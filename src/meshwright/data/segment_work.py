@@ -25,12 +25,11 @@ from typing import IO, Any, Literal, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.data.counting import count
 from meshwright.data.documents import TextUnit, read_documents
-from meshwright.data.encoders.choose import first_difference, open_encoder
-from meshwright.data.encoders.encoder import Encoder, EncoderSpec, Engine
-from meshwright.data.encoders.opened import Stamp, reference_of
+from meshwright.data.encoders import Encoder, EncoderSpec, Engine
+from meshwright.data.engines import Stamp, first_difference, open_encoder, reference_of
 from meshwright.data.pieces import Document, Piece, Reject
+from meshwright.data.progress import count
 from meshwright.data.segments import Segment
 from meshwright.data.steps import Record, ShardError
 from meshwright.values.errors import ConfigError, MissingExtraError
@@ -170,8 +169,7 @@ class _Tally:
 
 
 def tokenize_segment(task: SegmentTask) -> Record:
-    """Tokenize a segment and return its record; ShardError where the policy is `fail` and something
-    is no document."""
+    """Tokenize a segment and return its record; ShardError for a reject under the policy `fail`."""
     path = part_path(task.scratch, task.name)
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}")
@@ -257,8 +255,7 @@ def _encode(
     sections: Mapping[str, _Section],
     tally: _Tally,
 ) -> None:
-    """Turn documents into ids and write them; a document without a token is rejected, by all
-    keys."""
+    """Turn documents into ids and write them; a document without a token is rejected."""
     if task.language is not None:
         batch = _split(task, piece, batch, sections, tally)
     if not batch or tally.dirty:
@@ -315,8 +312,7 @@ def _split(
     sections: Mapping[str, _Section],
     tally: _Tally,
 ) -> list[Document]:
-    """Return documents as sentences; one that NLTK gives up on (a run of 100,000 characters without
-    a space) is rejected."""
+    """Return documents as sentences; one that NLTK gives up on is rejected."""
     assert task.language is not None
     split = sentence_splitter(task.language, keep_newlines=task.keep_newlines)
     done = []
@@ -375,8 +371,7 @@ def _surround(
     after: Sequence[int],
     dtype: str,
 ) -> NDArray[Any]:
-    """Return ids with some more before and behind each run of them; `ends` says where runs end,
-    (runs,)."""
+    """Return ids with some before and behind each run of them; runs end at `ends`, (runs,)."""
     added = len(before) + len(after)
     shifts = np.arange(len(ends)) * added
     out = np.empty(len(ids) + len(ends) * added, dtype=dtype)

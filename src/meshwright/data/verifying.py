@@ -1,5 +1,4 @@
-"""Whether a .bin/.idx pair is what Megatron takes it for: header, sizes, pointers, bounds, ids, and
-what its manifest says of it."""
+"""Whether a .bin/.idx pair is whole: header, sizes, pointers, bounds, ids and its manifest."""
 
 from __future__ import annotations
 
@@ -13,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.data.blending import prefixes_of
-from meshwright.data.encoders.encoder import Encoder
+from meshwright.data.encoders import Encoder
 from meshwright.data.fetching import corpus_files, find_corpus
 from meshwright.data.indexed import IndexedFile, chunks_of, token_dtype
-from meshwright.data.manifest import MANIFEST, sha256_of
+from meshwright.data.listing import MANIFEST, sha256_of
+from meshwright.data.pairs import prefixes_of
 from meshwright.values.errors import ConfigError
 from meshwright.values.units import counted
 

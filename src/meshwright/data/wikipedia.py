@@ -15,11 +15,10 @@ from xml.etree import ElementTree
 
 from meshwright.data.archives import Span, archive_of, open_plain, plain_name
 from meshwright.data.atomic import writing
-from meshwright.data.counting import count
 from meshwright.data.listing import settle
-from meshwright.data.ranks import Place, find_place
-from meshwright.data.results import StepResult, conclude
-from meshwright.data.steps import Record, ShardError, run_step, state_folder
+from meshwright.data.progress import count
+from meshwright.data.steps import Record, ShardError, StepResult, conclude, run_step, state_folder
+from meshwright.data.workers import Place, find_place
 from meshwright.values.errors import ConfigError, MissingExtraError
 
 __all__ = ["PIECE_BYTES", "Page", "Site", "pages_of", "plain_text", "site_of", "spans_of", "wiki"]
@@ -42,8 +41,7 @@ class Site:
     host: str
     """`https://en.wikipedia.org`."""
     hidden: frozenset[str]
-    """Namespaces whose links are no text, in lower case: files and categories, in English and in
-    the wiki's language."""
+    """Lower-case namespaces whose links are no text: files and categories, English and local."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -169,12 +167,10 @@ def _page(page: ElementTree.Element) -> Page:
 
 
 PIECE_BYTES = 32 << 20
-"""Of a dump per shard: minutes of work, so that a kill costs little and many workers have something
-to do."""
+"""Of a dump per shard: minutes of work, so a kill costs little and many workers have some."""
 _SUFFIXES = (".xml", ".xml.bz2", ".xml.gz", ".xml.xz", ".xml.zst")
 _NOT_TEXT = frozenset({"table", "gallery", "timeline", "imagemap", "score", "templatestyles"})
-"""Tags that hold no sentences; those of mwparserfromhell's own list (ref, math, ...) it leaves out
-itself."""
+"""Tags without sentences; mwparserfromhell leaves those of its own list (ref, math, ...) out."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

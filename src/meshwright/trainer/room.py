@@ -120,8 +120,7 @@ _KERNELS = {
     "SendRecv": "send_receive",
     "Broadcast": "broadcast",
 }
-"""Words in the names of NCCL's kernels. All-to-all, send and receive are all made of SendRecv
-there."""
+"""Words in names of NCCL's kernels; all-to-all, send and receive are SendRecv there."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

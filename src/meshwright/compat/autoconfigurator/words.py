@@ -1,5 +1,4 @@
-"""Hydra words, `search_config=gpt3/5b search_config.train_settings.num_nodes=8`, composed over the
-tree into plain values."""
+"""Hydra words, such as `search_config=gpt3/5b`, composed over the tree into plain values."""
 
 from __future__ import annotations
 

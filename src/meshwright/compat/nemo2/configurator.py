@@ -1,5 +1,4 @@
-"""AutoConfigurator of NeMo 2.0: a recipe and limits, checked, and the layouts that are worth a
-run."""
+"""AutoConfigurator of NeMo 2.0: a recipe and limits, checked, and the layouts worth a run."""
 
 from __future__ import annotations
 
@@ -11,13 +10,17 @@ from typing import Any, Literal, get_args
 
 from meshwright import api
 from meshwright.compat.autoconfigurator.settings import card_of
-from meshwright.compat.nemo2.given import Given, Mode, changed, given_of, tree_of
-from meshwright.compat.nemo2.words import (
+from meshwright.compat.nemo2.given import (
+    Given,
+    Mode,
+    changed,
+    given_of,
     given_values,
     named_recipe,
     refusal_for,
     size_values,
     time_words,
+    tree_of,
 )
 from meshwright.runs.candidates import Candidate, each_cut
 from meshwright.search.problem import Problem, dims_of
@@ -229,8 +232,7 @@ class AutoConfigurator:
 
     @property
     def chosen(self) -> tuple[Chosen, ...]:
-        """The fastest layout of each size that may be set, the fastest predicted first; found
-        once."""
+        """The fastest layout of each size that may be set, the fastest predicted first."""
         if self._chosen is None:
             self._chosen = self._found()
         return self._chosen

@@ -1,5 +1,4 @@
-"""What runs of NeMo 2.0 measured: each joined to its configuration by its name, never by its place
-in a list."""
+"""What runs of NeMo 2.0 measured, each joined to its configuration by its name."""
 
 from __future__ import annotations
 
@@ -29,8 +28,7 @@ _MOST_BYTES = 2**26
 
 
 def read_events(files: Sequence[Path]) -> tuple[Report, ...]:
-    """Return a report for each step whose time was written; MissingExtraError without tensorboardX,
-    which knows the format."""
+    """Return a report for each timed step; MissingExtraError without tensorboardX."""
     found = read_scalars(files)
     times, losses = found.get(_TIMING, {}), found.get(_LOSS, {})
     return tuple(
@@ -39,8 +37,7 @@ def read_events(files: Sequence[Path]) -> tuple[Report, ...]:
 
 
 def read_scalars(files: Sequence[Path]) -> dict[str, dict[int, float]]:
-    """Return values by name and step, of a step that was written twice the later; a file that
-    breaks off says what came before."""
+    """Return values by name and step, the later of two; a torn file gives what came before."""
     if not files:
         return {}
     try:
@@ -69,8 +66,7 @@ def _records(file: Path) -> Iterator[bytes]:
 
 
 def files_of(name: str, folder: Path) -> list[Path]:
-    """Return the files whose path below a folder holds a configuration's name, and no longer name
-    that begins with it."""
+    """Return files whose path holds a configuration's name, and no longer such name."""
     whole = re.compile(rf"(?<![A-Za-z0-9]){re.escape(name)}(?:(?![A-Za-z0-9.])|(?=\.[a-z]))")
     return [
         path

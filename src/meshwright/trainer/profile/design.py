@@ -1,5 +1,4 @@
-"""Which shapes are measured: log grids by device and effort, and the exact shapes of a model. Pure;
-torch is not needed."""
+"""Which shapes are measured: log grids by device and effort, and a model's own. Pure, no torch."""
 
 from __future__ import annotations
 
@@ -37,8 +36,7 @@ class Timing:
     least_repeats: int
     most_repeats: int
     goal_frac: float
-    """Enough where the spread of the median (quartiles over median, by the root of the repeats) is
-    below this."""
+    """Enough where the median's spread (quartiles over median, by root of repeats) is below it."""
     sustained_s: float
     """How long the largest product runs without a pause."""
     longest_s: float
@@ -209,8 +207,7 @@ def grid_points(axes: Sequence[Sequence[int]]) -> list[Point]:
 
 
 def sized(axes: Axes, *, most: float) -> Axes:
-    """Drop the last points of the longest-reaching axes until the largest product of one point of
-    each is at most `most`."""
+    """Drop last points of the longest axes until the largest product is at most `most`."""
     kept = [list(axis) for axis in axes]
     while prod(axis[-1] for axis in kept) > most and any(len(axis) > 1 for axis in kept):
         longest = max((axis for axis in kept if len(axis) > 1), key=lambda axis: axis[-1])
@@ -264,8 +261,7 @@ def _on_one_rank(model: ModelSpec, *, tokens: int, tp: int) -> dict[str, list[Po
 
 
 def _linears(model: ModelSpec, *, tp: int) -> list[tuple[int, int]]:
-    """Outputs and inputs of every linear layer of one rank: columns of the first of a pair are cut,
-    rows of the second."""
+    """Outputs and inputs of a rank's linear layers: columns of a pair's first, then rows."""
     h, d, ways = model.hidden, model.head_dim, 2 if model.gated else 1
     heads, kv_heads = model.num_heads // tp, max(1, model.num_kv_heads // tp)
     pairs = [(-(-model.vocab // tp), h)]

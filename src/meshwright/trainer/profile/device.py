@@ -141,8 +141,7 @@ def free_bytes(device: Device) -> float:
 
 
 def machine_of(device: Device) -> Machine:
-    """Return what is known of this machine and its software; figures that can't be read are
-    None."""
+    """Return what is known of this machine and its software; unreadable figures are None."""
     smi = _nvidia_smi() if device.kind == "cuda" else {}
     is_gpu = device.kind == "cuda"
     total = float(torch.cuda.mem_get_info()[1]) if is_gpu else host_bytes()

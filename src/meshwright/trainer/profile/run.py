@@ -38,8 +38,7 @@ from meshwright.trainer.profile.kernels import (
     pointwise_operators,
     quantise_operators,
 )
-from meshwright.trainer.profile.operator import Operator
-from meshwright.trainer.profile.timing import Clock, measure
+from meshwright.trainer.profile.timing import Clock, Operator, measure
 from meshwright.values.errors import ConfigError
 from meshwright.values.hardware.profile import Machine, Profile, Sample, Series
 
@@ -213,8 +212,7 @@ def _math_mode(dtype: Dtype) -> Iterator[None]:
 def _measure_series(
     book: _Book, operator: Operator, *, device: Device, clock: Clock, tell: Callable[[str], None]
 ) -> None:
-    """Measure the shapes that are missing; what there is of the series is in the book whatever
-    happens."""
+    """Measure the missing shapes; what there is goes into the book whatever happens."""
     series = book.series.get(operator.name) or Series(
         name=operator.name, dims=operator.dims, axes=operator.axes
     )
