@@ -381,7 +381,6 @@ def _memory_of(environment: Mapping[str, str]) -> float | None:
 
 
 def _listing() -> str | None:
-    """Return nvidia-smi's answer, or None where there is none."""
     try:
         answer = subprocess.run(
             _QUERY,

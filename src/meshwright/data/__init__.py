@@ -57,12 +57,10 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Return a public name."""
     if name not in _HOMES:
         raise AttributeError(f"module 'meshwright.data' has no attribute {name!r}")
     return getattr(import_module(f"meshwright.data.{_HOMES[name]}"), name)
 
 
 def __dir__() -> list[str]:
-    """Return the public names."""
     return list(__all__)

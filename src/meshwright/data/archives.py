@@ -150,8 +150,6 @@ def check_archive(path: Path, *, name: str | None = None) -> str | None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Unpack:
-    """One archive."""
-
     name: str
     size_bytes: int
     path: str

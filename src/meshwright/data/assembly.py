@@ -172,7 +172,6 @@ def read_state(scratch: Path) -> State:
 
 
 def _names(keys: Sequence[str]) -> dict[str, str]:
-    """Return the file of each section."""
     names = {
         f"{key}.{section}": f"{place}.{ending}"
         for place, key in enumerate(keys)
@@ -243,7 +242,6 @@ def _blocks(handle: IO[bytes], size_bytes: int, abandoned: Event) -> Iterator[me
 
 
 def _finish(prefix: Path, scratch: Path, place: int, *, dtype: str, sha256: str) -> Assembled:
-    """Write the .idx file of a key and name its .bin file."""
     lengths, counts = (_mapped(scratch / f"{place}.{ending}") for ending in ("lengths", "counts"))
     bounds = scratch / f"{place}.bounds"
     _write_bounds(bounds, counts)
@@ -289,7 +287,6 @@ def _write_bounds(path: Path, counts: NDArray[np.int32]) -> None:
 
 
 def _write_rejects(raw: Path, path: Path) -> None:
-    """Write the rejects with the lines of their files."""
     counter = LineCounter()
     with raw.open(encoding="utf-8", errors="surrogateescape") as rows, writing(path) as handle:
         for text in rows:

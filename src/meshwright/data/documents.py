@@ -43,7 +43,6 @@ __all__ = [
 ]
 
 _BETWEEN = re.compile(r"[\s,\[\]]*")
-"""What stands between the objects of a file."""
 
 
 def json_lines(piece: Piece, keys: Sequence[str], max_bytes: int) -> Iterator[Document | Reject]:
@@ -163,7 +162,6 @@ def json_values(piece: Piece, keys: Sequence[str], max_bytes: int) -> Iterator[D
 
 
 def _more(blocks: Iterator[bytes], decoder: Any, *, least: int) -> tuple[str, bool]:
-    """Return more text of a file, and whether it is at its end."""
     parts: list[str] = []
     have = 0
     try:
@@ -217,7 +215,6 @@ def text_bytes_of(path: str) -> Iterator[tuple[int, int]]:
 
 @contextmanager
 def _opened(path: str) -> Iterator[Any]:
-    """Open a file; ConfigError where it is no Parquet, or torn."""
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq

@@ -162,7 +162,6 @@ class TiktokenEncoder:
         self.eod = eod_of(eod, specials, (end,), vocab_size=self.vocab_size)
 
     def encode(self, texts: Sequence[str]) -> Encoded:
-        """Return the ids of texts."""
         rows = [self.encoding.encode_to_numpy(text, allowed_special="all") for text in texts]
         lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
         return Encoded(
@@ -170,11 +169,9 @@ class TiktokenEncoder:
         )
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of ids."""
         return str(self.encoding.decode([int(token) for token in ids]))
 
     def specials(self) -> Sequence[str]:
-        """Return the texts of the special tokens."""
         return sorted(self.encoding.special_tokens_set)
 
 
@@ -311,7 +308,6 @@ class HuggingFaceEncoder:
         self.around = _around(tokenizer) if special_tokens else ((), ())
 
     def encode(self, texts: Sequence[str]) -> Encoded:
-        """Return the ids of texts."""
         return flattened(
             [
                 encoding.ids
@@ -322,20 +318,16 @@ class HuggingFaceEncoder:
         )
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of ids."""
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=False))
 
     def specials(self) -> Sequence[str]:
-        """Return the texts of the added tokens."""
         return [token.content for token in self.tokenizer.get_added_tokens_decoder().values()]
 
     def to_json(self) -> str:
-        """Return the tokenizer as a tokenizer.json."""
         return str(self.tokenizer.to_str())
 
 
 def _around(tokenizer: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return what the post-processor puts before and behind a text."""
     bare = tokenizer.encode("a", add_special_tokens=False).ids
     whole = tokenizer.encode("a", add_special_tokens=True).ids
     for start in range(len(whole) - len(bare) + 1):
@@ -465,11 +457,9 @@ class SentencePieceEncoder:
         )
 
     def encode(self, texts: Sequence[str]) -> Encoded:
-        """Return the ids of texts."""
         return flattened(self.processor.encode(list(texts), out_type=int, num_threads=1))
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of ids."""
         return str(self.processor.decode([int(token) for token in ids]))
 
     def specials(self) -> Sequence[str]:

@@ -69,7 +69,6 @@ class GigatokenEncoder:
 
     @property
     def name(self) -> str:
-        """Both libraries with their versions."""
         return f"gigatoken {_version()} for {self.reference.name}"
 
     def encode(self, texts: Sequence[str]) -> Encoded:
@@ -85,11 +84,9 @@ class GigatokenEncoder:
         )
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of ids."""
         return self.reference.decode(ids)
 
     def specials(self) -> Sequence[str]:
-        """Return the texts of special tokens."""
         return self.reference.specials()
 
 

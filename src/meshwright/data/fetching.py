@@ -55,7 +55,6 @@ class Corpus:
 
     @property
     def num_files(self) -> int:
-        """Of all chunks."""
         return sum(self.files_per_chunk)
 
 
@@ -343,7 +342,6 @@ def _headers(url: str) -> tuple[tuple[str, str], ...]:
 
 
 def _page(url: str, patience: Patience) -> Any:
-    """Return one page of a listing; ConfigError where there is none."""
     client = new_client(patience)
     import httpx
 

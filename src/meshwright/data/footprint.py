@@ -65,7 +65,6 @@ class Footprint:
     """Of the corpus, by files: what the largest part takes that is fetched at once."""
     vocab_size: int = GPT2_VOCABULARY
     source: str
-    """Where the figures come from."""
 
     @property
     def token_bytes(self) -> int:
@@ -84,7 +83,6 @@ class Footprint:
 
     @property
     def output_bytes(self) -> int:
-        """Of the result."""
         return self.bin_bytes + self.index_bytes
 
 
@@ -104,9 +102,7 @@ class Need:
     strategy: Strategy
     peak_bytes: int
     when: str
-    """At its peak."""
     left_bytes: int
-    """At its end."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -125,7 +121,6 @@ class DiskPlan:
         return 0 if self.advice is None else 1
 
     def stages(self) -> tuple[Stage, ...]:
-        """Return files and bytes of each stage."""
         found = self.footprint
         return (
             Stage(name="archives", files=found.files, size_bytes=found.archive_bytes),
@@ -140,7 +135,6 @@ class DiskPlan:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it in plain types."""
         found = self.footprint
         return {
             "corpus": found.name,
@@ -168,7 +162,6 @@ class DiskPlan:
         }
 
     def lines(self) -> list[str]:
-        """Return it in words."""
         found = self.footprint
         lines = [
             (

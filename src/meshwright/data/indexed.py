@@ -137,17 +137,14 @@ class IndexedFile:
 
     @property
     def num_documents(self) -> int:
-        """Documents."""
         return len(self.bounds) - 1
 
     @property
     def num_sequences(self) -> int:
-        """Sequences of all documents."""
         return len(self.lengths)
 
     @cached_property
     def num_tokens(self) -> int:
-        """Tokens of all sequences."""
         return sum(int(part.sum(dtype=np.int64)) for part in chunks_of(self.lengths))
 
     @cached_property
@@ -158,7 +155,6 @@ class IndexedFile:
         return starts
 
     def sequence(self, index: int) -> NDArray[Any]:
-        """Return the ids of one sequence."""
         start = int(self.pointers[index]) // self.dtype.itemsize
         return self.tokens[start : start + int(self.lengths[index])]
 

@@ -46,8 +46,6 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Join:
-    """One shard."""
-
     name: str
     size_bytes: int
     parts: tuple[Part, ...]
@@ -115,7 +113,6 @@ def _even(total: int, shards: int) -> tuple[int, int]:
 def _bounds(
     files: Sequence[InputFile], *, min_bytes: int, max_bytes: int, shards: int | None
 ) -> list[int]:
-    """Return the bounds of the shards; ConfigError where the inputs make none as asked for."""
     packed = next((file for file in files if archive_of(file.name)), None)
     if packed is not None:
         raise ConfigError(
@@ -133,7 +130,6 @@ def _bounds(
 
 
 def _cuts(path: Path, find: Callable[[], list[int]]) -> list[int]:
-    """Return the bounds, found once, so that they stay when inputs are consumed."""
     if not path.exists():
         create_once(path, json.dumps(find()).encode())
     bounds: list[int] = json.loads(path.read_bytes())
@@ -143,7 +139,6 @@ def _cuts(path: Path, find: Callable[[], list[int]]) -> list[int]:
 def _tasks(
     files: Sequence[InputFile], bounds: Sequence[int], output: Path, *, consume: bool
 ) -> list[_Join]:
-    """Return the shards."""
     digits = max(2, len(str(len(bounds) - 2)))
     return [
         _Join(
@@ -323,7 +318,6 @@ def _still_there(task: _Join, record: Mapping[str, Any]) -> bool:
 
 
 def _remove_whole(task: _Join, record: Record) -> None:
-    """Remove the inputs that lie in this shard with all their bytes."""
     for part in task.parts:
         if part.is_whole:
             Path(part.path).unlink(missing_ok=True)

@@ -62,7 +62,6 @@ class Manifest:
 
     @property
     def size_bytes(self) -> int:
-        """Of all files."""
         return sum(file.size_bytes for file in self.files)
 
     @property
@@ -76,7 +75,6 @@ class Manifest:
         return _sum(file.tokens for file in self.files)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it in plain types, without what is not known."""
         rows = [
             {key: value for key, value in asdict(file).items() if value is not None}
             for file in self.files
@@ -143,7 +141,6 @@ def sha256_of(path: Path) -> str:
 
 
 _LISTING_FORM = 1
-"""Version of the list's form."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -160,7 +157,6 @@ class InputFile:
     """What its bytes must hash to, where that is known."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it in plain types."""
         found: dict[str, Any] = {
             "name": self.name,
             "path": self.path,

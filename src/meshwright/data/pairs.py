@@ -96,7 +96,6 @@ class Blend:
     tokens: tuple[int, ...]
 
     def words(self) -> list[str]:
-        """Return the weights as they are written."""
         return [f"{weight:.{_DIGITS}f}" for weight in self.weights]
 
     def epochs(self, train_tokens: int) -> list[float]:

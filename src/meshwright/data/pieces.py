@@ -210,7 +210,6 @@ class LineCounter:
 
 
 def _rows_before(path: str, start: int) -> int:
-    """Return the rows of a Parquet file before a row group."""
     import pyarrow.parquet as pq
 
     metadata = pq.read_metadata(path)

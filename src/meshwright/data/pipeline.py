@@ -238,7 +238,6 @@ def _marker(number: int, step: PipelineStep) -> str:
 
 
 def _lasting(step: PipelineStep) -> list[str]:
-    """Return what of a step may not change."""
     words, skip = [], False
     for word in step.words:
         if skip or word in _FREE_WORDS:

@@ -46,7 +46,6 @@ class SharedCounts:
             self.slots.put(worker)
 
     def read(self) -> Counts:
-        """Return the sums over the workers."""
         size_bytes, documents, tokens = (
             sum(self.cells[field::_FIELDS]) for field in range(_FIELDS)
         )
@@ -104,7 +103,6 @@ class Progress:
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
     def line(self) -> str:
-        """Return the state in one line."""
         files, counts = self._read()
         return progress_line(self.totals, files, counts, elapsed_s=time.monotonic() - self._begin_s)
 

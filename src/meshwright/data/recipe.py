@@ -71,7 +71,6 @@ class PipelineStep:
         return bool(self.words) and self.words[0] not in ("stats", "blend")
 
     def line(self) -> str:
-        """Return it as it could be typed."""
         import shlex
 
         if self.removes:

@@ -96,7 +96,6 @@ class SegmentTask:
 
     segment: Segment
     scratch: str
-    """Folder of the scratch files."""
     spec: EncoderSpec
     stamp: Stamp
     """Of the tokenizer's files when the run began."""
@@ -107,19 +106,16 @@ class SegmentTask:
     language: str | None
     """Of the sentences that texts are split into; None: not split."""
     keep_newlines: bool
-    """Behind sentences."""
     text_unit: TextUnit
     max_bytes: int
     on_error: OnError
 
     @property
     def name(self) -> str:
-        """In the journal."""
         return self.segment.name
 
     @property
     def size_bytes(self) -> int:
-        """Of the input."""
         return self.segment.size_bytes
 
 
@@ -137,11 +133,9 @@ class _Section:
     crc: int = 0
 
     def mark(self) -> tuple[int, int, int]:
-        """Return where the file is now."""
         return self.handle.tell(), self.size_bytes, self.crc
 
     def back_to(self, mark: tuple[int, int, int]) -> None:
-        """Forget what was written since."""
         at, self.size_bytes, self.crc = mark
         self.handle.seek(at)
         self.handle.truncate()
@@ -163,7 +157,6 @@ class _Tally:
     tokens: int = 0
     rejects: int = 0
     files_out: list[str] = field(default_factory=list)
-    """Files that were left out whole."""
     dirty: list[dict[str, Any]] = field(default_factory=list)
     """By the policy `fail`: what ends the segment."""
 

@@ -123,7 +123,6 @@ class Segment:
 
     @property
     def name(self) -> str:
-        """In the journal."""
         return f"{self.number:08d}"
 
 

@@ -181,7 +181,6 @@ def _rough(size_bytes: int) -> int:
 
 
 def _known(state: Path) -> dict[str, Record]:
-    """Return the last record of each shard."""
     return {
         str(record["shard"]): record
         for record in read_journals(state / "journal")
@@ -296,11 +295,9 @@ class StepResult:
 
     @property
     def size_bytes(self) -> int:
-        """Of all files so far."""
         return sum(file.size_bytes for file in self.files)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it in plain types."""
         report = self.report
         documents = [file.documents for file in self.files if file.documents is not None]
         return {
@@ -323,7 +320,6 @@ class StepResult:
         }
 
     def lines(self) -> list[str]:
-        """Return it in words."""
         report = self.report
         found = [
             f"{report.step}: {counted(len(self.files), 'file')}, {format_size(self.size_bytes)} in"

@@ -58,7 +58,6 @@ class TokenizeRequest:
     max_document_bytes: int = MAX_DOCUMENT_BYTES
 
     def __post_init__(self) -> None:
-        """Check what hangs together."""
         if not self.inputs:
             raise ConfigError("no input: give files, folders or patterns")
         if not self.keys or len(set(self.keys)) != len(self.keys):
@@ -83,7 +82,6 @@ class TokenizeRequest:
 
     @property
     def folder(self) -> Path:
-        """Of the outputs."""
         return Path(self.output_prefix).parent
 
     @property
@@ -93,7 +91,6 @@ class TokenizeRequest:
 
     @property
     def manifest_name(self) -> str:
-        """Of the manifest beside the outputs."""
         return f"{Path(self.output_prefix).name}.manifest.json"
 
     def prefixes(self) -> dict[str, Path]:
@@ -111,7 +108,6 @@ class TokenizeReport:
     note: str
     """What does the work, and why."""
     seconds: float
-    """Of this start."""
     rejects: int = 0
     """What was left out by the policy."""
     files_out: tuple[str, ...] = ()
@@ -119,7 +115,6 @@ class TokenizeReport:
     failed: tuple[Rejected, ...] = ()
     """By the policy `fail`: what is no document, at most a hundred of each segment."""
     problems: tuple[str, ...] = ()
-    """What else went wrong."""
     open_segments: int = 0
     """Of other ranks."""
 
@@ -220,8 +215,6 @@ def train_sentencepiece(
 
 
 class _Lines:
-    """The lines of a corpus, one document after the other."""
-
     def __init__(
         self, files: Sequence[Any], *, key: str, form: Form | None, text_unit: TextUnit
     ) -> None:

@@ -190,7 +190,6 @@ def _already(request: TokenizeRequest, settings: dict[str, Any]) -> Manifest | N
 
 
 def _remove(request: TokenizeRequest) -> None:
-    """Remove what an earlier run made."""
     if request.state.exists():
         shutil.rmtree(request.state)
     outputs = [
@@ -353,7 +352,6 @@ def _conclude(
 
 
 def _located(rows: Sequence[dict[str, Any]]) -> list[Rejected]:
-    """Return rejects with their lines, in the order of the files' names."""
     counter = LineCounter()
     return [
         located(row, counter)

@@ -52,7 +52,6 @@ class Transfer:
 
     name: str
     size_bytes: int
-    """0 where it is not known."""
     url: str
     output: Path
     sha256: str | None

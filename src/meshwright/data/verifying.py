@@ -133,7 +133,6 @@ class Verified:
 
     @property
     def passed(self) -> bool:
-        """Whether all is well."""
         return all(check.passed for check in self.checks)
 
 

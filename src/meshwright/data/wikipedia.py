@@ -175,8 +175,6 @@ _NOT_TEXT = frozenset({"table", "gallery", "timeline", "imagemap", "score", "tem
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Piece:
-    """Pages of one dump file that become one file of JSON lines."""
-
     name: str
     size_bytes: int
     path: str

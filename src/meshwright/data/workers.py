@@ -55,7 +55,6 @@ class Place:
     """The variables that said so, or why there are none."""
 
     def __post_init__(self) -> None:
-        """Check that the rank is one of them."""
         if not 0 <= self.rank < self.world_size:
             raise ConfigError(
                 f"{self.source}: rank {self.rank} of {self.world_size}: expected a rank from 0 to"
@@ -184,8 +183,6 @@ def _method() -> str:
 
 
 class _Here:
-    """Tasks one after the other in this process."""
-
     def __init__(self, function: Callable[[Any], Any]) -> None:
         self._function, self._cells = function, [0, 0, 0]
         count_into(self._cells, 0)

@@ -105,7 +105,6 @@ class _Travelling:
     works: list[Any]
 
     def arrive(self) -> list[Tensor]:
-        """Wait for them."""
         for work in self.works:
             work.wait()
         return self.arriving
@@ -184,12 +183,10 @@ def _grouped(x: Tensor, kv_heads: int) -> Tensor:
 
 
 def _shared(x: Tensor) -> Tensor:
-    """Keys or values in that form, one for all heads of a group."""
     return _grouped(x, x.shape[2])
 
 
 def _flat(x: Tensor) -> Tensor:
-    """And back."""
     return x.permute(0, 3, 1, 2, 4).flatten(2, 3).contiguous()
 
 

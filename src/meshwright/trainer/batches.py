@@ -21,9 +21,7 @@ __all__ = ["Samples", "StepData", "open_blend", "open_held_out", "open_samples"]
 class Samples(Protocol):
     """Numbered sequences of seq_len + 1 tokens."""
 
-    def read(self, index: int) -> NDArray[np.int64]:
-        """Return one sample."""
-        ...
+    def read(self, index: int) -> NDArray[np.int64]: ...
 
 
 class RandomSamples:
@@ -185,7 +183,6 @@ class BlendedSamples:
         self._choices: list[tuple[int, int]] = []
 
     def read(self, index: int) -> NDArray[np.int64]:
-        """Return one sample."""
         block, place = divmod(index, self.block)
         if block != self._block:
             self._choices, self._block = self._plan(block), block

@@ -55,8 +55,6 @@ _FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
 
 @dataclass(kw_only=True)
 class _Pending:
-    """What is being written."""
-
     step: int
     facts: dict[str, Any]
     began: float
@@ -95,7 +93,6 @@ class Checkpoints:
         return max(found, default=None)
 
     def _saved(self) -> list[Saved]:
-        """Whole checkpoints on disk."""
         found = []
         for child in self.folder.iterdir():
             match = _NAME.fullmatch(child.name)

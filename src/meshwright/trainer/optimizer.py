@@ -91,7 +91,6 @@ class Gradients:
         return math.sqrt(float(own))
 
     def scale(self, factor: float) -> None:
-        """Multiply all of them."""
         gradients = [
             _local(weight.grad) for weight in _weights(self.chunks) if weight.grad is not None
         ]
@@ -129,6 +128,11 @@ def shard_data(
 ) -> None:
     """Wrap every layer and the rest; weights stay fp32 in their shards, compute and gathers are in
     `compute_dtype`, sums in fp32.
+
+    `none` is a copy on every rank (a shard group of one). zero1 and zero2 keep whole weights from
+    the first forward to the last backward of a step and split the optimizer's states; zero2 also
+    reduces gradients after each micro batch. zero3 gathers weights layer by layer. `hybrid` is zero3
+    inside groups of `shard_size` ranks.
 
     `fill` gives a module on no device its weights, by the beginning of their names: each just
     before it is wrapped.

@@ -84,7 +84,6 @@ class Rates:
 
     @property
     def tokens(self) -> int:
-        """Of one step."""
         return self.job.layout.gbs * self.job.seq_len
 
     @cached_property
@@ -95,7 +94,6 @@ class Rates:
         )
 
     def of(self, step_s: float) -> Speed:
-        """Return the rates of a step."""
         tflops = self.flops / step_s / self.processes / TERA
         return Speed(
             tokens_per_s=self.tokens / step_s,
@@ -131,7 +129,6 @@ class StepReport:
     peak_reserved_bytes: list[int]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it in plain types."""
         return {name: getattr(self, name) for name in self.__slots__}
 
 
@@ -148,7 +145,6 @@ class ValidationReport:
     seconds: float
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it in plain types."""
         return {name: getattr(self, name) for name in self.__slots__}
 
 
@@ -168,7 +164,6 @@ class CheckpointReport:
     """Steps of those that lost their optimizer states."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it in plain types."""
         return {name: getattr(self, name) for name in self.__slots__}
 
 
@@ -215,7 +210,6 @@ class Summary:
     last_loss: float | None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it in plain types."""
         return {name: getattr(self, name) for name in self.__slots__}
 
 
@@ -236,7 +230,6 @@ class Tally:
     peak_reserved_bytes: list[int] = field(default_factory=list)
 
     def add(self, report: StepReport) -> None:
-        """Count a step."""
         self.num_steps += 1
         self.first, self.last = self.first or report, report
         self.peak_allocated_bytes = _most(self.peak_allocated_bytes, report.peak_allocated_bytes)
@@ -312,13 +305,11 @@ class Phases:
         self._inside: list[str] = []
 
     def start(self) -> None:
-        """Begin a step."""
         self._borders, self._inside = [], [_REST]
         self._border()
 
     @contextmanager
     def of(self, name: str) -> Iterator[None]:
-        """What runs inside belongs to the phase."""
         self._inside.append(name)
         self._border()
         try:
@@ -338,7 +329,6 @@ class Phases:
         return event
 
     def take(self) -> dict[str, float]:
-        """End the step; return the seconds of each phase."""
         self._border()
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)

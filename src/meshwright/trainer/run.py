@@ -157,7 +157,6 @@ def _validation_loss(parts: Parts, done: int, say: Callable[[dict[str, Any]], No
 
 
 def _tell_checkpoint(checkpoints: Checkpoints, say: Callable[[dict[str, Any]], None]) -> None:
-    """Make what was written whole, and say so."""
     report = checkpoints.finish()
     if report is not None:
         say(report.to_dict())
@@ -186,12 +185,10 @@ def _shared(
 
 
 def _device_name(device: torch.device) -> str | None:
-    """As the driver spells it; None of a processor."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else None
 
 
 def _reported_step(parts: Parts, done: int, tally: Tally) -> StepReport:
-    """A step, under the profiler where the job asks for it."""
     job = parts.job
     if tally.num_steps + 1 != job.profile_step:
         return _step(parts, done, tally.rates)

@@ -214,7 +214,6 @@ class InferenceSearch:
 
     @property
     def study(self) -> Path:
-        """Where the runs are kept."""
         return self.folder / "study"
 
     @property
@@ -229,7 +228,6 @@ class InferenceSearch:
         *,
         source: Literal["predicted", "measured"],
     ) -> PointTable:
-        """Return the tables' content."""
         return PointTable(
             points=points,
             refused=refused,

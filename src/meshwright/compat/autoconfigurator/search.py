@@ -63,11 +63,9 @@ class Platform:
 
     @property
     def is_local(self) -> bool:
-        """Whether runs are this machine's."""
         return self.launcher == "local"
 
     def executor(self) -> Executor:
-        """Make what starts the runs."""
         return executor(self.launcher, **self.starter)
 
 
@@ -334,12 +332,10 @@ class Search:
 
     @property
     def folder(self) -> Path:
-        """Where everything is written."""
         return Path(self.settings.logs)
 
     @property
     def members(self) -> tuple[Candidate, ...]:
-        """The candidates."""
         return self.prepared.candidates.members
 
 

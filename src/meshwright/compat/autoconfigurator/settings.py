@@ -44,7 +44,6 @@ class Card:
 
     @property
     def words(self) -> str:
-        """For a message."""
         return (
             self.chip
             if self.max_memory_gib is None
@@ -140,7 +139,6 @@ class TrainSettings:
 
     @property
     def num_gpus(self) -> int:
-        """Of the whole cluster."""
         return self.num_nodes * self.gpus_per_node
 
     @property

@@ -93,7 +93,6 @@ class Device:
         return wide.to(dtype).requires_grad_(grad)
 
     def synchronise(self) -> None:
-        """Wait until the device is done."""
         if self.kind == "cuda":
             torch.cuda.synchronize()
 
@@ -197,7 +196,6 @@ def _number(text: str | None) -> float | None:
 
 
 def _processor() -> str:
-    """Name of the processor with its number of cores that this process may use."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -55,8 +55,6 @@ _BUSY_SHARE = 0.3
 
 @dataclass(kw_only=True, slots=True)
 class _Book:
-    """What is known so far."""
-
     request: ProfileRequest
     machine: Machine
     series: dict[str, Series] = field(default_factory=dict)

@@ -30,7 +30,6 @@ __all__ = [
 Tensor = Any
 """torch.Tensor; torch may be absent where types are checked."""
 Work = Callable[[], object]
-"""Runs the operator once."""
 
 
 Caches = Literal["cold", "warm"]
@@ -47,7 +46,6 @@ class Behind:
     written: tuple[Tensor, ...]
 
     def __call__(self) -> object:
-        """Run the work."""
         return self.run()
 
     def write(self) -> None:
@@ -162,7 +160,6 @@ class Clock:
     """Times work on one device."""
 
     def __init__(self, device: Device) -> None:
-        """Reserve the buffer that flushes caches."""
         self._device = device
         is_gpu = device.kind == "cuda"
         size = _DEVICE_FLUSH_BYTES if is_gpu else _HOST_FLUSH_BYTES

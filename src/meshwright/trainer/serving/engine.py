@@ -39,14 +39,12 @@ _CPU_TOKENS = 2048
 """Tokens of one iteration on CPUs: transformers would take all memory for the cache."""
 _WAIT_S = 0.2
 _NEVER = -1
-"""No token ends an answer."""
 
 
 class Engine:
     """The model and the thread of its iterations; requests pass through the first rank."""
 
     def __init__(self, model: Any, batching: Any, *, max_len: int) -> None:
-        """Start the thread."""
         self.max_len = max_len
         self.vocab = int(model.config.vocab_size)
         generation = GenerationConfig(
@@ -69,7 +67,6 @@ class Engine:
 
     @property
     def alive(self) -> bool:
-        """Whether iterations run."""
         return bool(self._manager.is_running())
 
     def follow(self) -> int:
@@ -128,7 +125,6 @@ class Engine:
                     raise RuntimeError("the engine has ended") from None
 
     def _hand_out(self) -> None:
-        """Give each result to the thread that waits for it."""
         while self.alive:
             found = self._manager.get_result(timeout=_WAIT_S)
             if found is None:
@@ -197,8 +193,6 @@ def _batching(
 
 
 class _Given:
-    """A checkpoint that is there."""
-
     def __init__(self, model: str) -> None:
         self.model = model
 
@@ -290,7 +284,6 @@ class _Handler(BaseHTTPRequestHandler):
         """Keep the log for what matters."""
 
     def do_GET(self) -> None:
-        """Health, and the one model."""
         if self.path == "/health":
             self._send(
                 HTTPStatus.OK if self.server.engine.alive else HTTPStatus.SERVICE_UNAVAILABLE, {}
@@ -303,7 +296,6 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(HTTPStatus.NOT_FOUND, f"no {self.path} here")
 
     def do_POST(self) -> None:
-        """A completion."""
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         if self.path != "/v1/completions":
             self._refuse(HTTPStatus.NOT_FOUND, f"no {self.path} here")
