@@ -18,9 +18,18 @@ from types import MappingProxyType
 from typing import IO, Any
 
 from meshwright.data.atomic import writing
-from meshwright.data.listing import InputFile, settle, sha256_of
+from meshwright.data.listing import InputFile, settle
 from meshwright.data.progress import count
-from meshwright.data.steps import Record, ShardError, StepResult, conclude, run_step, state_folder
+from meshwright.data.steps import (
+    Record,
+    ShardError,
+    StepResult,
+    conclude,
+    is_written,
+    require_read_back,
+    run_step,
+    state_folder,
+)
 from meshwright.data.workers import Place, find_place
 from meshwright.values.errors import ConfigError, MissingExtraError
 
@@ -228,11 +237,8 @@ def _unpack(task: _Unpack) -> Record:
                 size_bytes += handle.write(block)
     except FileNotFoundError:
         raise ShardError(f"{task.path}: does not exist", "missing") from None
-    if task.consume and sha256_of(task.output) != digest.hexdigest():
-        raise ShardError(
-            f"{task.output}: read back, it is not what was written; the archive is kept",
-            "verification",
-        )
+    if task.consume:
+        require_read_back(task.output, digest.hexdigest(), kept="the archive is kept")
     return {
         "size_bytes": size_bytes,
         "sha256": digest.hexdigest(),
@@ -245,7 +251,7 @@ def _still_there(task: _Unpack, record: Mapping[str, Any]) -> bool:
     """Whether the plain file is there, and was read back where its archive is to be removed."""
     if task.consume and not record["verified"] and Path(task.path).exists():
         return False
-    return task.output.exists() and task.output.stat().st_size == record["size_bytes"]
+    return is_written(task, record)
 
 
 def _remove(task: _Unpack, record: Record) -> None:

@@ -16,9 +16,18 @@ from typing import Any
 
 from meshwright.data.archives import archive_of
 from meshwright.data.atomic import create_once, read_journals, writing
-from meshwright.data.listing import InputFile, settle, sha256_of
+from meshwright.data.listing import InputFile, settle
 from meshwright.data.progress import count, format_size
-from meshwright.data.steps import Record, ShardError, StepResult, conclude, run_step, state_folder
+from meshwright.data.steps import (
+    Record,
+    ShardError,
+    StepResult,
+    conclude,
+    is_written,
+    require_read_back,
+    run_step,
+    state_folder,
+)
 from meshwright.data.workers import Place, find_place
 from meshwright.values.errors import ConfigError
 from meshwright.values.units import GIB, counted
@@ -259,11 +268,8 @@ def _join(task: _Join) -> Record:
                 lines = block.count(b"\n")
                 documents += lines
                 count(documents=lines)
-    if task.consume and sha256_of(task.output) != digest.hexdigest():
-        raise ShardError(
-            f"{task.output}: read back, it is not what was written; its inputs are kept",
-            "verification",
-        )
+    if task.consume:
+        require_read_back(task.output, digest.hexdigest(), kept="its inputs are kept")
     return {
         "size_bytes": size_bytes,
         "sha256": digest.hexdigest(),
@@ -314,7 +320,7 @@ def _still_there(task: _Join, record: Mapping[str, Any]) -> bool:
         and all(Path(part.path).exists() for part in task.parts)
     ):
         return False
-    return task.output.exists() and task.output.stat().st_size == record["size_bytes"]
+    return is_written(task, record)
 
 
 def _remove_whole(task: _Join, record: Record) -> None:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 from meshwright.data.atomic import Journal, read_journals
-from meshwright.data.listing import MANIFEST, FileRecord, write_manifest
-from meshwright.data.progress import Progress, Totals, format_size
+from meshwright.data.listing import MANIFEST, FileRecord, sha256_of, write_manifest
+from meshwright.data.progress import Counts, Progress, Totals, format_size
 from meshwright.data.workers import Place, prepare_workers, runner_of, share_of
 from meshwright.values.errors import ConfigError, MeshwrightError
 from meshwright.values.units import counted
@@ -26,6 +26,8 @@ __all__ = [
     "StepReport",
     "StepResult",
     "conclude",
+    "is_written",
+    "require_read_back",
     "run_step",
     "state_folder",
 ]
@@ -121,13 +123,8 @@ def run_step(
     """
     if workers < 1:
         raise ConfigError(f"workers={workers}: expected 1 or more")
-    known = _known(state)
     mine = set(share_of([task.size_bytes for task in tasks], place))
-    done = {
-        task.name: known[task.name]
-        for task in tasks
-        if task.name in known and still_there(task, known[task.name])
-    }
+    done = _done(tasks, state, still_there)
     ours = [tasks[i] for i in sorted(mine)]
     if after is not None:
         for task in ours:
@@ -136,42 +133,37 @@ def run_step(
     todo = sorted(
         (task for task in ours if task.name not in done), key=lambda task: -_rough(task.size_bytes)
     )
-    failed, stopped = _do(
-        step,
-        ours,
-        todo,
-        work,
-        state=state,
-        place=place,
-        workers=workers,
-        done=done,
-        after=after,
-        progress=progress,
-    )
-    if len(done) + len(failed) < len(
-        tasks
-    ):  # ranks that ran meanwhile: of those that end together, one sees the records of all
-        known = _known(state)
-        others = [
-            task
-            for i, task in enumerate(tasks)
-            if i not in mine and task.name not in done and task.name in known
-        ]
-        done |= {
-            task.name: known[task.name] for task in others if still_there(task, known[task.name])
-        }
-    elsewhere = [
-        task.name for i, task in enumerate(tasks) if i not in mine and task.name not in done
-    ]
-    records = {task.name: done[task.name] for task in tasks if task.name in done}
+    totals = _totals(step, ours, todo, place)
+
+    def keep(task: ShardTask, record: Record) -> None:
+        done[task.name] = record
+        if after is not None:
+            after(task, record)
+
+    failed, stopped = _do(todo, work, keep, totals if progress else None, state, place, workers)
+    others = [task for i, task in enumerate(tasks) if i not in mine and task.name not in done]
+    if others:  # of ranks that end together, one sees the records of all
+        done |= _done(others, state, still_there)
     return StepReport(
         step=step,
         place=place,
-        records=records,
+        records={task.name: done[task.name] for task in tasks if task.name in done},
         failed=failed,
-        open_elsewhere=tuple(elsewhere),
+        open_elsewhere=tuple(task.name for task in others if task.name not in done),
         stopped=stopped,
     )
+
+
+def is_written(task: Any, record: Record) -> bool:
+    """Whether a task's one output is there with its size."""
+    return task.output.exists() and task.output.stat().st_size == record["size_bytes"]
+
+
+def require_read_back(output: Path, sha256: str, *, kept: str) -> None:
+    """Read an output back; ShardError where it is not what was written, and `kept` stays."""
+    if sha256_of(output) != sha256:
+        reason = f"{output}: read back, it is not what was written; {kept}"
+        raise ShardError(reason, "verification")
 
 
 def _rough(size_bytes: int) -> int:
@@ -180,50 +172,55 @@ def _rough(size_bytes: int) -> int:
     return size_bytes >> dropped << dropped
 
 
-def _known(state: Path) -> dict[str, Record]:
+def _done(
+    tasks: Sequence[ShardTask], state: Path, still_there: Callable[[Any, Record], bool]
+) -> dict[str, Record]:
+    """Return the last record of each shard that is still there."""
+    known = {str(row["shard"]): row for row in read_journals(state / "journal") if "shard" in row}
     return {
-        str(record["shard"]): record
-        for record in read_journals(state / "journal")
-        if "shard" in record
+        task.name: known[task.name]
+        for task in tasks
+        if task.name in known and still_there(task, known[task.name])
     }
 
 
+def _totals(
+    step: str, ours: Sequence[ShardTask], todo: Sequence[ShardTask], place: Place
+) -> Totals:
+    all_bytes = sum(task.size_bytes for task in ours)
+    return Totals(
+        title=step
+        if place.world_size == 1
+        else f"{step} (rank {place.rank} of {place.world_size})",
+        files=len(ours),
+        size_bytes=all_bytes,
+        done_files=len(ours) - len(todo),
+        done_bytes=all_bytes - sum(task.size_bytes for task in todo),
+    )
+
+
 def _do(
-    step: str,
-    ours: Sequence[ShardTask],
     todo: Sequence[ShardTask],
     work: Callable[[Any], Record],
-    *,
+    keep: Callable[[ShardTask, Record], None],
+    totals: Totals | None,
     state: Path,
     place: Place,
     workers: int,
-    done: dict[str, Record],
-    after: Callable[[Any, Record], None] | None,
-    progress: bool,
 ) -> tuple[dict[str, tuple[str, str]], str | None]:
-    """Do the shards; new records go to `done`."""
+    """Do the shards and `keep` what is known of each; return what failed, and what ended it."""
     failed: dict[str, tuple[str, str]] = {}
     if not todo:
         return failed, None
     workers = min(workers, len(todo))
     if workers > 1:
         prepare_workers([work.__module__])
-    open_bytes = sum(task.size_bytes for task in todo)
-    all_bytes = sum(task.size_bytes for task in ours)
-    title = step if place.world_size == 1 else f"{step} (rank {place.rank} of {place.world_size})"
-    totals = Totals(
-        title=title,
-        files=len(ours),
-        size_bytes=all_bytes,
-        done_files=len(ours) - len(todo),
-        done_bytes=all_bytes - open_bytes,
-    )
     finished = 0
     try:
         with (
             Journal(state / "journal", place) as journal,
             runner_of(partial(_attempt, work), workers) as runner,
-            _shown(Progress(totals, lambda: (finished, runner.counts())), progress),
+            _shown(totals, lambda: (finished, runner.counts())),
         ):
             for task, outcome in runner.outcomes(todo):
                 finished += 1
@@ -232,37 +229,23 @@ def _do(
                     continue
                 record = {"shard": task.name, **outcome}
                 journal.append(record)
-                done[task.name] = record
-                if after is not None:
-                    after(task, record)
+                keep(task, record)
     except BrokenProcessPool:
-        return (
-            failed,
-            (
-                "a worker was killed, most likely for want of memory; start again with fewer"
-                " workers to go on"
-            ),
-        )
+        cause = "a worker was killed, most likely for want of memory"
+        return failed, f"{cause}; start again with fewer workers to go on"
     except OSError as error:
         if error.errno not in _ENDS_ALL:
             raise
         where = f"{error.filename}: " if error.filename else ""
-        advice = (
-            "free some space and start again to go on"
-            if error.errno in _FULL
-            else "start again to go on"
-        )
-        return failed, f"{where}{error.strerror}; {advice}"
+        advice = "free some space and " if error.errno in _FULL else ""
+        return failed, f"{where}{error.strerror}; {advice}start again to go on"
     return failed, None
 
 
-@contextmanager
-def _shown(progress: Progress, wanted: bool) -> Iterator[None]:
-    if not wanted:
-        yield
-        return
-    with progress:
-        yield
+def _shown(
+    totals: Totals | None, read: Callable[[], tuple[int, Counts]]
+) -> AbstractContextManager[object]:
+    return nullcontext() if totals is None else Progress(totals, read)
 
 
 def _attempt(work: Callable[[Any], Record], task: Any) -> Record | ShardError:

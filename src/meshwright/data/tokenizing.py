@@ -92,30 +92,13 @@ def tokenize(
     scratch = request.state / "scratch"
     scratch.mkdir(parents=True, exist_ok=True)
     with locked(request.state / f"rank{place.rank}of{place.world_size}.lock"), ExitStack() as stack:
-        files = settle(
-            request.state / "inputs.jsonl",
-            request.inputs,
-            settings=settings,
-            suffixes=() if request.form else SUFFIXES,
-            check=partial(check_forms, form=request.form),
-        )
-        engine, note = _engine(request, reference, files)
-        tasks = _tasks(
-            request,
-            files,
-            stamp=stamp,
-            engine=engine,
-            dtype=str(token_dtype(reference.vocab_size).str),
-        )
+        tasks, note = _segments(request, reference, stamp, settings)
         assembled = read_state(scratch).segments
         early = None
         if place.world_size == 1:
-            assembly = Assembly(scratch, request.prefixes())
-            early = stack.enter_context(
-                EarlyJoin(
-                    assembly, [task.name for task in tasks], lock=request.state / _ASSEMBLY_LOCK
-                )
-            )
+            assembly, names = Assembly(scratch, request.prefixes()), [task.name for task in tasks]
+            early = EarlyJoin(assembly, names, lock=request.state / _ASSEMBLY_LOCK)
+            stack.enter_context(early)
         report = run_step(
             "tokenize",
             tasks,
@@ -128,6 +111,22 @@ def tokenize(
             progress=progress,
         )
         return _conclude(request, settings, tasks, report, early, note=note, begin_s=begin_s)
+
+
+def _segments(
+    request: TokenizeRequest, reference: Encoder, stamp: Stamp, settings: dict[str, Any]
+) -> tuple[list[SegmentTask], str]:
+    """Return the segments of the frozen inputs, and what does the work."""
+    files = settle(
+        request.state / "inputs.jsonl",
+        request.inputs,
+        settings=settings,
+        suffixes=() if request.form else SUFFIXES,
+        check=partial(check_forms, form=request.form),
+    )
+    engine, note = _engine(request, reference, files)
+    dtype = str(token_dtype(reference.vocab_size).str)
+    return _tasks(request, files, stamp=stamp, engine=engine, dtype=dtype), note
 
 
 def _settings(request: TokenizeRequest, reference: Encoder) -> dict[str, Any]:

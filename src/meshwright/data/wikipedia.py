@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -17,7 +17,15 @@ from meshwright.data.archives import Span, archive_of, open_plain, plain_name
 from meshwright.data.atomic import writing
 from meshwright.data.listing import settle
 from meshwright.data.progress import count
-from meshwright.data.steps import Record, ShardError, StepResult, conclude, run_step, state_folder
+from meshwright.data.steps import (
+    Record,
+    ShardError,
+    StepResult,
+    conclude,
+    is_written,
+    run_step,
+    state_folder,
+)
 from meshwright.data.workers import Place, find_place
 from meshwright.values.errors import ConfigError, MissingExtraError
 
@@ -224,7 +232,7 @@ def wiki(
         state=state,
         place=place or find_place(os.environ),
         workers=workers,
-        still_there=_still_there,
+        still_there=is_written,
         progress=progress,
     )
     return conclude(report, output=output, settings=settings, notes=_notes(report.records.values()))
@@ -314,7 +322,3 @@ def plain_text(wikitext: str, *, hidden: frozenset[str]) -> str:
         for line in str(code.strip_code(normalize=True, collapse=True)).split("\n")
     )
     return "\n".join(line for line in lines if line)
-
-
-def _still_there(task: _Piece, record: Mapping[str, Any]) -> bool:
-    return task.output.exists() and task.output.stat().st_size == record["size_bytes"]

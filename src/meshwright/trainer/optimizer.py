@@ -131,8 +131,8 @@ def shard_data(
 
     `none` is a copy on every rank (a shard group of one). zero1 and zero2 keep whole weights from
     the first forward to the last backward of a step and split the optimizer's states; zero2 also
-    reduces gradients after each micro batch. zero3 gathers weights layer by layer. `hybrid` is zero3
-    inside groups of `shard_size` ranks.
+    reduces gradients after each micro batch. zero3 gathers weights layer by layer. `hybrid` is
+    zero3 inside groups of `shard_size` ranks.
 
     `fill` gives a module on no device its weights, by the beginning of their names: each just
     before it is wrapped.

@@ -103,8 +103,15 @@ class Rates:
         )
 
 
+class _Told:
+    __slots__ = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
-class StepReport:
+class StepReport(_Told):
     """What one step tells."""
 
     event: Literal["step"] = "step"
@@ -128,12 +135,9 @@ class StepReport:
     """Of each rank."""
     peak_reserved_bytes: list[int]
 
-    def to_dict(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__slots__}
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ValidationReport:
+class ValidationReport(_Told):
     """What an evaluation tells."""
 
     event: Literal["validation"] = "validation"
@@ -144,12 +148,9 @@ class ValidationReport:
     tokens: int
     seconds: float
 
-    def to_dict(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__slots__}
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CheckpointReport:
+class CheckpointReport(_Told):
     """What a checkpoint tells when it is whole."""
 
     event: Literal["checkpoint"] = "checkpoint"
@@ -163,12 +164,9 @@ class CheckpointReport:
     stripped: list[int]
     """Steps of those that lost their optimizer states."""
 
-    def to_dict(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__slots__}
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Summary:
+class Summary(_Told):
     """What the whole run tells, of rank 0. Figures that no step was left to give are None."""
 
     event: Literal["summary"] = "summary"
@@ -208,9 +206,6 @@ class Summary:
     peak_reserved_bytes: list[int]
     first_loss: float | None
     last_loss: float | None
-
-    def to_dict(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__slots__}
 
 
 @dataclass(kw_only=True)

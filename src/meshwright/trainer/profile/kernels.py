@@ -197,16 +197,12 @@ def expert_operators(device: Device, *, dtype: Dtype, effort: Effort) -> Iterato
         return device.random(*shape, dtype=kind, grad=True)
 
     def ends(tokens: int, experts: int) -> Tensor:
-        return torch.arange(
-            tokens, tokens * experts + 1, tokens, dtype=torch.int32, device=device.kind
-        )
+        last = tokens * experts
+        return torch.arange(tokens, last + 1, tokens, dtype=torch.int32, device=device.kind)
 
     def grouped(tokens: int, experts: int, n: int, k: int) -> tuple[Work, tuple[Tensor, ...]]:
-        inputs, weight, groups = (
-            random(tokens * experts, k),
-            random(experts, k, n),
-            ends(tokens, experts),
-        )
+        inputs, weight = random(tokens * experts, k), random(experts, k, n)
+        groups = ends(tokens, experts)
         return (lambda: F.grouped_mm(inputs, weight, offs=groups)), (inputs, weight)
 
     def layer(
@@ -214,11 +210,8 @@ def expert_operators(device: Device, *, dtype: Dtype, effort: Effort) -> Iterato
     ) -> tuple[Work, tuple[Tensor, ...]]:
         """Gather tokens, both products around the gated activation, add up by router weight."""
         rows = tokens * experts
-        inputs, up, down = (
-            random(rows, hidden),
-            random(experts, hidden, 2 * inter),
-            random(experts, inter, hidden),
-        )
+        inputs, up = random(rows, hidden), random(experts, hidden, 2 * inter)
+        down = random(experts, inter, hidden)
         order, share = torch.randperm(rows, device=device.kind), random(rows, 1)
         groups = ends(tokens, experts)
 
