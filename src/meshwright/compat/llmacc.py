@@ -237,7 +237,6 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _split(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """Return our own options, and the words for Megatron in their order."""
     parser = _Parser(
         prog="python -m meshwright.pretrain",
         allow_abbrev=False,
@@ -387,7 +386,6 @@ def _print(strategies: list[Strategy]) -> int:
 def _decided(
     own: argparse.Namespace, megatron: list[str], world: World, environment: Mapping[str, str]
 ) -> list[str]:
-    """Return the words of the best strategy, and its variables before them."""
     best = _found(own, megatron, world, environment)[0]
     print(f"strategy: {shlex.join(best.words)}  # {best.figures}", file=sys.stderr)
     return [

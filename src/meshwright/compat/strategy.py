@@ -149,7 +149,6 @@ def _written(
 
 
 def _given(words: Sequence[str]) -> set[str]:
-    """Return the fields of a layout that a command line says."""
     flags = {word.partition("=")[0] for word in words}
     return {field for field, known in _FLAGS.items() if flags & set(known)}
 
@@ -179,7 +178,6 @@ def _request(
 
 
 def _batch(imported: Imported, given: set[str], most: int | None) -> dict[str, int]:
-    """Return the global batch, or the largest one to try."""
     if "gbs" not in given:
         return {} if most is None else {"max_gbs": most}
     batch = imported.work.gbs

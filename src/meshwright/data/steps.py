@@ -156,7 +156,8 @@ def run_step(
 
 def is_written(task: Any, record: Record) -> bool:
     """Whether a task's one output is there with its size."""
-    return task.output.exists() and task.output.stat().st_size == record["size_bytes"]
+    path: Path = task.output
+    return path.exists() and path.stat().st_size == int(record["size_bytes"])
 
 
 def require_read_back(output: Path, sha256: str, *, kept: str) -> None:

@@ -104,7 +104,7 @@ class Rates:
 
 
 class _Told:
-    __slots__ = ()
+    __slots__: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__slots__}

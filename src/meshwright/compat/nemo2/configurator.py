@@ -176,17 +176,14 @@ class AutoConfigurator:
 
     @property
     def model(self) -> ModelSpec:
-        """What is trained."""
         return self.given.model
 
     @property
     def model_type(self) -> str:
-        """NeMo's word for its family."""
         return self.given.model_type
 
     @property
     def model_size_in_b(self) -> float:
-        """All its parameters, in billions."""
         return round(model_params(self.model).total / 1e9, 2)
 
     @property
@@ -255,7 +252,6 @@ class AutoConfigurator:
         return tuple(Chosen(name=self._name(member.layout), candidate=member) for member in members)
 
     def _name(self, at: Layout) -> str:
-        """NeMo's own name of a configuration."""
         size, vpp = f"{self.model_size_in_b:g}", at.vpp if at.vpp > 1 else None
         head = f"{self.model_type}_{size}b_{self.given.num_nodes}nodes"
         return f"{head}_tp_{at.tp}_pp_{at.pp}_cp_{at.cp}_ep_{at.ep}_mbs_{at.mbs}_vp_{vpp}"

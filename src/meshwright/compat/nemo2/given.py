@@ -181,7 +181,6 @@ class Given:
 
     @property
     def num_gpus(self) -> int:
-        """Of the whole cluster."""
         return self.num_nodes * self.devices
 
 

@@ -210,7 +210,6 @@ class GridRecord(Course):
         return 0.0
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what is known when it is chosen: the content of `run.json`."""
         return {
             "run_id": self.run_id,
             "number": self.number,
@@ -242,7 +241,6 @@ class GridMember:
         return f"{self.name}-{self.digest}"
 
     def planned(self, *, number: int, because: str) -> GridRecord:
-        """Return the record of its run."""
         return GridRecord(
             run_id=self.run_id,
             number=number,
@@ -339,8 +337,6 @@ def run_grid(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Grid:
-    """The configurations, and what each runs."""
-
     configs: Mapping[str, Mapping[str, Any]]
     exported: Mapping[str, Exported]
     members: tuple[GridMember, ...]
@@ -384,7 +380,6 @@ class _Grid:
         )
 
     def job(self, name: str) -> Job:
-        """Return the job of a combination."""
         seconds = round(self.limits.minutes_per_run * 60)
         return job_of_config(
             self.configs[name], self.exported[name], options=self.options, seconds=seconds
