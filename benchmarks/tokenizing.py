@@ -53,9 +53,8 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import IO
 
-from meshwright.data.encoders.choose import open_reference
-from meshwright.data.encoders.encoder import EncoderSpec
-from meshwright.data.encoders.libraries import HuggingFaceEncoder
+from meshwright.data.encoders import EncoderSpec, HuggingFaceEncoder
+from meshwright.data.engines import open_reference
 from meshwright.data.tokenize_request import TokenizeRequest
 from meshwright.data.tokenizing import tokenize
 

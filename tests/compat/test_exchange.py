@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from meshwright.compat.exchange import Meeting, agree
+from meshwright.compat.llmacc import Meeting, agree
 from meshwright.values.errors import ConfigError
 
 WORDS = ["--tensor-model-parallel-size", "8", "a b", "größer"]

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.data.encoders.encoder import EncoderSpec
+from meshwright.data.encoders import EncoderSpec
 
 WORDS = [
     "the",

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from meshwright.data.atomic import writing
-from meshwright.data.counting import count
+from meshwright.data.progress import count
 from meshwright.data.steps import ShardError
 
 

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 from backports import zstd
 
-from meshwright.data.archives import check_archive, open_plain
-from meshwright.data.manifest import read_manifest
+from meshwright.data.archives import check_archive, extract, open_plain
+from meshwright.data.listing import read_manifest
 from meshwright.data.steps import ShardError
-from meshwright.data.unpack import extract
 from meshwright.values.errors import ConfigError
 
 PACK: dict[str, Callable[[bytes], bytes]] = {

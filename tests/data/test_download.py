@@ -15,8 +15,7 @@ import pytest
 from tests.data.server import Site, serving
 
 from meshwright.data.fetching import download
-from meshwright.data.results import StepResult
-from meshwright.data.steps import ShardError
+from meshwright.data.steps import ShardError, StepResult
 from meshwright.data.transfer import Patience, Transfer, fetch
 
 ROOT = Path(__file__).resolve().parents[2]

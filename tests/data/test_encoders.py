@@ -12,14 +12,9 @@ import numpy as np
 import pytest
 from tests.data.corpora import gpt2_files, line, text
 
-from meshwright.data.encoders.choose import (
-    choose_engine,
-    first_difference,
-    open_encoder,
-    open_reference,
-)
-from meshwright.data.encoders.encoder import Encoded, EncoderSpec
-from meshwright.data.training import train_sentencepiece
+from meshwright.data.encoders import Encoded, EncoderSpec
+from meshwright.data.engines import choose_engine, first_difference, open_encoder, open_reference
+from meshwright.data.tokenize_request import train_sentencepiece
 from meshwright.values.errors import ConfigError
 
 
@@ -95,7 +90,7 @@ def test_other_ids_are_never_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     def wrong(self: object, texts: list[str]) -> Encoded:
         return Encoded(ids=np.full(len(texts), 7), lengths=np.ones(len(texts), dtype=np.int64))
 
-    monkeypatch.setattr("meshwright.data.encoders.gigatoken.GigatokenEncoder.encode", wrong)
+    monkeypatch.setattr("meshwright.data.engines.GigatokenEncoder.encode", wrong)
     choice = choose_engine(reference, ["a text"])
     assert choice.engine == "library"
     assert (

@@ -17,9 +17,16 @@ from meshwright.data.atomic import (
     write_whole,
     writing,
 )
-from meshwright.data.listing import natural_key, settle, walk
-from meshwright.data.manifest import FileRecord, read_manifest, sha256_of, write_manifest
-from meshwright.data.ranks import ALONE
+from meshwright.data.listing import (
+    FileRecord,
+    natural_key,
+    read_manifest,
+    settle,
+    sha256_of,
+    walk,
+    write_manifest,
+)
+from meshwright.data.workers import ALONE
 from meshwright.values.errors import ConfigError
 
 

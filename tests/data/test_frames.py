@@ -11,8 +11,8 @@ import pytest
 from backports import zstd
 from tests.data.corpora import bin_and_idx, end_of, gpt2_files, line, plain_ids
 
-from meshwright.data.frames import entries_of
 from meshwright.data.indexed import IndexedFile
+from meshwright.data.segments import entries_of
 from meshwright.data.tokenize_request import TokenizeReport, TokenizeRequest
 from meshwright.data.tokenizing import tokenize
 

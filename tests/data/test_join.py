@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from meshwright.data.atomic import parse_size
 from meshwright.data.join import concat
-from meshwright.data.ranks import Place
+from meshwright.data.workers import Place
 from meshwright.values.errors import ConfigError
 
 

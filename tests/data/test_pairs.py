@@ -13,10 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.data.test_indexed import DOCUMENTS, megatron, write
 
-from meshwright.data.blending import blend, prefixes_of
-from meshwright.data.counting import stats
 from meshwright.data.indexed import IndexedFile
-from meshwright.data.merging import merge
+from meshwright.data.pairs import blend, merge, prefixes_of, stats
 from meshwright.data.verifying import verify
 from meshwright.values.errors import ConfigError
 
@@ -71,7 +69,7 @@ def test_a_merge_goes_on_after_a_kill(tmp_path: Path, monkeypatch: pytest.Monkey
         raise Killed
 
     with monkeypatch.context() as patched:
-        patched.setattr("meshwright.data.merging._write_index", dies)
+        patched.setattr("meshwright.data.pairs._write_index", dies)
         with pytest.raises(Killed):
             merge(names, output_prefix=str(tmp_path / "killed"))
     scratch = tmp_path / ".meshwright" / "merge-killed" / "bin"
@@ -207,7 +205,7 @@ def test_quantiles_are_numpys_lower_ones(tmp_path: Path, documents: list[list[li
 
 
 def test_long_documents_are_counted_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("meshwright.data.counting._COUNTED", 4)
+    monkeypatch.setattr("meshwright.data.pairs._COUNTED", 4)
     write(tmp_path / "a", [[[1] * length] for length in (1, 5, 9)], "<u2")
     write(tmp_path / "b", [[[1] * 6]], "<u2")
     *_, both = stats([str(tmp_path / "a"), str(tmp_path / "b")])

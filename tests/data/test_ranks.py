@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwright.data.ranks import ALONE, Place, find_place, share_of
+from meshwright.data.workers import ALONE, Place, find_place, share_of
 from meshwright.values.errors import ConfigError
 
 

@@ -13,10 +13,9 @@ import pytest
 from tests.data.shards import copy, environment, is_there, tasks_in
 
 from meshwright.data.atomic import read_journals
-from meshwright.data.counting import Counts
-from meshwright.data.progress import Totals, format_size, format_span, progress_line
-from meshwright.data.ranks import ALONE, Place
+from meshwright.data.progress import Counts, Totals, format_size, format_span, progress_line
 from meshwright.data.steps import StepReport, run_step
+from meshwright.data.workers import ALONE, Place
 
 ROOT = Path(__file__).resolve().parents[2]
 SIZES = {f"{number}": number % 7 for number in range(40)}
@@ -85,7 +84,9 @@ def test_workers_see_what_was_set_since_the_first_ones(
 ) -> None:
     """Variables and folder, also where they are forked from a process that is older; and where its
     socket's path would be too long."""
-    monkeypatch.setattr("meshwright.data.steps._LONGEST_FOLDER", 1000 if way == "forkserver" else 0)
+    monkeypatch.setattr(
+        "meshwright.data.workers._LONGEST_FOLDER", 1000 if way == "forkserver" else 0
+    )
     for number in range(2):
         monkeypatch.setenv("MESHWRIGHT_TEST", str(number))
         monkeypatch.chdir(tmp_path)

@@ -21,13 +21,13 @@ import numpy as np
 import pytest
 from tests.data.corpora import bin_and_idx, end_of, gpt2_files, line, plain_ids, text
 
-from meshwright.data.encoders import opened
-from meshwright.data.encoders.encoder import EncoderSpec
+from meshwright.data import engines as opened
+from meshwright.data.encoders import EncoderSpec
 from meshwright.data.indexed import IndexedFile
-from meshwright.data.ranks import Place
 from meshwright.data.segment_work import sentence_splitter
 from meshwright.data.tokenize_request import TokenizeReport, TokenizeRequest
 from meshwright.data.tokenizing import tokenize
+from meshwright.data.workers import Place
 from meshwright.values.errors import ConfigError
 
 Run = Callable[..., TokenizeReport]
@@ -482,7 +482,7 @@ def test_another_policy_after_half_of_the_output_is_joined(
 KILLED = """
 import sys
 from meshwright.data.encoders import opened
-from meshwright.data.encoders.encoder import EncoderSpec
+from meshwright.data.encoders import EncoderSpec
 from meshwright.data import assembly, segments
 from meshwright.data.tokenizing import TokenizeRequest, tokenize
 if __name__ == "__main__":

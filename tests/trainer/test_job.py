@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 from tests.trainer.curves import job_of
 
-from meshwright.trainer.checks import require_trainable
+from meshwright.trainer.checks import Part, own_parts, require_trainable
 from meshwright.trainer.job import DataSettings, OptimizerSettings, job_keys, read_job
-from meshwright.trainer.parts import Part, own_parts
 from meshwright.trainer.pipeline import learning_rate
 from meshwright.values.errors import ConfigError, LayoutError, UnknownNameError
 from meshwright.values.layout import Layout, parse_layout

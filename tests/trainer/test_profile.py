@@ -16,24 +16,21 @@ import pytest
 pytest.importorskip("torch", reason="measures with torch: pip install 'meshwright[train]'")
 
 from meshwright.cli import run
-from meshwright.trainer.profile import (
-    design as _design,
-)
-from meshwright.trainer.profile import (
-    device as _device,
-)
-from meshwright.trainer.profile import (
-    host as _host,
-)
-from meshwright.trainer.profile import (
-    profile_device,
-)
-from meshwright.trainer.profile import (
-    run as _run,
-)
+from meshwright.trainer.profile import design as _design
+from meshwright.trainer.profile import device as _device
+from meshwright.trainer.profile import host as _host
+from meshwright.trainer.profile import profile_device
+from meshwright.trainer.profile import run as _run
 from meshwright.trainer.profile.device import Device, ProfileRequest, open_device
-from meshwright.trainer.profile.operator import Behind, Operator
-from meshwright.trainer.profile.timing import Clock, Measured, measure, settled, spread_frac
+from meshwright.trainer.profile.timing import (
+    Behind,
+    Clock,
+    Measured,
+    Operator,
+    measure,
+    settled,
+    spread_frac,
+)
 from meshwright.values.errors import ConfigError
 from meshwright.values.hardware.profile import Profile, Sample, Series, load_profile
 from meshwright.values.hardware.profile_chip import measured_chip

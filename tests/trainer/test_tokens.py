@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from meshwright.trainer.tokens import ContextWord, own_runs
+from meshwright.trainer.job import ContextWord, own_runs
 
 
 def test_runs_of_a_ring_are_a_zigzag() -> None:

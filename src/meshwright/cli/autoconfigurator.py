@@ -130,14 +130,14 @@ def _inference(config: dict[str, Any], page: _Page, *, alone: bool) -> MeasuredI
 
     ConfigError where inference alone is asked for, and can't be measured.
     """
-    from meshwright.compat.autoconfigurator.answer import inference_answer
+    from meshwright.compat.autoconfigurator.folders import inference_answer
     from meshwright.compat.autoconfigurator.inference import (
         inference_of,
         predict_points,
         write_points,
     )
     from meshwright.compat.autoconfigurator.measured import prepare_inference
-    from meshwright.compat.autoconfigurator.ready import platform_of
+    from meshwright.compat.autoconfigurator.search import platform_of
 
     search = inference_of(config)
     for note in search.notes:
@@ -198,7 +198,7 @@ def _print_points(table: PointTable, page: _Page) -> None:
 def _measure(measured: MeasuredInference, page: _Page) -> None:
     """Run the grid; its tables take the place of the predictions."""
     from meshwright.cli.serving.tune_view import progress
-    from meshwright.compat.autoconfigurator.answer import inference_answer
+    from meshwright.compat.autoconfigurator.folders import inference_answer
     from meshwright.compat.autoconfigurator.inference import write_points
     from meshwright.compat.autoconfigurator.measured import measured_points
     from meshwright.runs.tune import Interrupted
@@ -222,10 +222,12 @@ def _measure(measured: MeasuredInference, page: _Page) -> None:
 
 
 def _search(config: dict[str, Any], page: _Page) -> None:
-    from meshwright.compat.autoconfigurator.answer import training_answer
-    from meshwright.compat.autoconfigurator.folders import write_final, write_first_job
-    from meshwright.compat.autoconfigurator.ready import NothingFits
-    from meshwright.compat.autoconfigurator.search import search_of
+    from meshwright.compat.autoconfigurator.folders import (
+        training_answer,
+        write_final,
+        write_first_job,
+    )
+    from meshwright.compat.autoconfigurator.search import NothingFits, search_of
 
     try:
         search = search_of(config)
@@ -282,7 +284,7 @@ def _written(search: Search, page: _Page) -> list[Path]:
 
 def _opening(search: Search) -> list[str]:
     """The size by the closed form, and what was priced."""
-    from meshwright.compat.autoconfigurator.answer import closed_form_days, predicted_days
+    from meshwright.compat.autoconfigurator.folders import closed_form_days, predicted_days
 
     settings, best = search.settings, search.members[0]
     days, ours = closed_form_days(search), predicted_days(search, best)

@@ -198,7 +198,7 @@ def _data(words: list[str]) -> list[list[Any]]:
         weight = _number(text) if equals else None
         name = word if weight is None else path
         if (Path(name).is_dir() and any(Path(name).glob("*.idx"))) or has_magic(name):
-            from meshwright.data.blending import blend
+            from meshwright.data.pairs import blend
 
             mixed = blend([name])
             pairs = zip(mixed.prefixes, mixed.weights, strict=True)

@@ -1,4 +1,3 @@
-"""Ways in for users of other tools: a door translates their words into ours and back, and decides
-nothing."""
+"""Ways in for users of other tools: a door translates their words into ours and back."""
 
 from __future__ import annotations

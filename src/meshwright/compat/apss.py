@@ -90,8 +90,7 @@ class ApssRequest:
     """Whether batch and sequence must be multiples of 512 up to 1,048,576."""
 
     def kinds(self) -> tuple[Kind, ...]:
-        """Return the kinds of chips; ConfigError where one is unknown, named twice or has no
-        count."""
+        """Return the kinds of chips; ConfigError for one unknown, twice, or without a count."""
         found = tuple(_kind(part.strip(), self.gpu_infos) for part in self.gpu_infos.split(","))
         names = [find_chip(kind.name).name for kind in found]
         for name in names:
@@ -102,8 +101,7 @@ class ApssRequest:
         return found
 
     def plan_request(self) -> PlanRequest:
-        """Return the same as a request for plans; ConfigError, in this tool's flags, for what is
-        out of range."""
+        """Return the request for plans; ConfigError, in this tool's flags, if out of range."""
         kinds = self.kinds()
         self._check(kinds)
         caps = [
@@ -273,8 +271,7 @@ def _strategy(layout: MixedLayout, names: list[str], model: ModelSpec) -> Record
 
 
 def _recompute(layout: MixedLayout, kinds: int) -> Record:
-    """Granularity, method and layers of each kind; block recompute by the layers of the stage that
-    runs most again."""
+    """Granularity, method and layers of each kind; block's layers are of the fullest stage."""
     own = [[stage for stage in layout.stages if stage.pool == pool] for pool in range(kinds)]
 
     def of_each(value: Callable[[StageLayout], Any]) -> list[Any]:
@@ -325,8 +322,7 @@ class Device:
 
 
 def device_of(*, chip: str | None, environment: Mapping[str, str]) -> Device:
-    """Return the chip that is named, else this machine's, else an assumed one with the memory that
-    the environment gives."""
+    """Return the named chip, else this machine's, else an assumed one of the told memory."""
     memory_gib = _memory_of(environment)
     if chip is not None:
         return _limited(chip, memory_gib, assumed=False)
@@ -356,8 +352,7 @@ def device_of_listing(listing: str) -> Device:
 
 
 def _limited(name: str, memory_gib: float | None, *, assumed: bool) -> Device:
-    """Return a chip with less memory than it has, where that is said; a process sees a little less
-    than the size it is sold by."""
+    """Return a chip held to less memory; a process sees a little less than its sold size."""
     chip = find_chip(name)
     if memory_gib is None:
         return Device(chip=chip.name)
@@ -386,7 +381,6 @@ def _memory_of(environment: Mapping[str, str]) -> float | None:
 
 
 def _listing() -> str | None:
-    """Return nvidia-smi's answer, or None where there is none."""
     try:
         answer = subprocess.run(
             _QUERY,

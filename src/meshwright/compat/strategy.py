@@ -1,5 +1,4 @@
-"""Strategies of parallelism for a Megatron-LM command line: what is given is held, the rest is
-planned and written as flags."""
+"""Parallelism for a Megatron-LM command line: given flags hold, the rest is planned."""
 
 from __future__ import annotations
 
@@ -21,11 +20,7 @@ from meshwright.values.errors import CannotExpress, ConfigError
 from meshwright.values.layout import Layout
 from meshwright.values.units import GIB, format_seconds
 
-__all__ = [
-    "Answer",
-    "Strategy",
-    "strategies_of",
-]
+__all__ = ["Answer", "Strategy", "strategies_of"]
 
 _SOFTWARE = "megatron-lm"
 _RECOMPUTE_OF = {
@@ -69,8 +64,7 @@ _FLAGS: dict[str, tuple[str, ...]] = {
     "recompute_layers": ("--recompute-num-layers",),
     "recompute_modules": ("--recompute-modules",),
 }
-"""Fields of a layout, and the flags that say them: given ones are pins, the others are what a
-strategy consists of."""
+"""Fields of a layout and their flags: given ones are pins, a strategy consists of the others."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -104,8 +98,7 @@ def strategies_of(
     megatron_version: str | None = None,
     top: int = 10,
 ) -> Answer:
-    """Return strategies for a Megatron-LM command line, whose words and meaning are given; flags of
-    parallelism in it are held."""
+    """Return strategies for a Megatron-LM command line; flags of parallelism in it are held."""
     given = _given(words)
     version = megatron_version or imported.megatron_version
     asked = _request(
@@ -156,7 +149,6 @@ def _written(
 
 
 def _given(words: Sequence[str]) -> set[str]:
-    """Return the fields of a layout that a command line says."""
     flags = {word.partition("=")[0] for word in words}
     return {field for field, known in _FLAGS.items() if flags & set(known)}
 
@@ -186,7 +178,6 @@ def _request(
 
 
 def _batch(imported: Imported, given: set[str], most: int | None) -> dict[str, int]:
-    """Return the global batch, or the largest one to try."""
     if "gbs" not in given:
         return {} if most is None else {"max_gbs": most}
     batch = imported.work.gbs
@@ -223,8 +214,7 @@ def _pin(value: Any) -> int | str:
 
 
 def _added(command: Sequence[str], given: set[str], version: str | None) -> tuple[str, ...]:
-    """Return the words of a written command line that are of the strategy and were not given; an
-    axis of 1 is left to the default."""
+    """Return the strategy's words that were not given; an axis of 1 is left to the default."""
     groups = {flag: field for field, flags in _FLAGS.items() for flag in flags}
     found: list[str] = []
     adding = False

@@ -6,18 +6,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from meshwright.data.blending import blend
-    from meshwright.data.counting import stats
-    from meshwright.data.encoders.encoder import EncoderSpec
+    from meshwright.data.archives import extract
+    from meshwright.data.encoders import EncoderSpec
     from meshwright.data.fetching import download
     from meshwright.data.footprint import plan
     from meshwright.data.join import concat
-    from meshwright.data.merging import merge
+    from meshwright.data.pairs import blend, merge, stats
     from meshwright.data.pipeline import run
-    from meshwright.data.tokenize_request import TokenizeRequest
+    from meshwright.data.tokenize_request import TokenizeRequest, train_sentencepiece
     from meshwright.data.tokenizing import tokenize
-    from meshwright.data.training import train_sentencepiece
-    from meshwright.data.unpack import extract
     from meshwright.data.verifying import check, verify
     from meshwright.data.wikipedia import wiki
 
@@ -40,33 +37,30 @@ __all__ = [
 ]
 
 _HOMES = {
-    "EncoderSpec": "encoders.encoder",
-    "TokenizeRequest": "tokenizing",
-    "blend": "blending",
+    "EncoderSpec": "encoders",
+    "TokenizeRequest": "tokenize_request",
+    "blend": "pairs",
     "check": "verifying",
     "concat": "join",
     "download": "fetching",
-    "extract": "unpack",
-    "merge": "merging",
+    "extract": "archives",
+    "merge": "pairs",
     "plan": "footprint",
     "run": "pipeline",
-    "stats": "counting",
+    "stats": "pairs",
     "tokenize": "tokenizing",
-    "train_sentencepiece": "training",
+    "train_sentencepiece": "tokenize_request",
     "verify": "verifying",
     "wiki": "wikipedia",
 }
-"""The step's function by the module of this package that holds it; loaded when first asked for. No
-module has the name of a function."""
+"""The module of each step's function, loaded when first asked for; no two share a name."""
 
 
 def __getattr__(name: str) -> Any:
-    """Return a public name."""
     if name not in _HOMES:
         raise AttributeError(f"module 'meshwright.data' has no attribute {name!r}")
     return getattr(import_module(f"meshwright.data.{_HOMES[name]}"), name)
 
 
 def __dir__() -> list[str]:
-    """Return the public names."""
     return list(__all__)

@@ -1,33 +1,53 @@
-"""Compressed files as streams of plain bytes: several members or frames one after the other, and
-cut-off files found."""
+"""Compressed files: read as streams of plain bytes, checked for cut-off ends, and extracted."""
 
 from __future__ import annotations
 
 import bz2
 import gzip
+import hashlib
 import io
 import lzma
+import os
 import sys
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any
 
-from meshwright.data.counting import count
-from meshwright.data.steps import ShardError
-from meshwright.values.errors import MissingExtraError
+from meshwright.data.atomic import writing
+from meshwright.data.listing import InputFile, settle
+from meshwright.data.progress import count
+from meshwright.data.steps import (
+    Record,
+    ShardError,
+    StepResult,
+    conclude,
+    is_written,
+    require_read_back,
+    run_step,
+    state_folder,
+)
+from meshwright.data.workers import Place, find_place
+from meshwright.values.errors import ConfigError, MissingExtraError
 
-__all__ = ["ARCHIVES", "Span", "archive_of", "check_archive", "open_plain", "plain_name"]
+__all__ = [
+    "ARCHIVES",
+    "Span",
+    "archive_of",
+    "check_archive",
+    "extract",
+    "open_plain",
+    "plain_name",
+]
 
 BLOCK_BYTES = 1 << 20
 
 
 def _zstd(source: IO[bytes]) -> IO[bytes]:
-    """Standard library from Python 3.14 on, before that its backport: docs/decisions tells why not
-    zstandard."""
+    """Python 3.14's own, before that its backport: docs/decisions tells why not zstandard."""
     library: Any
     try:
         if sys.version_info >= (3, 14):
@@ -48,8 +68,7 @@ ARCHIVES: Mapping[str, Callable[[IO[bytes]], Any]] = MappingProxyType(
         "xz": lzma.LZMAFile,
     }
 )
-"""Readers by the name's last part; each reads member after member and raises EOFError where the
-last one is cut off."""
+"""Readers by the name's last part; each reads all members, and EOFError means a cut-off one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -129,11 +148,111 @@ def open_plain(
 
 
 def check_archive(path: Path, *, name: str | None = None) -> str | None:
-    """Read a compressed file to its end and return its kind, None where it is plain; ShardError
-    where it is not whole."""
+    """Read a compressed file whole and return its kind, None if plain; ShardError if torn."""
     kind = archive_of(name or path.name)
     if kind is not None:
         with open_plain(path, name=name, counted=False) as plain:
             while plain.read(BLOCK_BYTES):
                 pass
     return kind
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Unpack:
+    name: str
+    size_bytes: int
+    path: str
+    output: Path
+    consume: bool
+
+
+def extract(
+    inputs: Sequence[str],
+    *,
+    output: Path,
+    workers: int = 1,
+    consume: bool = False,
+    place: Place | None = None,
+    progress: bool = True,
+) -> StepResult:
+    """Extract `.zst`, `.gz`, `.bz2` and `.xz` files under their own names into a folder.
+
+    `inputs` are files, folders, patterns and `@FILE` lists. With `consume` an archive is removed
+    once its plain file was read back and has the hash of what came out of the archive. ConfigError
+    for what is no archive, or for two of one plain name.
+    """
+    settings = {"step": "extract"}
+    endings = [f".{kind}" for kind in ARCHIVES]
+    state = state_folder(output, "extract")
+    files = settle(
+        state / "list.jsonl", inputs, settings=settings, suffixes=endings, check=_check_names
+    )
+    tasks = [
+        _Unpack(
+            name=plain_name(f.name),
+            size_bytes=f.size_bytes,
+            path=f.path,
+            output=output / plain_name(f.name),
+            consume=consume,
+        )
+        for f in files
+    ]
+    report = run_step(
+        "extract",
+        tasks,
+        _unpack,
+        state=state,
+        place=place or find_place(os.environ),
+        workers=workers,
+        still_there=_still_there,
+        after=_remove if consume else None,
+        progress=progress,
+    )
+    return conclude(report, output=output, settings=settings)
+
+
+def _check_names(files: Sequence[InputFile]) -> None:
+    plain: dict[str, str] = {}
+    for file in files:
+        name = plain_name(file.name)
+        if name == file.name:
+            raise ConfigError(
+                f"{file.path}: expected a name that ends in"
+                f" {', '.join(f'.{kind}' for kind in ARCHIVES)}"
+            )
+        if name in plain:
+            raise ConfigError(
+                f"{plain[name]} and {file.path} would both be written as {name}; extract them into"
+                " two folders"
+            )
+        plain[name] = file.path
+
+
+def _unpack(task: _Unpack) -> Record:
+    digest, size_bytes = hashlib.sha256(), 0
+    try:
+        with open_plain(task.path) as plain, writing(task.output) as handle:
+            while block := plain.read(BLOCK_BYTES):
+                digest.update(block)
+                size_bytes += handle.write(block)
+    except FileNotFoundError:
+        raise ShardError(f"{task.path}: does not exist", "missing") from None
+    if task.consume:
+        require_read_back(task.output, digest.hexdigest(), kept="the archive is kept")
+    return {
+        "size_bytes": size_bytes,
+        "sha256": digest.hexdigest(),
+        "archive": archive_of(task.path),
+        "verified": task.consume,
+    }
+
+
+def _still_there(task: _Unpack, record: Mapping[str, Any]) -> bool:
+    """Whether the plain file is there, and was read back where its archive is to be removed."""
+    if task.consume and not record["verified"] and Path(task.path).exists():
+        return False
+    return is_written(task, record)
+
+
+def _remove(task: _Unpack, record: Record) -> None:
+    Path(task.path).unlink(missing_ok=True)

@@ -26,21 +26,13 @@ from numpy.typing import NDArray
 
 from meshwright.data.atomic import locked, sync_folder, write_whole, writing
 from meshwright.data.indexed import chunks_of, write_index
-from meshwright.data.manifest import FileRecord, sha256_of
-from meshwright.data.rejects import LineCounter, located
+from meshwright.data.listing import FileRecord, sha256_of
+from meshwright.data.pieces import LineCounter, located
 from meshwright.data.segment_work import part_path
 from meshwright.data.steps import Record
 from meshwright.values.errors import MeshwrightError
 
-__all__ = [
-    "Abandoned",
-    "Assembled",
-    "Assembly",
-    "EarlyJoin",
-    "TornScratch",
-    "clear",
-    "read_state",
-]
+__all__ = ["Abandoned", "Assembled", "Assembly", "EarlyJoin", "TornScratch", "clear", "read_state"]
 
 COMMIT_BYTES = 1 << 26
 """Ids between two commits: what a kill can make this redo. So soon, since the pages of removed
@@ -98,8 +90,7 @@ class Assembly:
         return self._state.segments
 
     def add(self, name: str, record: Record) -> None:
-        """Append what a segment's scratch file holds; TornScratch where it is damaged, and then the
-        outputs are to be opened anew."""
+        """Append a segment's scratch file; TornScratch if damaged: open the outputs anew."""
         self._open()
         path = part_path(self.scratch, name)
         _append(path, record, self._outputs, self.abandoned)
@@ -110,8 +101,7 @@ class Assembly:
             self._commit()
 
     def finish(self, *, dtype: str, rejects: Path | None) -> list[Assembled]:
-        """Write the indices and give the outputs their names; `rejects` is where what was rejected
-        goes, None: nowhere."""
+        """Write the indices and name the outputs; `rejects` is where rejects go, None: nowhere."""
         self._open()
         self._commit()
         hashes = {section: growing.sha256 for section, growing in self._outputs.items()}
@@ -182,7 +172,6 @@ def read_state(scratch: Path) -> State:
 
 
 def _names(keys: Sequence[str]) -> dict[str, str]:
-    """Return the file of each section."""
     names = {
         f"{key}.{section}": f"{place}.{ending}"
         for place, key in enumerate(keys)
@@ -253,7 +242,6 @@ def _blocks(handle: IO[bytes], size_bytes: int, abandoned: Event) -> Iterator[me
 
 
 def _finish(prefix: Path, scratch: Path, place: int, *, dtype: str, sha256: str) -> Assembled:
-    """Write the .idx file of a key and name its .bin file."""
     lengths, counts = (_mapped(scratch / f"{place}.{ending}") for ending in ("lengths", "counts"))
     bounds = scratch / f"{place}.bounds"
     _write_bounds(bounds, counts)
@@ -288,8 +276,7 @@ def _mapped(path: Path) -> NDArray[np.int32]:
 
 
 def _write_bounds(path: Path, counts: NDArray[np.int32]) -> None:
-    """Write the first sequence of each document, and the end: running sums of the documents'
-    sequences."""
+    """Write the first sequence of each document, and the end, as running sums."""
     last = 0
     with path.open("wb") as handle:
         handle.write(np.zeros(1, dtype="<i8").tobytes())
@@ -300,7 +287,6 @@ def _write_bounds(path: Path, counts: NDArray[np.int32]) -> None:
 
 
 def _write_rejects(raw: Path, path: Path) -> None:
-    """Write the rejects with the lines of their files."""
     counter = LineCounter()
     with raw.open(encoding="utf-8", errors="surrogateescape") as rows, writing(path) as handle:
         for text in rows:
@@ -336,8 +322,7 @@ class EarlyJoin:
             self._turn = self._thread.submit(self._advance)
 
     def settle(self) -> Assembly:
-        """Wait for the thread and return the assembly; TornScratch, or an OSError, where it met
-        one."""
+        """Wait for the thread and return the assembly; raise what it met (TornScratch, OSError)."""
         if self._turn is not None:
             self._turn.result()
         if self._torn is not None:

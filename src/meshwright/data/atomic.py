@@ -1,5 +1,4 @@
-"""Files that exist whole or not at all: a temporary name in the same folder, fsync of file and
-folder, rename."""
+"""Files that exist whole or not at all: a temporary name, fsync of file and folder, rename."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from types import TracebackType
 from typing import IO, Any, Self
 from uuid import uuid4
 
-from meshwright.data.ranks import Place
+from meshwright.data.workers import Place
 from meshwright.values.errors import ConfigError
 from meshwright.values.units import GB, GIB, MIB, TERA
 
@@ -48,8 +47,7 @@ _UNITS = {
 
 
 def parse_size(text: str | int, *, name: str = "size") -> int:
-    """Read `500MB`, `1.5GiB` or a number of bytes; ConfigError for anything else, a bare `16G`
-    among it, which tools read in two ways."""
+    """Read `500MB`, `1.5GiB` or bytes; ConfigError for others, as the ambiguous `16G`."""
     found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]*)\s*", str(text))
     if found is None or found[2].lower() not in _UNITS:
         raise ConfigError(
@@ -64,8 +62,7 @@ _NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL}
 
 
 def temporary_of(path: Path) -> Path:
-    """Return the name of a file while it is written: always the same, so that a second start takes
-    over what a kill left."""
+    """Return a file's name while it is written; a second start takes over what is there."""
     return path.with_name(f".{path.name}.part")
 
 
@@ -92,8 +89,7 @@ def writing(path: Path, *, wait: bool = False) -> Iterator[IO[bytes]]:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a small file at once; of processes that do so side by side the last one's content
-    stays."""
+    """Write a small file at once; of several processes the last one's content stays."""
     with writing(path, wait=True) as handle:
         handle.write(content)
 
@@ -141,8 +137,7 @@ def _is_same(handle: IO[bytes], path: Path) -> bool:
 
 
 def create_once(path: Path, content: bytes) -> bool:
-    """Give a file its content unless it exists: of many processes that try, one does, and all see
-    its content whole."""
+    """Give a file its content unless it exists: one process does, and all see its content whole."""
     if path.exists():
         return False
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -171,8 +166,7 @@ def sync_folder(folder: Path) -> None:
 
 
 class Journal:
-    """The file of one process. Every start opens a new one, so that a file has one writer for ever,
-    also on NFS."""
+    """The file of one process; every start opens a new one, so it has one writer, also on NFS."""
 
     def __init__(self, folder: Path, place: Place) -> None:
         folder.mkdir(parents=True, exist_ok=True)

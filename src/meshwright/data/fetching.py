@@ -8,17 +8,16 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
-from functools import cache
+from functools import cache, partial
 from itertools import product
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
 from meshwright.data.listing import InputFile, freeze, read_frozen
-from meshwright.data.ranks import Place, find_place
-from meshwright.data.results import StepResult, conclude
-from meshwright.data.steps import Record, run_step, state_folder
+from meshwright.data.steps import Record, StepResult, conclude, is_written, run_step, state_folder
 from meshwright.data.transfer import Patience, Transfer, adopt, fetch, new_client
+from meshwright.data.workers import Place, find_place
 from meshwright.values.errors import ConfigError, UnknownNameError
 from meshwright.values.text import read_yaml
 from meshwright.values.units import counted
@@ -56,7 +55,6 @@ class Corpus:
 
     @property
     def num_files(self) -> int:
-        """Of all chunks."""
         return sum(self.files_per_chunk)
 
 
@@ -104,8 +102,7 @@ def corpus_files(corpus: Corpus, *, chunks: int | None = None) -> list[InputFile
 
 
 def expand(pattern: str) -> list[str]:
-    """Write out the braces of a pattern as bash does: `{0..9}`, `{000..127}` (with its zeros),
-    `{train,test}`."""
+    """Write out braces as bash does: `{0..9}`, `{000..127}` (with its zeros), `{train,test}`."""
     parts = _BRACES.split(pattern)
     choices = [_choices(part) if place % 2 else [part] for place, part in enumerate(parts)]
     number = 1
@@ -264,26 +261,11 @@ def download(
     if include and hf is None:
         raise ConfigError("--include has no effect without --hf")
     patience = patience or Patience()
-    settings = {
-        "step": "download",
-        "inputs": list(urls),
-        "corpus": corpus,
-        "chunks": chunks,
-        "hf": hf,
-        "include": list(include),
-    }
+    asked = {"corpus": corpus, "chunks": chunks, "hf": hf, "include": list(include)}
+    settings = {"step": "download", "inputs": list(urls), **asked}
     settings = {key: value for key, value in settings.items() if value}
     state = state_folder(output, "download")
-    files = _files(
-        state / "list.jsonl",
-        settings,
-        urls,
-        corpus=corpus,
-        chunks=chunks,
-        hf=hf,
-        include=include,
-        patience=patience,
-    )
+    files = _files(state / "list.jsonl", settings, patience)
     tasks = [
         Transfer(
             name=file.name,
@@ -303,34 +285,23 @@ def download(
         state=state,
         place=place or find_place(os.environ),
         workers=workers,
-        still_there=_still_there,
+        still_there=is_written,
         progress=progress,
     )
     return conclude(report, output=output, settings=settings)
 
 
-def _files(
-    path: Path,
-    settings: Mapping[str, Any],
-    urls: Sequence[str],
-    *,
-    corpus: str | None,
-    chunks: int | None,
-    hf: str | None,
-    include: Sequence[str],
-    patience: Patience,
-) -> list[InputFile]:
+def _files(path: Path, settings: Mapping[str, Any], patience: Patience) -> list[InputFile]:
     if path.exists():
         return read_frozen(path, settings=settings)
-    if corpus is not None:
-        rows = corpus_files(find_corpus(corpus), chunks=chunks)
+    if "corpus" in settings:
+        rows = corpus_files(find_corpus(settings["corpus"]), chunks=settings.get("chunks"))
         found = [replace(row, path=row.path.replace(_HF, _endpoint(), 1)) for row in rows]
-    elif hf is not None:
-        found = hf_files(
-            hf, include=include, endpoint=_endpoint(), get=lambda page: _page(page, patience)
-        )
+    elif "hf" in settings:
+        patterns, get = settings.get("include", ()), partial(_page, patience=patience)
+        found = hf_files(settings["hf"], include=patterns, endpoint=_endpoint(), get=get)
     else:
-        found = url_files(urls)
+        found = url_files(settings["inputs"])
     return freeze(path, found, settings=settings)
 
 
@@ -345,7 +316,6 @@ def _headers(url: str) -> tuple[tuple[str, str], ...]:
 
 
 def _page(url: str, patience: Patience) -> Any:
-    """Return one page of a listing; ConfigError where there is none."""
     client = new_client(patience)
     import httpx
 
@@ -374,7 +344,3 @@ def _client(patience: Patience) -> Any:
 
 def _fetch(task: Transfer) -> Record:
     return adopt(task) or fetch(task, _client(task.patience))
-
-
-def _still_there(task: Transfer, record: Mapping[str, Any]) -> bool:
-    return task.output.exists() and task.output.stat().st_size == record["size_bytes"]

@@ -1,5 +1,4 @@
-"""`plan`: what a corpus takes on disk at each stage of a pipeline, and which way of making the data
-fits a quota."""
+"""`plan`: what a corpus takes on disk at each stage, and which way of making data fits a quota."""
 
 from __future__ import annotations
 
@@ -40,8 +39,7 @@ RUNNABLE: tuple[Strategy, ...] = ("chunks", "direct", "text")
 SHARD_BYTES = 16 * GIB
 """Of joined shards, as in that recipe."""
 BYTES_PER_TOKEN = 2.54e12 / 636e9
-"""Of plain JSON lines with GPT-2's BPE, measured over SlimPajama; other tokenizers and languages
-differ."""
+"""Of plain JSON lines with GPT-2's BPE, over SlimPajama; other tokenizers and languages differ."""
 GPT2_VOCABULARY = 50_257
 WIDE_VOCABULARY = 65_500
 """Megatron-Core writes 2 bytes an id below it (indexed_dataset.py, DType.optimal_dtype), else 4."""
@@ -62,13 +60,11 @@ class Footprint:
     documents: int
     tokens: int
     chunks: int
-    """Parts that are fetched and tokenized one after the other by the strategy `chunks`, each to a
-    `.bin` and an `.idx`."""
+    """Parts that the strategy `chunks` fetches and tokenizes in turn, each to a .bin and .idx."""
     largest_chunk_frac: float
     """Of the corpus, by files: what the largest part takes that is fetched at once."""
     vocab_size: int = GPT2_VOCABULARY
     source: str
-    """Where the figures come from."""
 
     @property
     def token_bytes(self) -> int:
@@ -87,7 +83,6 @@ class Footprint:
 
     @property
     def output_bytes(self) -> int:
-        """Of the result."""
         return self.bin_bytes + self.index_bytes
 
 
@@ -107,9 +102,7 @@ class Need:
     strategy: Strategy
     peak_bytes: int
     when: str
-    """At its peak."""
     left_bytes: int
-    """At its end."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -128,7 +121,6 @@ class DiskPlan:
         return 0 if self.advice is None else 1
 
     def stages(self) -> tuple[Stage, ...]:
-        """Return files and bytes of each stage."""
         found = self.footprint
         return (
             Stage(name="archives", files=found.files, size_bytes=found.archive_bytes),
@@ -143,7 +135,6 @@ class DiskPlan:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it in plain types."""
         found = self.footprint
         return {
             "corpus": found.name,
@@ -171,7 +162,6 @@ class DiskPlan:
         }
 
     def lines(self) -> list[str]:
-        """Return it in words."""
         found = self.footprint
         lines = [
             (
@@ -321,8 +311,7 @@ def _advice(
     quota_bytes: int | None,
     corpus: Corpus | None,
 ) -> str | None:
-    """Return what would fit, or None where what was asked for does; `recipe` alone is no answer,
-    since nothing runs it."""
+    """Return what would fit instead, None where the request does; nothing runs `recipe` alone."""
     if quota_bytes is None:
         return None
     wanted = [
@@ -392,8 +381,7 @@ def _has_rows(file: InputFile) -> bool:
 
 
 def _sample_of_rows(file: InputFile) -> tuple[int, int, int]:
-    """Return a Parquet file's bytes that some rows stand for, the bytes of their texts, and the
-    rows."""
+    """Return a Parquet file's bytes that some rows stand for, their texts' bytes, and the rows."""
     rows, text_bytes = 0, 0
     for more, size in text_bytes_of(file.path):
         rows, text_bytes = rows + more, text_bytes + size
@@ -404,7 +392,7 @@ def _sample_of_rows(file: InputFile) -> tuple[int, int, int]:
 
 def _sample(file: InputFile) -> tuple[int, int, int]:
     """Return bytes read of a file, plain bytes that came out, and their lines."""
-    from meshwright.data.counting import count_into
+    from meshwright.data.progress import count_into
 
     cells = [0, 0, 0]
     count_into(cells, 0)

@@ -87,8 +87,7 @@ class IndexedFile:
     read before it is asked for."""
 
     def __init__(self, prefix: str | Path) -> None:
-        """Open `PREFIX.idx` and `PREFIX.bin`; ConfigError where one is absent, no such file, or
-        shorter than the index says."""
+        """Open both files; ConfigError where one is absent, wrong, or shorter than indexed."""
         self.prefix = str(prefix)
         self.index_path, self.tokens_path = Path(f"{prefix}.idx"), Path(f"{prefix}.bin")
         for file in (self.index_path, self.tokens_path):
@@ -104,8 +103,7 @@ class IndexedFile:
         self.bounds: NDArray[np.int64] = _mapped(
             self.index_path, "<i8", bounds, HEADER_BYTES + 12 * sequences
         )
-        """First sequence of each document, and the number of sequences at the end, (documents +
-        1,)."""
+        """First sequence of each document, and the number of sequences, (documents + 1,)."""
         held = self.tokens_path.stat().st_size // self.dtype.itemsize
         self.tokens: NDArray[Any] = _mapped(self.tokens_path, self.dtype, held, 0)
         """Ids of the whole .bin file."""
@@ -139,17 +137,14 @@ class IndexedFile:
 
     @property
     def num_documents(self) -> int:
-        """Documents."""
         return len(self.bounds) - 1
 
     @property
     def num_sequences(self) -> int:
-        """Sequences of all documents."""
         return len(self.lengths)
 
     @cached_property
     def num_tokens(self) -> int:
-        """Tokens of all sequences."""
         return sum(int(part.sum(dtype=np.int64)) for part in chunks_of(self.lengths))
 
     @cached_property
@@ -160,7 +155,6 @@ class IndexedFile:
         return starts
 
     def sequence(self, index: int) -> NDArray[Any]:
-        """Return the ids of one sequence."""
         start = int(self.pointers[index]) // self.dtype.itemsize
         return self.tokens[start : start + int(self.lengths[index])]
 

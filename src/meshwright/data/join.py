@@ -16,13 +16,19 @@ from typing import Any
 
 from meshwright.data.archives import archive_of
 from meshwright.data.atomic import create_once, read_journals, writing
-from meshwright.data.counting import count
 from meshwright.data.listing import InputFile, settle
-from meshwright.data.manifest import sha256_of
-from meshwright.data.progress import format_size
-from meshwright.data.ranks import Place, find_place
-from meshwright.data.results import StepResult, conclude
-from meshwright.data.steps import Record, ShardError, run_step, state_folder
+from meshwright.data.progress import count, format_size
+from meshwright.data.steps import (
+    Record,
+    ShardError,
+    StepResult,
+    conclude,
+    is_written,
+    require_read_back,
+    run_step,
+    state_folder,
+)
+from meshwright.data.workers import Place, find_place
 from meshwright.values.errors import ConfigError
 from meshwright.values.units import GIB, counted
 
@@ -49,8 +55,6 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Join:
-    """One shard."""
-
     name: str
     size_bytes: int
     parts: tuple[Part, ...]
@@ -118,7 +122,6 @@ def _even(total: int, shards: int) -> tuple[int, int]:
 def _bounds(
     files: Sequence[InputFile], *, min_bytes: int, max_bytes: int, shards: int | None
 ) -> list[int]:
-    """Return the bounds of the shards; ConfigError where the inputs make none as asked for."""
     packed = next((file for file in files if archive_of(file.name)), None)
     if packed is not None:
         raise ConfigError(
@@ -136,7 +139,6 @@ def _bounds(
 
 
 def _cuts(path: Path, find: Callable[[], list[int]]) -> list[int]:
-    """Return the bounds, found once, so that they stay when inputs are consumed."""
     if not path.exists():
         create_once(path, json.dumps(find()).encode())
     bounds: list[int] = json.loads(path.read_bytes())
@@ -146,7 +148,6 @@ def _cuts(path: Path, find: Callable[[], list[int]]) -> list[int]:
 def _tasks(
     files: Sequence[InputFile], bounds: Sequence[int], output: Path, *, consume: bool
 ) -> list[_Join]:
-    """Return the shards."""
     digits = max(2, len(str(len(bounds) - 2)))
     return [
         _Join(
@@ -244,8 +245,7 @@ def _line_end_after(files: Sequence[InputFile], starts: Sequence[int], position:
 def _line_end_before(
     files: Sequence[InputFile], starts: Sequence[int], position: int, *, least: int
 ) -> int:
-    """Return the last end of a line at or before a position of a file, `least` where there is none
-    behind it."""
+    """Return the last line end at or before a position of a file, or `least`."""
     place = bisect_right(starts, position) - 1
     first, at = max(least, starts[place]), position
     with open(files[place].path, "rb") as handle:
@@ -268,11 +268,8 @@ def _join(task: _Join) -> Record:
                 lines = block.count(b"\n")
                 documents += lines
                 count(documents=lines)
-    if task.consume and sha256_of(task.output) != digest.hexdigest():
-        raise ShardError(
-            f"{task.output}: read back, it is not what was written; its inputs are kept",
-            "verification",
-        )
+    if task.consume:
+        require_read_back(task.output, digest.hexdigest(), kept="its inputs are kept")
     return {
         "size_bytes": size_bytes,
         "sha256": digest.hexdigest(),
@@ -282,8 +279,7 @@ def _join(task: _Join) -> Record:
 
 
 def _whole_lines(part: Part) -> Iterator[bytes]:
-    """Yield the lines of a part in blocks, without blank ones, and with a line end behind the
-    last."""
+    """Yield the lines of a part in blocks, without blank ones; the last one ends too."""
     rest = b""
     for block in _blocks(part):
         head, end, tail = (rest + block).rpartition(b"\n")
@@ -317,27 +313,24 @@ def _without_blanks(lines: bytes) -> bytes:
 
 
 def _still_there(task: _Join, record: Mapping[str, Any]) -> bool:
-    """Whether the shard is there; one that an earlier start did not read back is done again before
-    its inputs are removed."""
+    """Whether the shard is there, and was read back where its inputs are to be removed."""
     if (
         task.consume
         and not record["verified"]
         and all(Path(part.path).exists() for part in task.parts)
     ):
         return False
-    return task.output.exists() and task.output.stat().st_size == record["size_bytes"]
+    return is_written(task, record)
 
 
 def _remove_whole(task: _Join, record: Record) -> None:
-    """Remove the inputs that lie in this shard with all their bytes."""
     for part in task.parts:
         if part.is_whole:
             Path(part.path).unlink(missing_ok=True)
 
 
 def _remove_joined(tasks: Sequence[_Join], state: Path) -> None:
-    """Remove the inputs of which every shard with a part of it is verified, whichever rank did
-    it."""
+    """Remove the inputs whose every shard is verified, whichever rank did it."""
     verified = {
         record["shard"] for record in read_journals(state / "journal") if record.get("verified")
     }

@@ -1,25 +1,146 @@
-"""The inputs of a step: a list in natural order, frozen by the first process that starts, and read
-by all others."""
+"""A step's inputs, frozen in natural order for all ranks; and the manifest of what it made."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from glob import glob, has_magic
 from pathlib import Path
 from typing import Any
 
-from meshwright.data.atomic import create_once
-from meshwright.data.manifest import MANIFEST, MANIFEST_BEGINS
+from meshwright.data.atomic import create_once, write_whole
 from meshwright.values.errors import ConfigError
 
-__all__ = ["InputFile", "freeze", "natural_key", "read_frozen", "settle", "walk"]
+__all__ = [
+    "MANIFEST",
+    "FileRecord",
+    "InputFile",
+    "Manifest",
+    "freeze",
+    "natural_key",
+    "read_frozen",
+    "read_manifest",
+    "settle",
+    "sha256_of",
+    "walk",
+    "write_manifest",
+]
 
+MANIFEST = "manifest.json"
 _FORM = 1
-"""Version of the list's form."""
+MANIFEST_BEGINS = b'{\n "manifest": %d,' % _FORM
+"""By which a manifest is told from a user's file of that name."""
+_BLOCK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FileRecord:
+    """One file of a manifest."""
+
+    name: str
+    """Relative to the manifest's folder."""
+    size_bytes: int
+    sha256: str | None = None
+    archive: str | None = None
+    """The compression whose own check of the whole file passed (`zst`, `gz`, `bz2`, `xz`)."""
+    documents: int | None = None
+    tokens: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Manifest:
+    """The files that a step made, in its order."""
+
+    step: str
+    settings: dict[str, Any]
+    """What the files depend on."""
+    files: tuple[FileRecord, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(file.size_bytes for file in self.files)
+
+    @property
+    def documents(self) -> int | None:
+        """Of all files; None where one does not say."""
+        return _sum(file.documents for file in self.files)
+
+    @property
+    def tokens(self) -> int | None:
+        """Of all files; None where one does not say."""
+        return _sum(file.tokens for file in self.files)
+
+    def to_dict(self) -> dict[str, Any]:
+        rows = [
+            {key: value for key, value in asdict(file).items() if value is not None}
+            for file in self.files
+        ]
+        totals = {
+            "files": len(rows),
+            "size_bytes": self.size_bytes,
+            "documents": self.documents,
+            "tokens": self.tokens,
+        }
+        known = {key: value for key, value in totals.items() if value is not None}
+        return {
+            "manifest": _FORM,
+            "step": self.step,
+            "settings": self.settings,
+            "totals": known,
+            "files": rows,
+        }
+
+
+def _sum(values: Iterable[int | None]) -> int | None:
+    total = 0
+    for value in values:
+        if value is None:
+            return None
+        total += value
+    return total
+
+
+def write_manifest(
+    folder: Path,
+    *,
+    step: str,
+    settings: dict[str, Any],
+    files: Sequence[FileRecord],
+    name: str = MANIFEST,
+) -> Manifest:
+    """Write the manifest of a folder, or under another name that of some files in it.
+
+    Equal inputs give equal bytes, so every rank that finds the step complete may write it.
+    """
+    manifest = Manifest(step=step, settings=settings, files=tuple(files))
+    write_whole(folder / name, (json.dumps(manifest.to_dict(), indent=1) + "\n").encode())
+    return manifest
+
+
+def read_manifest(folder: Path, *, name: str = MANIFEST) -> Manifest:
+    """Read the manifest of a folder; ConfigError where there is none, or no manifest in it."""
+    path = folder / name
+    try:
+        content = json.loads(path.read_bytes())
+        files = tuple(FileRecord(**row) for row in content["files"])
+        return Manifest(step=content["step"], settings=content["settings"], files=files)
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from None
+    except (ValueError, TypeError, KeyError):
+        raise ConfigError(f"{path}: no manifest that `meshwright data` wrote") from None
+
+
+def sha256_of(path: Path) -> str:
+    """Hash a file without reading it into memory."""
+    with path.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256", _bufsize=_BLOCK_BYTES).hexdigest()
+
+
+_LISTING_FORM = 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,15 +150,13 @@ class InputFile:
     path: str
     """As it is opened."""
     name: str
-    """Relative to the folder that it was found in: what the outputs are called after. No two of a
-    list are the same."""
+    """Relative to the folder that it was found in, unique in a list: outputs are named after it."""
     size_bytes: int
     """0 where it is not known, as of a URL."""
     sha256: str | None = None
     """What its bytes must hash to, where that is known."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it in plain types."""
         found: dict[str, Any] = {
             "name": self.name,
             "path": self.path,
@@ -159,8 +278,7 @@ def _walk_folder(top: Path, suffixes: tuple[str, ...]) -> Iterator[InputFile]:
 
 
 def _is_manifest(entry: os.DirEntry[str]) -> bool:
-    """Whether a file is what an earlier step says of its outputs, which lie in the same folder, and
-    so no data."""
+    """Whether a file is an earlier step's manifest, which lies beside its outputs."""
     if not entry.name.endswith(MANIFEST):
         return False
     with open(entry.path, "rb") as handle:
@@ -176,7 +294,7 @@ def freeze(
     `settings` are what the outputs depend on. ConfigError where the list was made with others,
     naming the first that differs.
     """
-    header = {"listing": _FORM, "files": len(files), "settings": dict(settings)}
+    header = {"listing": _LISTING_FORM, "files": len(files), "settings": dict(settings)}
     rows = [header, *(file.to_dict() for file in files)]
     create_once(path, "".join(json.dumps(row) + "\n" for row in rows).encode())
     return read_frozen(path, settings=settings)
@@ -186,10 +304,10 @@ def read_frozen(path: Path, *, settings: Mapping[str, Any]) -> list[InputFile]:
     """Read a list that was frozen; ConfigError where it was made with other settings."""
     with path.open(encoding="utf-8") as handle:
         header = json.loads(next(handle))
-        if header.get("listing") != _FORM:
+        if header.get("listing") != _LISTING_FORM:
             raise ConfigError(
                 f"{path}: form {header.get('listing')!r} of a list; this version of Meshwright"
-                f" knows form {_FORM}"
+                f" knows form {_LISTING_FORM}"
             )
         _same_settings(path, header["settings"], json.loads(json.dumps(dict(settings))))
         return [InputFile(**json.loads(line)) for line in handle]

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from meshwright.data.archives import Span, archive_of, open_plain
-from meshwright.data.counting import count
+from meshwright.data.progress import count
 
-__all__ = ["Document", "Form", "Piece", "Reject", "WholeFile", "blocks_of", "lines_of", "too_long"]
+__all__ = [
+    "Document",
+    "Form",
+    "LineCounter",
+    "Piece",
+    "Reject",
+    "Rejected",
+    "WholeFile",
+    "blocks_of",
+    "lines_of",
+    "located",
+    "too_long",
+]
 
 Form = Literal["json", "text", "parquet"]
 BLOCK_BYTES = 1 << 22
@@ -60,8 +72,7 @@ class WholeFile(Exception):
 
 
 def lines_of(piece: Piece, max_bytes: int) -> Iterator[tuple[int, bytes | None]]:
-    """Yield (line number, line without its newline); None for a line that is longer than a document
-    may be."""
+    """Yield (line number, line without its newline); None for a line that is too long."""
     number, held, size = 0, list[bytes](), 0
     for block in blocks_of(piece):
         lines = block.split(b"\n")
@@ -108,8 +119,7 @@ def blocks_of(piece: Piece) -> Iterator[bytes]:
 
 
 def _blocks_of_archive(piece: Piece) -> Iterator[bytes]:
-    """Yield the bytes from behind the first line end in a range of an archive to behind the first
-    one after it."""
+    """Yield bytes from behind the first line end in an archive's range to the one after it."""
     end = piece.size_bytes if piece.end is None else piece.end
     has_begun = not piece.start
     with open_plain(piece.path, span=Span(begin=piece.start, end=end)) as plain:
@@ -149,3 +159,70 @@ def too_long(max_bytes: int) -> str:
         if max_bytes >= 1 << 20
         else f"longer than {max_bytes} bytes"
     )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rejected:
+    """One reject."""
+
+    file: str
+    line: int | None
+    """From 1; a row of a Parquet file; None: the whole file."""
+    reason: str
+
+    def __str__(self) -> str:
+        where = self.file if self.line is None else f"{self.file}:{self.line}"
+        return f"{where}: {self.reason}"
+
+
+class LineCounter:
+    """Lines of a file before a byte; asked in ascending order, it reads the file once."""
+
+    def __init__(self) -> None:
+        self._path, self._at, self._lines = "", 0, 0
+
+    def before(self, path: str, start: int) -> int:
+        """Return the lines that begin before a byte."""
+        if archive_of(path) is not None:
+            return self._in_archive(path, start)
+        if path != self._path or start < self._at:
+            self._path, self._at, self._lines = path, 0, 0
+        with Path(path).open("rb") as handle:
+            handle.seek(self._at)
+            while (left := start - self._at) > 0 and (block := handle.read(min(left, 1 << 22))):
+                self._lines += block.count(b"\n")
+                self._at += len(block)
+            if not start:
+                return 0
+            handle.seek(start - 1)
+            return self._lines + (handle.read(1) != b"\n")
+
+    def _in_archive(self, path: str, start: int) -> int:
+        """Return the lines before an entry of an archive, with the one that is open there."""
+        if path != self._path or start < self._at:
+            self._path, self._at, self._lines = path, 0, 1
+        if start > self._at:
+            with open_plain(path, span=Span(begin=self._at, end=start), counted=False) as plain:
+                while block := plain.read(1 << 22):
+                    self._lines += block.count(b"\n")
+            self._at = start
+        return self._lines
+
+
+def _rows_before(path: str, start: int) -> int:
+    import pyarrow.parquet as pq
+
+    metadata = pq.read_metadata(path)
+    return sum(metadata.row_group(place).num_rows for place in range(start))
+
+
+def located(row: Mapping[str, Any], counter: LineCounter) -> Rejected:
+    """Return a reject of a segment with its line in the file."""
+    line = row["line"]
+    if line is not None and row["start"]:
+        line += (
+            _rows_before(row["file"], row["start"])
+            if row["form"] == "parquet"
+            else counter.before(row["file"], row["start"])
+        )
+    return Rejected(file=row["file"], line=line, reason=row["reason"])

@@ -14,27 +14,20 @@ from typing import Any, Literal
 
 from meshwright.data.atomic import create_once, write_whole
 from meshwright.data.footprint import DiskPlan
-from meshwright.data.ranks import Place, find_place
 from meshwright.data.recipe import PipelineStep, Recipe, read_recipe
 from meshwright.data.steps import STATE
 from meshwright.data.verifying import faults_of
+from meshwright.data.workers import Place, find_place
 from meshwright.platforms.job import Job, JobOptions, JobText, parse_mount
 from meshwright.platforms.texts import job_text
 from meshwright.values.errors import ConfigError
 from meshwright.values.units import parse_duration
 
-__all__ = [
-    "Ended",
-    "RunReport",
-    "StepState",
-    "recipe_job",
-    "run",
-]
+__all__ = ["Ended", "RunReport", "StepState", "recipe_job", "run"]
 
 
 def recipe_job(recipe: Path, *, launcher: str, nodes: int, options: Mapping[str, Any]) -> JobText:
-    """Write the job that runs a recipe; the file is named as the nodes see it. ConfigError for a
-    recipe that could not be run."""
+    """Write the job that runs a recipe, by the nodes' path; ConfigError if it could not run."""
     found = read_recipe(recipe)
     given = JobOptions.of(options)
     job = Job(
@@ -119,63 +112,39 @@ def run(
     if found.too_large is not None:
         for line in found.too_large.lines():
             tell(line)
-        left = tuple(
-            Ended(name=step.name, line=step.line(), state="not reached", seconds=0.0)
-            for step in found.steps
-        )
+        left = [_ended(step, "not reached") for step in found.steps]
         return _report(found, found.too_large.exit_code, left)
     state = found.folder / STATE / "run"
     failures = state / "failed"
-    (failures / str(place.rank)).unlink(missing_ok=True)
+    own = failures / str(place.rank)
+    own.unlink(missing_ok=True)
     old = _seen(failures)
     ended: list[Ended] = []
     for number, step in enumerate(found.steps, start=1):
-        begin_s = time.monotonic()
+        begin_s, mark = time.monotonic(), state / _marker(number, step)
         title = f"[{number}/{len(found.steps)}] {step.name}"
         if _is_done(state, number, step):
             tell(f"{title}: done")
-            ended.append(Ended(name=step.name, line=step.line(), state="done before", seconds=0.0))
+            ended.append(_ended(step, "done before"))
             continue
         tell(f"{title}: {step.line()}")
-        code = _do(
-            step,
-            state / _marker(number, step),
-            place=place,
-            execute=execute,
-            failures=failures,
-            old=old,
-            tell=tell,
-        )
+        code = _do(step, mark, place=place, execute=execute, failures=failures, old=old, tell=tell)
+        spent_s = time.monotonic() - begin_s
         if code:
             failures.mkdir(parents=True, exist_ok=True)
-            write_whole(
-                failures / str(place.rank), json.dumps({"step": step.name, "code": code}).encode()
-            )
+            write_whole(own, json.dumps({"step": step.name, "code": code}).encode())
             tell(f"{title}: ended with code {code}; start again to go on")
-            ended.append(
-                Ended(
-                    name=step.name,
-                    line=step.line(),
-                    state="failed",
-                    seconds=time.monotonic() - begin_s,
-                )
-            )
-            ended += [
-                Ended(name=later.name, line=later.line(), state="not reached", seconds=0.0)
-                for later in found.steps[number:]
-            ]
-            return _report(found, code, ended)
-        ended.append(
-            Ended(
-                name=step.name, line=step.line(), state="done", seconds=time.monotonic() - begin_s
-            )
-        )
-        create_once(state / _marker(number, step), json.dumps({"words": _lasting(step)}).encode())
-    tell(
-        f"{f'all {len(found.steps)} steps are' if len(found.steps) > 1 else 'the one step is'}"
-        f" done: {found.folder}"
-    )
+            later = [_ended(step, "not reached") for step in found.steps[number:]]
+            return _report(found, code, [*ended, _ended(step, "failed", spent_s), *later])
+        ended.append(_ended(step, "done", spent_s))
+        create_once(mark, json.dumps({"words": _lasting(step)}).encode())
+    steps = f"all {len(found.steps)} steps are" if len(found.steps) > 1 else "the one step is"
+    tell(f"{steps} done: {found.folder}")
     return _report(found, 0, ended)
+
+
+def _ended(step: PipelineStep, state: StepState, seconds: float = 0.0) -> Ended:
+    return Ended(name=step.name, line=step.line(), state=state, seconds=seconds)
 
 
 def _report(found: Recipe, code: int, ended: Sequence[Ended]) -> RunReport:
@@ -245,7 +214,6 @@ def _marker(number: int, step: PipelineStep) -> str:
 
 
 def _lasting(step: PipelineStep) -> list[str]:
-    """Return what of a step may not change."""
     words, skip = [], False
     for word in step.words:
         if skip or word in _FREE_WORDS:

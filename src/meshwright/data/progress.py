@@ -1,4 +1,4 @@
-"""How far a step is: a live line on a terminal, plain lines in a batch job's log."""
+"""How far a step is: counts that workers share, a live line, or plain lines in a log."""
 
 from __future__ import annotations
 
@@ -7,13 +7,67 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from multiprocessing.context import BaseContext
 from types import TracebackType
 from typing import Any, Self, TextIO
 
-from meshwright.data.counting import Counts
 from meshwright.values.units import DAY_S, GB, HOUR_S, MINUTE_S, TERA, counted, format_count
 
-__all__ = ["Progress", "Totals", "format_size", "format_span"]
+__all__ = [
+    "Counts",
+    "Progress",
+    "SharedCounts",
+    "Totals",
+    "count",
+    "count_into",
+    "format_size",
+    "format_span",
+]
+
+_FIELDS = 3
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Counts:
+    """What has been done so far."""
+
+    size_bytes: int = 0
+    documents: int = 0
+    tokens: int = 0
+
+
+class SharedCounts:
+    """Three counts per worker in shared memory; only it writes them: a killed one blocks nobody."""
+
+    def __init__(self, context: BaseContext, workers: int) -> None:
+        self.cells: Any = context.RawArray("q", _FIELDS * workers)
+        self.slots: Any = context.SimpleQueue()
+        for worker in range(workers):
+            self.slots.put(worker)
+
+    def read(self) -> Counts:
+        size_bytes, documents, tokens = (
+            sum(self.cells[field::_FIELDS]) for field in range(_FIELDS)
+        )
+        return Counts(size_bytes=size_bytes, documents=documents, tokens=tokens)
+
+
+_cells: Any = [0] * _FIELDS
+_at = 0
+
+
+def count_into(cells: Any, slot: int) -> None:
+    """Say where the counts of this process go."""
+    global _cells, _at
+    _cells, _at = cells, slot * _FIELDS
+
+
+def count(*, size_bytes: int = 0, documents: int = 0, tokens: int = 0) -> None:
+    """Add to the shard at hand: input bytes read, documents and tokens written."""
+    _cells[_at] += size_bytes
+    _cells[_at + 1] += documents
+    _cells[_at + 2] += tokens
+
 
 PLAIN_EVERY_S = 30.0
 """Between two lines in a log: an hour makes 120 of them."""
@@ -49,7 +103,6 @@ class Progress:
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
     def line(self) -> str:
-        """Return the state in one line."""
         files, counts = self._read()
         return progress_line(self.totals, files, counts, elapsed_s=time.monotonic() - self._begin_s)
 
@@ -92,8 +145,7 @@ class Progress:
 
 
 def progress_line(totals: Totals, files: int, counts: Counts, *, elapsed_s: float) -> str:
-    """Return files, bytes, rates and the time that is left, by bytes, or by files where these have
-    none."""
+    """Return files, bytes, rates, and the time left by bytes, or by files without sizes."""
     all_files, all_bytes = totals.done_files + files, totals.done_bytes + counts.size_bytes
     if totals.size_bytes:
         all_bytes = min(all_bytes, totals.size_bytes)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from meshwright.data.atomic import parse_size
-from meshwright.data.fetching import find_corpus
+from meshwright.data.fetching import Corpus, find_corpus
 from meshwright.data.footprint import (
     GPT2_VOCABULARY,
     RUNNABLE,
@@ -17,7 +18,7 @@ from meshwright.data.footprint import (
     plan,
     strategy_of,
 )
-from meshwright.data.manifest import MANIFEST
+from meshwright.data.listing import MANIFEST
 from meshwright.values.errors import ConfigError, UnknownNameError
 from meshwright.values.text import read_yaml
 
@@ -71,7 +72,6 @@ class PipelineStep:
         return bool(self.words) and self.words[0] not in ("stats", "blend")
 
     def line(self) -> str:
-        """Return it as it could be typed."""
         import shlex
 
         if self.removes:
@@ -141,54 +141,41 @@ def _slimpajama(given: Mapping[str, Any], folder: Path) -> Recipe:
         too_large = _too_large(
             chunks, strategy, quota_bytes=quota_bytes, vocab_size=_vocab_size(given)
         )
-    tokens, raw = folder / "tokens", folder / "raw"
-    steps: list[PipelineStep] = []
-    if strategy == "chunks":
-        for number, files in enumerate(corpus.files_per_chunk[:chunks], start=1):
-            place, prefix = raw / f"chunk{number}", tokens / f"slimpajama_chunk{number}"
-            url = corpus.url.format(chunk=number, file=f"{{0..{files - 1}}}")
-            steps.append(
-                _command(
-                    "download",
-                    {"urls": [url], "output": str(place)},
-                    given,
-                    suffix=f"-chunk{number}",
-                )
-            )
-            steps.append(
-                _command(
-                    "tokenize",
-                    {"inputs": [str(place)], "output_prefix": str(prefix)},
-                    given,
-                    suffix=f"-chunk{number}",
-                )
-            )
-            steps.append(_verify(prefix, suffix=f"-chunk{number}"))
-            steps.append(_remove((place,), steps[-1], suffix=f"-chunk{number}"))
-    else:
-        fetched = {
-            "corpus": "slimpajama",
-            "output": str(raw),
-            **({} if chunks is None else {"chunks": chunks}),
-        }
-        steps.append(_command("download", fetched, given))
-        source = raw
-        if strategy == "text":
-            source = folder / "text"
-            steps.append(
-                _command(
-                    "extract", {"inputs": [str(raw)], "output": str(source), "consume": True}, given
-                )
-            )
-        steps.append(
-            _command(
-                "tokenize",
-                {"inputs": [str(source)], "output_prefix": str(tokens / "slimpajama")},
-                given,
-            )
-        )
-        steps.append(_verify(tokens / "slimpajama"))
-    return Recipe(pipeline="slimpajama", folder=folder, steps=tuple(steps), too_large=too_large)
+    make = _by_chunks if strategy == "chunks" else partial(_at_once, strategy=strategy)
+    steps = tuple(make(given, folder, corpus=corpus, chunks=chunks))
+    return Recipe(pipeline="slimpajama", folder=folder, steps=steps, too_large=too_large)
+
+
+def _by_chunks(
+    given: Mapping[str, Any], folder: Path, *, corpus: Corpus, chunks: int | None
+) -> Iterator[PipelineStep]:
+    for number, files in enumerate(corpus.files_per_chunk[:chunks], start=1):
+        suffix, place = f"-chunk{number}", folder / "raw" / f"chunk{number}"
+        prefix = folder / "tokens" / f"slimpajama_chunk{number}"
+        url = corpus.url.format(chunk=number, file=f"{{0..{files - 1}}}")
+        fetched = {"urls": [url], "output": str(place)}
+        yield _command("download", fetched, given, suffix=suffix)
+        tokenized = {"inputs": [str(place)], "output_prefix": str(prefix)}
+        yield _command("tokenize", tokenized, given, suffix=suffix)
+        verified = _verify(prefix, suffix=suffix)
+        yield verified
+        yield _remove((place,), verified, suffix=suffix)
+
+
+def _at_once(
+    given: Mapping[str, Any], folder: Path, *, corpus: Corpus, chunks: int | None, strategy: str
+) -> Iterator[PipelineStep]:
+    source, prefix = folder / "raw", folder / "tokens" / "slimpajama"
+    fetched = {"corpus": corpus.name, "output": str(source)}
+    some: dict[str, Any] = {} if chunks is None else {"chunks": chunks}
+    yield _command("download", {**fetched, **some}, given)
+    if strategy == "text":
+        text = folder / "text"
+        extracted = {"inputs": [str(source)], "output": str(text), "consume": True}
+        yield _command("extract", extracted, given)
+        source = text
+    yield _command("tokenize", {"inputs": [str(source)], "output_prefix": str(prefix)}, given)
+    yield _verify(prefix)
 
 
 def _too_large(
@@ -337,8 +324,7 @@ def _filled(value: Any, folder: str) -> Any:
 def _command(
     command: str, options: Mapping[str, Any], given: Mapping[str, Any], *, suffix: str = ""
 ) -> PipelineStep:
-    """Return a step with its options, those of the recipe for that command, and the recipe's
-    workers where neither has its own."""
+    """Return a step with the recipe's options for that command, and the recipe's workers."""
     extra = given.get(command) if isinstance(given.get(command), dict) else None
     if given.get(command) is not None and extra is None:
         raise ConfigError(
@@ -363,8 +349,7 @@ def _command(
 
 
 def _words(options: Mapping[str, Any]) -> list[str]:
-    """Return options as a command line: a list repeats its flag, true is the flag alone, false and
-    null are nothing."""
+    """Return options as words: a list repeats its flag, true is the flag, false and null none."""
     words: list[str] = []
     loose: list[str] = []
     for key, value in options.items():

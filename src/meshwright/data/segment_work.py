@@ -20,29 +20,21 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
-from typing import IO, Any, Literal, cast
+from typing import IO, Any, Literal, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.data.counting import count
 from meshwright.data.documents import TextUnit, read_documents
-from meshwright.data.encoders.choose import first_difference, open_encoder
-from meshwright.data.encoders.encoder import Encoder, EncoderSpec, Engine
-from meshwright.data.encoders.opened import Stamp, reference_of
+from meshwright.data.encoders import Encoder, EncoderSpec, Engine
+from meshwright.data.engines import Stamp, first_difference, open_encoder, reference_of
 from meshwright.data.pieces import Document, Piece, Reject
+from meshwright.data.progress import count
 from meshwright.data.segments import Segment
 from meshwright.data.steps import Record, ShardError
 from meshwright.values.errors import ConfigError, MissingExtraError
 
-__all__ = [
-    "DIRTY",
-    "OnError",
-    "SegmentTask",
-    "part_path",
-    "sentence_splitter",
-    "tokenize_segment",
-]
+__all__ = ["DIRTY", "OnError", "SegmentTask", "part_path", "sentence_splitter", "tokenize_segment"]
 
 MOST_CHARACTERS = 1_000_000
 """A longer text is split in pieces of this length, as Megatron does (preprocess_data.py)."""
@@ -104,7 +96,6 @@ class SegmentTask:
 
     segment: Segment
     scratch: str
-    """Folder of the scratch files."""
     spec: EncoderSpec
     stamp: Stamp
     """Of the tokenizer's files when the run began."""
@@ -115,19 +106,16 @@ class SegmentTask:
     language: str | None
     """Of the sentences that texts are split into; None: not split."""
     keep_newlines: bool
-    """Behind sentences."""
     text_unit: TextUnit
     max_bytes: int
     on_error: OnError
 
     @property
     def name(self) -> str:
-        """In the journal."""
         return self.segment.name
 
     @property
     def size_bytes(self) -> int:
-        """Of the input."""
         return self.segment.size_bytes
 
 
@@ -145,11 +133,9 @@ class _Section:
     crc: int = 0
 
     def mark(self) -> tuple[int, int, int]:
-        """Return where the file is now."""
         return self.handle.tell(), self.size_bytes, self.crc
 
     def back_to(self, mark: tuple[int, int, int]) -> None:
-        """Forget what was written since."""
         at, self.size_bytes, self.crc = mark
         self.handle.seek(at)
         self.handle.truncate()
@@ -171,14 +157,20 @@ class _Tally:
     tokens: int = 0
     rejects: int = 0
     files_out: list[str] = field(default_factory=list)
-    """Files that were left out whole."""
     dirty: list[dict[str, Any]] = field(default_factory=list)
     """By the policy `fail`: what ends the segment."""
 
 
+class _Open(NamedTuple):
+    """A segment while it is written."""
+
+    task: SegmentTask
+    sections: Mapping[str, _Section]
+    tally: _Tally
+
+
 def tokenize_segment(task: SegmentTask) -> Record:
-    """Tokenize a segment and return its record; ShardError where the policy is `fail` and something
-    is no document."""
+    """Tokenize a segment and return its record; ShardError for a reject under the policy `fail`."""
     path = part_path(task.scratch, task.name)
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}")
@@ -203,7 +195,7 @@ def _write(task: SegmentTask, handle: IO[bytes]) -> Record:
             name: _Section(stream) for name, stream in zip(names, [handle, *spools], strict=True)
         }
         for piece in task.segment.pieces:
-            _tokenize_piece(task, piece, sections, tally)
+            _tokenize_piece(_Open(task, sections, tally), piece)
         if tally.dirty:
             raise ShardError(json.dumps(tally.dirty), kind=DIRTY)
         for spool in spools:
@@ -224,11 +216,10 @@ def _write(task: SegmentTask, handle: IO[bytes]) -> Record:
     return record
 
 
-def _tokenize_piece(
-    task: SegmentTask, piece: Piece, sections: Mapping[str, _Section], tally: _Tally
-) -> None:
+def _tokenize_piece(out: _Open, piece: Piece) -> None:
     """Tokenize a piece; of a file that can't be read to its end nothing is kept."""
-    marks = [(section, section.mark()) for section in sections.values()]
+    task, tally = out.task, out.tally
+    marks = [(section, section.mark()) for section in out.sections.values()]
     before = replace(tally)
     batch: list[Document] = []
     held = 0
@@ -239,35 +230,26 @@ def _tokenize_piece(
             if item.line is None:
                 for section, mark in marks:
                     section.back_to(mark)
-                tally.documents, tally.tokens, tally.rejects = (
-                    before.documents,
-                    before.tokens,
-                    before.rejects,
-                )
+                tally.documents, tally.tokens = before.documents, before.tokens
+                tally.rejects = before.rejects
                 batch = []
-            _reject(task, piece, item, sections, tally)
+            _reject(out, piece, item)
             continue
         batch.append(item)
         held += item.size_bytes
         if held >= _BATCH_BYTES or len(batch) >= _BATCH_DOCUMENTS:
-            _encode(task, piece, batch, sections, tally)
+            _encode(out, piece, batch)
             batch, held = [], 0
-    _encode(task, piece, batch, sections, tally)
+    _encode(out, piece, batch)
     if piece.form == "parquet":
         count(size_bytes=task.size_bytes if piece.end is not None else piece.size_bytes)
 
 
-def _encode(
-    task: SegmentTask,
-    piece: Piece,
-    batch: list[Document],
-    sections: Mapping[str, _Section],
-    tally: _Tally,
-) -> None:
-    """Turn documents into ids and write them; a document without a token is rejected, by all
-    keys."""
+def _encode(out: _Open, piece: Piece, batch: list[Document]) -> None:
+    """Turn documents into ids and write them; a document without a token is rejected."""
+    task, sections, tally = out.task, out.sections, out.tally
     if task.language is not None:
-        batch = _split(task, piece, batch, sections, tally)
+        batch = _split(out, piece, batch)
     if not batch or tally.dirty:
         return
     encoder = open_encoder(reference_of(task.spec, task.stamp), task.engine)
@@ -280,7 +262,7 @@ def _encode(
         reject = Reject(
             line=batch[place].line, reason="empty document: the tokenizer gives it no token"
         )
-        _reject(task, piece, reject, sections, tally)
+        _reject(out, piece, reject)
     if task.engine == "gigatoken":
         _check(task, piece, encoder, batch)
     for key, row in zip(task.keys, rows, strict=True):
@@ -315,15 +297,9 @@ def _sequences(task: SegmentTask, encoder: Encoder, texts: Sequence[str | list[s
     return _Rows(ids=ids, lengths=lengths, counts=counts)
 
 
-def _split(
-    task: SegmentTask,
-    piece: Piece,
-    batch: Sequence[Document],
-    sections: Mapping[str, _Section],
-    tally: _Tally,
-) -> list[Document]:
-    """Return documents as sentences; one that NLTK gives up on (a run of 100,000 characters without
-    a space) is rejected."""
+def _split(out: _Open, piece: Piece, batch: Sequence[Document]) -> list[Document]:
+    """Return documents as sentences; one that NLTK gives up on is rejected."""
+    task = out.task
     assert task.language is not None
     split = sentence_splitter(task.language, keep_newlines=task.keep_newlines)
     done = []
@@ -333,13 +309,8 @@ def _split(
                 list(split(text)) if isinstance(text, str) else text for text in document.texts
             )
         except TimeoutError:
-            _reject(
-                task,
-                piece,
-                Reject(line=document.line, reason="NLTK gives up on splitting it into sentences"),
-                sections,
-                tally,
-            )
+            reason = "NLTK gives up on splitting it into sentences"
+            _reject(out, piece, Reject(line=document.line, reason=reason))
             continue
         done.append(document._replace(texts=texts))
     return done
@@ -382,8 +353,7 @@ def _surround(
     after: Sequence[int],
     dtype: str,
 ) -> NDArray[Any]:
-    """Return ids with some more before and behind each run of them; `ends` says where runs end,
-    (runs,)."""
+    """Return ids with some before and behind each run of them; runs end at `ends`, (runs,)."""
     added = len(before) + len(after)
     shifts = np.arange(len(ends)) * added
     out = np.empty(len(ids) + len(ends) * added, dtype=dtype)
@@ -393,9 +363,8 @@ def _surround(
         out[ends + shifts + len(before) + place] = token
     begin = 0
     for end, shift in zip(ends.tolist(), (shifts + len(before)).tolist(), strict=True):
-        out[begin + shift : end + shift] = ids[
-            begin:end
-        ]  # a run at a time: many times as fast as numpy's insert
+        # a run at a time: many times as fast as numpy's insert
+        out[begin + shift : end + shift] = ids[begin:end]
         begin = end
     return out
 
@@ -413,10 +382,9 @@ def _check(task: SegmentTask, piece: Piece, encoder: Encoder, batch: Sequence[Do
         )
 
 
-def _reject(
-    task: SegmentTask, piece: Piece, reject: Reject, sections: Mapping[str, _Section], tally: _Tally
-) -> None:
+def _reject(out: _Open, piece: Piece, reject: Reject) -> None:
     """Note what is no document, or end the segment where the policy is to fail."""
+    task, tally = out.task, out.tally
     row: dict[str, Any] = {
         "file": piece.path,
         "line": reject.line,
@@ -437,6 +405,6 @@ def _reject(
             row["record"] = reject.raw.decode("utf-8")
         except UnicodeDecodeError:
             row["record_base64"] = base64.b64encode(reject.raw).decode("ascii")
-    sections["rejects"].write(
+    out.sections["rejects"].write(
         json.dumps(row, ensure_ascii=False).encode("utf-8", "surrogateescape") + b"\n"
     )

@@ -1,5 +1,4 @@
-"""The work of tokenizing, cut into segments of about equal bytes: ranges of large files, groups of
-small ones, in the order of the list."""
+"""The work of tokenizing in segments of about equal bytes: ranges or groups of files."""
 
 from __future__ import annotations
 
@@ -8,16 +7,104 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
+from typing import IO
 
 from meshwright.data.archives import archive_of
 from meshwright.data.documents import TextUnit, form_of, is_json_lines
-from meshwright.data.frames import entries_of
 from meshwright.data.listing import InputFile
 from meshwright.data.pieces import Form, Piece
+from meshwright.data.wikipedia import spans_of
 from meshwright.values.errors import ConfigError, MissingExtraError
 from meshwright.values.units import MIB
 
-__all__ = ["Segment", "check_forms", "cut", "entries", "segment_bytes_for"]
+__all__ = [
+    "Segment",
+    "check_forms",
+    "cut",
+    "entries",
+    "entries_of",
+    "segment_bytes_for",
+]
+
+_MAGIC, _SKIPPABLE = 0xFD2FB528, 0x184D2A50
+_NO_HELP_BYTES = 1 << 29
+"""A file whose first frame is longer has too few to share: its blocks are walked no further."""
+
+
+class _NotWhole(Exception):
+    """The file is cut off, or holds something else; who reads it will say so."""
+
+
+def entries_of(path: Path, *, piece_bytes: int) -> list[int]:
+    """Return bytes, ascending, at which a file can be entered, none closer than `piece_bytes` to
+    another; empty: only at its beginning.
+
+    Of zstd each is the beginning of a frame, found by the sizes that frames and blocks state (RFC
+    8878), which is exact. Of bzip2 it is the magic of a stream, 80 bits. gzip states no sizes and
+    xz is mostly one stream: they are read from the beginning.
+    """
+    kind = archive_of(path.name)
+    if kind == "bz2":
+        return [span.begin for span in spans_of(path, piece_bytes=piece_bytes) if span is not None][
+            1:
+        ]
+    if kind != "zst":
+        return []
+    found: list[int] = []
+    try:
+        with path.open("rb") as handle:
+            for begin in _frames(handle, path.stat().st_size):
+                if begin - (found[-1] if found else 0) >= piece_bytes:
+                    found.append(begin)
+    except _NotWhole:
+        return []
+    return found
+
+
+def _frames(handle: IO[bytes], size_bytes: int) -> Iterator[int]:
+    """Yield where the frames behind the first begin; a skippable one belongs to the one before."""
+    at = 0
+    is_first = True
+    while at < size_bytes:
+        handle.seek(at)
+        magic = _number(handle, 4)
+        if magic & ~0xF == _SKIPPABLE:
+            at += 8 + _number(handle, 4)
+        elif magic == _MAGIC:
+            if not is_first:
+                yield at
+            at = _frame_end(handle, limit=_NO_HELP_BYTES if is_first else size_bytes)
+            is_first = False
+        else:
+            raise _NotWhole
+    if at > size_bytes:
+        raise _NotWhole
+
+
+def _frame_end(handle: IO[bytes], *, limit: int) -> int:
+    """Return where the frame ends whose magic was just read."""
+    begin = handle.tell()
+    flags = _number(handle, 1)
+    is_single = bool(flags & 0x20)
+    content_size = (int(is_single), 2, 4, 8)[flags >> 6]
+    at = begin + 1 + (not is_single) + (0, 1, 2, 4)[flags & 3] + content_size
+    is_last = False
+    while not is_last:
+        handle.seek(at)
+        block = _number(handle, 3)
+        is_last, kind, size = bool(block & 1), block >> 1 & 3, block >> 3
+        if kind == 3 or at - begin > limit:
+            raise _NotWhole
+        at += 3 + (1 if kind == 1 else size)  # a block of one byte repeated states how often
+    return at + (4 if flags & 4 else 0)
+
+
+def _number(handle: IO[bytes], size: int) -> int:
+    raw = handle.read(size)
+    if len(raw) < size:
+        raise _NotWhole
+    return int.from_bytes(raw, "little")
+
 
 LEAST_BYTES = 4 * MIB
 MOST_BYTES = 64 * MIB
@@ -36,7 +123,6 @@ class Segment:
 
     @property
     def name(self) -> str:
-        """In the journal."""
         return f"{self.number:08d}"
 
 
@@ -50,8 +136,7 @@ def segment_bytes_for(files: Sequence[InputFile]) -> int:
 
 
 def check_forms(files: Sequence[InputFile], *, form: Form | None) -> None:
-    """Check that what each file holds is known; ConfigError for the first that neither its name nor
-    the user says it of."""
+    """Check that every file's form is known; ConfigError for the first whose form is not."""
     for file in files:
         form_of(file.name, form)
 
@@ -59,8 +144,7 @@ def check_forms(files: Sequence[InputFile], *, form: Form | None) -> None:
 def entries(
     files: Sequence[InputFile], *, form: Form | None, text_unit: TextUnit, segment_bytes: int
 ) -> dict[str, list[int]]:
-    """Return where large archives of lines can be entered, by path; those that can't are not in
-    it."""
+    """Return where large archives of lines can be entered, by path, where they can."""
     found = {}
     for file in files:
         kind = form_of(file.name, form)

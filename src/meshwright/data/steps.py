@@ -1,187 +1,36 @@
-"""One step over many shards: those of this rank, by one or several workers, each finished shard in
-the journal before the next."""
+"""One step over many shards: this rank's, by workers, each journalled before the next."""
 
 from __future__ import annotations
 
 import errno
-import os
-import signal
-import sys
-import tempfile
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, fields
 from functools import partial
-from multiprocessing import forkserver, get_context, parent_process
-from multiprocessing.connection import wait as wait_for
-from multiprocessing.context import BaseContext
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from meshwright.data.atomic import Journal, read_journals
-from meshwright.data.counting import Counts, SharedCounts, count_into
-from meshwright.data.progress import Progress, Totals
-from meshwright.data.ranks import Place, share_of
+from meshwright.data.listing import MANIFEST, FileRecord, sha256_of, write_manifest
+from meshwright.data.progress import Counts, Progress, Totals, format_size
+from meshwright.data.workers import Place, prepare_workers, runner_of, share_of
 from meshwright.values.errors import ConfigError, MeshwrightError
+from meshwright.values.units import counted
 
 __all__ = [
     "STATE",
     "Record",
-    "Runner",
     "ShardError",
     "ShardTask",
     "StepReport",
-    "prepare_workers",
+    "StepResult",
+    "conclude",
+    "is_written",
+    "require_read_back",
     "run_step",
-    "runner_of",
     "state_folder",
 ]
-
-Task = TypeVar("Task")
-_LONGEST_FOLDER = 60
-"""Of the folder for temporary files: the fork server's socket lies in it, and a socket's path may
-have 107 bytes."""
-
-
-class Runner(Protocol):
-    """What does tasks and tells how far it is."""
-
-    def counts(self) -> Counts:
-        """Return what has been done so far."""
-
-    def outcomes(self, tasks: Sequence[Task]) -> Iterator[tuple[Task, Any]]:
-        """Do tasks and yield each with what the function returned, as they end."""
-
-
-def prepare_workers(
-    modules: Sequence[str], environment: Mapping[str, str] = MappingProxyType({})
-) -> None:
-    """Begin to import what workers will need, in a process of its own from which they are then
-    forked; it goes on by itself.
-
-    That process starts no threads and keeps no files open, so a fork of it is safe, and each worker
-    begins where it is. The first call of a process counts, with what its environment says beside
-    this process's own; modules that are not installed are left out.
-    """
-    if _method() == "forkserver":
-        own = (
-            ["meshwright.cli"] if "meshwright.cli" in sys.modules else []
-        )  # each worker imports the program that started it
-        get_context("forkserver").set_forkserver_preload([*own, *modules])
-        with _born_deaf_to_interrupts():
-            before = dict(os.environ)
-            os.environ.update(environment)
-            try:
-                forkserver.ensure_running()
-            finally:
-                for name in environment:
-                    del os.environ[name]
-                os.environ.update(before)
-
-
-@contextmanager
-def _born_deaf_to_interrupts() -> Iterator[None]:
-    """Let a process that is started here ignore Ctrl-C from its first moment; it ends with this
-    one."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def _method() -> str:
-    return "forkserver" if len(os.fsencode(tempfile.gettempdir())) <= _LONGEST_FOLDER else "spawn"
-
-
-class _Here:
-    """Tasks one after the other in this process."""
-
-    def __init__(self, function: Callable[[Any], Any]) -> None:
-        self._function, self._cells = function, [0, 0, 0]
-        count_into(self._cells, 0)
-
-    def counts(self) -> Counts:
-        size_bytes, documents, tokens = self._cells
-        return Counts(size_bytes=size_bytes, documents=documents, tokens=tokens)
-
-    def outcomes(self, tasks: Sequence[Task]) -> Iterator[tuple[Task, Any]]:
-        for task in tasks:
-            yield task, self._function(task)
-
-
-class _Pool:
-    """Tasks side by side in processes that end with this one."""
-
-    def __init__(self, function: Callable[[Any], Any], workers: int) -> None:
-        context: BaseContext = get_context(_method())
-        self._function, self._workers, self._counts = (
-            function,
-            workers,
-            SharedCounts(context, workers),
-        )
-        shared = (self._counts.cells, self._counts.slots, dict(os.environ))
-        self.pool = ProcessPoolExecutor(
-            workers, mp_context=context, initializer=_begin_worker, initargs=shared
-        )
-
-    def counts(self) -> Counts:
-        return self._counts.read()
-
-    def outcomes(self, tasks: Sequence[Task]) -> Iterator[tuple[Task, Any]]:
-        pending: dict[Future[Any], Task] = {}
-        rest = iter(tasks)
-        while True:
-            while len(pending) < 2 * self._workers and (task := next(rest, None)) is not None:
-                pending[self.pool.submit(self._function, task)] = task
-            if not pending:
-                return
-            for future in wait(pending, return_when=FIRST_COMPLETED).done:
-                yield pending.pop(future), future.result()
-
-
-@contextmanager
-def runner_of(function: Callable[[Any], Any], workers: int) -> Iterator[Runner]:
-    """Give what does tasks by a function of a module: this process, or so many others."""
-    if workers == 1:
-        yield _Here(function)
-        return
-    runner = _Pool(function, workers)
-    try:
-        yield runner
-    except BaseException:
-        for process in list((runner.pool._processes or {}).values()):
-            process.kill()  # what they were writing has no name yet
-        raise
-    finally:
-        runner.pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _begin_worker(cells: Any, slots: Any, environment: Mapping[str, str]) -> None:
-    """Set a worker up; it leaves Ctrl-C to its parent and ends when that ends, however that
-    ends."""
-    import gc
-
-    gc.freeze()  # what was imported stays; to look through it again and again takes 3 % of the work
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.environ.update(environment)  # the fork server may be older than what was set since
-    count_into(cells, slots.get())
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    parent = parent_process()
-    if parent is not None:
-        wait_for([parent.sentinel])
-        os._exit(1)
-
 
 STATE = ".meshwright"
 """Folder beside a step's outputs for its frozen list and journals."""
@@ -199,8 +48,7 @@ class ShardError(MeshwrightError):
     def __init__(
         self, reason: str, kind: str = "failed"
     ) -> None:  # by position: so an exception comes back from a worker
-        """Say why; `kind` is one word by which such shards are counted (`missing` for a file that
-        does not exist)."""
+        """Say why; `kind` is the word by which such shards are counted, such as `missing`."""
         super().__init__(reason, kind)
         self.reason, self.kind = reason, kind
 
@@ -275,13 +123,8 @@ def run_step(
     """
     if workers < 1:
         raise ConfigError(f"workers={workers}: expected 1 or more")
-    known = _known(state)
     mine = set(share_of([task.size_bytes for task in tasks], place))
-    done = {
-        task.name: known[task.name]
-        for task in tasks
-        if task.name in known and still_there(task, known[task.name])
-    }
+    done = _done(tasks, state, still_there)
     ours = [tasks[i] for i in sorted(mine)]
     if after is not None:
         for task in ours:
@@ -290,96 +133,95 @@ def run_step(
     todo = sorted(
         (task for task in ours if task.name not in done), key=lambda task: -_rough(task.size_bytes)
     )
-    failed, stopped = _do(
-        step,
-        ours,
-        todo,
-        work,
-        state=state,
-        place=place,
-        workers=workers,
-        done=done,
-        after=after,
-        progress=progress,
-    )
-    if len(done) + len(failed) < len(
-        tasks
-    ):  # ranks that ran meanwhile: of those that end together, one sees the records of all
-        known = _known(state)
-        others = [
-            task
-            for i, task in enumerate(tasks)
-            if i not in mine and task.name not in done and task.name in known
-        ]
-        done |= {
-            task.name: known[task.name] for task in others if still_there(task, known[task.name])
-        }
-    elsewhere = [
-        task.name for i, task in enumerate(tasks) if i not in mine and task.name not in done
-    ]
-    records = {task.name: done[task.name] for task in tasks if task.name in done}
+    totals = _totals(step, ours, todo, place)
+
+    def keep(task: ShardTask, record: Record) -> None:
+        done[task.name] = record
+        if after is not None:
+            after(task, record)
+
+    failed, stopped = _do(todo, work, keep, totals if progress else None, state, place, workers)
+    others = [task for i, task in enumerate(tasks) if i not in mine and task.name not in done]
+    if others:  # of ranks that end together, one sees the records of all
+        done |= _done(others, state, still_there)
     return StepReport(
         step=step,
         place=place,
-        records=records,
+        records={task.name: done[task.name] for task in tasks if task.name in done},
         failed=failed,
-        open_elsewhere=tuple(elsewhere),
+        open_elsewhere=tuple(task.name for task in others if task.name not in done),
         stopped=stopped,
     )
 
 
+def is_written(task: Any, record: Record) -> bool:
+    """Whether a task's one output is there with its size."""
+    path: Path = task.output
+    return path.exists() and path.stat().st_size == int(record["size_bytes"])
+
+
+def require_read_back(output: Path, sha256: str, *, kept: str) -> None:
+    """Read an output back; ShardError where it is not what was written, and `kept` stays."""
+    if sha256_of(output) != sha256:
+        reason = f"{output}: read back, it is not what was written; {kept}"
+        raise ShardError(reason, "verification")
+
+
 def _rough(size_bytes: int) -> int:
-    """Return a size by its first four binary digits, so that shards of about one size are done in
-    their order."""
+    """Return a size by its first four bits, so that shards of about one size keep their order."""
     dropped = max(0, size_bytes.bit_length() - 4)
     return size_bytes >> dropped << dropped
 
 
-def _known(state: Path) -> dict[str, Record]:
-    """Return the last record of each shard."""
+def _done(
+    tasks: Sequence[ShardTask], state: Path, still_there: Callable[[Any, Record], bool]
+) -> dict[str, Record]:
+    """Return the last record of each shard that is still there."""
+    known = {str(row["shard"]): row for row in read_journals(state / "journal") if "shard" in row}
     return {
-        str(record["shard"]): record
-        for record in read_journals(state / "journal")
-        if "shard" in record
+        task.name: known[task.name]
+        for task in tasks
+        if task.name in known and still_there(task, known[task.name])
     }
 
 
+def _totals(
+    step: str, ours: Sequence[ShardTask], todo: Sequence[ShardTask], place: Place
+) -> Totals:
+    all_bytes = sum(task.size_bytes for task in ours)
+    return Totals(
+        title=step
+        if place.world_size == 1
+        else f"{step} (rank {place.rank} of {place.world_size})",
+        files=len(ours),
+        size_bytes=all_bytes,
+        done_files=len(ours) - len(todo),
+        done_bytes=all_bytes - sum(task.size_bytes for task in todo),
+    )
+
+
 def _do(
-    step: str,
-    ours: Sequence[ShardTask],
     todo: Sequence[ShardTask],
     work: Callable[[Any], Record],
-    *,
+    keep: Callable[[ShardTask, Record], None],
+    totals: Totals | None,
     state: Path,
     place: Place,
     workers: int,
-    done: dict[str, Record],
-    after: Callable[[Any, Record], None] | None,
-    progress: bool,
 ) -> tuple[dict[str, tuple[str, str]], str | None]:
-    """Do the shards; new records go to `done`."""
+    """Do the shards and `keep` what is known of each; return what failed, and what ended it."""
     failed: dict[str, tuple[str, str]] = {}
     if not todo:
         return failed, None
     workers = min(workers, len(todo))
     if workers > 1:
         prepare_workers([work.__module__])
-    open_bytes = sum(task.size_bytes for task in todo)
-    all_bytes = sum(task.size_bytes for task in ours)
-    title = step if place.world_size == 1 else f"{step} (rank {place.rank} of {place.world_size})"
-    totals = Totals(
-        title=title,
-        files=len(ours),
-        size_bytes=all_bytes,
-        done_files=len(ours) - len(todo),
-        done_bytes=all_bytes - open_bytes,
-    )
     finished = 0
     try:
         with (
             Journal(state / "journal", place) as journal,
             runner_of(partial(_attempt, work), workers) as runner,
-            _shown(Progress(totals, lambda: (finished, runner.counts())), progress),
+            _shown(totals, lambda: (finished, runner.counts())),
         ):
             for task, outcome in runner.outcomes(todo):
                 finished += 1
@@ -388,37 +230,23 @@ def _do(
                     continue
                 record = {"shard": task.name, **outcome}
                 journal.append(record)
-                done[task.name] = record
-                if after is not None:
-                    after(task, record)
+                keep(task, record)
     except BrokenProcessPool:
-        return (
-            failed,
-            (
-                "a worker was killed, most likely for want of memory; start again with fewer"
-                " workers to go on"
-            ),
-        )
+        cause = "a worker was killed, most likely for want of memory"
+        return failed, f"{cause}; start again with fewer workers to go on"
     except OSError as error:
         if error.errno not in _ENDS_ALL:
             raise
         where = f"{error.filename}: " if error.filename else ""
-        advice = (
-            "free some space and start again to go on"
-            if error.errno in _FULL
-            else "start again to go on"
-        )
-        return failed, f"{where}{error.strerror}; {advice}"
+        advice = "free some space and " if error.errno in _FULL else ""
+        return failed, f"{where}{error.strerror}; {advice}start again to go on"
     return failed, None
 
 
-@contextmanager
-def _shown(progress: Progress, wanted: bool) -> Iterator[None]:
-    if not wanted:
-        yield
-        return
-    with progress:
-        yield
+def _shown(
+    totals: Totals | None, read: Callable[[], tuple[int, Counts]]
+) -> AbstractContextManager[object]:
+    return nullcontext() if totals is None else Progress(totals, read)
 
 
 def _attempt(work: Callable[[Any], Record], task: Any) -> Record | ShardError:
@@ -426,3 +254,102 @@ def _attempt(work: Callable[[Any], Record], task: Any) -> Record | ShardError:
         return work(task)
     except ShardError as error:
         return error
+
+
+_FILE_FIELDS = {field.name for field in fields(FileRecord)}
+_SHOWN = 20
+"""Failures that are printed; all of them are in the JSON."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepResult:
+    """A step's end, for people and programs."""
+
+    report: StepReport
+    output: Path
+    files: tuple[FileRecord, ...]
+    manifest: Path | None
+    """None until every shard of every rank is done."""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def exit_code(self) -> int:
+        """0 where this rank's share is done, else 3."""
+        return self.report.exit_code
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(file.size_bytes for file in self.files)
+
+    def to_dict(self) -> dict[str, Any]:
+        report = self.report
+        documents = [file.documents for file in self.files if file.documents is not None]
+        return {
+            "step": report.step,
+            "rank": report.place.rank,
+            "world_size": report.place.world_size,
+            "output": str(self.output),
+            "complete": report.complete,
+            "files": len(self.files),
+            "size_bytes": self.size_bytes,
+            "documents": sum(documents) if documents else None,
+            "failed": {
+                name: {"kind": kind, "reason": reason}
+                for name, (kind, reason) in report.failed.items()
+            },
+            "open_elsewhere": len(report.open_elsewhere),
+            "stopped": report.stopped,
+            "manifest": None if self.manifest is None else str(self.manifest),
+            "notes": list(self.notes),
+        }
+
+    def lines(self) -> list[str]:
+        report = self.report
+        found = [
+            f"{report.step}: {counted(len(self.files), 'file')}, {format_size(self.size_bytes)} in"
+            f" {self.output}"
+        ]
+        found += [
+            f"  {kind}: {name}: {reason}"
+            for name, (kind, reason) in list(report.failed.items())[:_SHOWN]
+        ]
+        if len(report.failed) > _SHOWN:
+            found.append(f"  and {len(report.failed) - _SHOWN:,} more, all of them in --json")
+        kinds: dict[str, int] = {}
+        for kind, _ in report.failed.values():
+            kinds[kind] = kinds.get(kind, 0) + 1
+        if kinds:
+            found.append(
+                f"not done: {', '.join(f'{number:,} {kind}' for kind, number in kinds.items())};"
+                " start again to try them again"
+            )
+        if report.open_elsewhere:
+            found.append(
+                f"{counted(len(report.open_elsewhere), 'file')} of other ranks not done yet; the"
+                " last rank writes the manifest"
+            )
+        if report.stopped is not None:
+            found.append(f"stopped: {report.stopped}")
+        found += self.notes
+        return found
+
+
+def conclude(
+    report: StepReport, *, output: Path, settings: Mapping[str, Any], notes: tuple[str, ...] = ()
+) -> StepResult:
+    """Return a step's result, and write the manifest when the step is complete."""
+    files = tuple(_file_of(name, record) for name, record in report.records.items())
+    if report.complete:
+        write_manifest(output, step=report.step, settings=dict(settings), files=files)
+    return StepResult(
+        report=report,
+        output=output,
+        files=files,
+        manifest=output / MANIFEST if report.complete else None,
+        notes=notes,
+    )
+
+
+def _file_of(name: str, record: Record) -> FileRecord:
+    known = {key: value for key, value in record.items() if key in _FILE_FIELDS}
+    return FileRecord(**{"name": name, **known})

@@ -1,21 +1,31 @@
-"""What to tokenize and how, and what came of it."""
+"""What to tokenize and how, what came of it, and training a SentencePiece model."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal
 
-from meshwright.data.documents import TextUnit
-from meshwright.data.encoders.encoder import EncoderSpec, Engine
-from meshwright.data.manifest import FileRecord, Manifest
-from meshwright.data.pieces import Form
-from meshwright.data.rejects import Rejected
+from meshwright.data.atomic import sync_folder, temporary_of
+from meshwright.data.documents import SUFFIXES, TextUnit, form_of, read_documents
+from meshwright.data.encoders import EncoderSpec, Engine
+from meshwright.data.listing import FileRecord, Manifest, walk
+from meshwright.data.pieces import Form, Piece, Reject, Rejected
 from meshwright.data.segment_work import OnError
 from meshwright.data.steps import state_folder
-from meshwright.values.errors import ConfigError
+from meshwright.values.errors import ConfigError, MissingExtraError
 from meshwright.values.units import MIB
 
-__all__ = ["MAX_DOCUMENT_BYTES", "TokenizeReport", "TokenizeRequest"]
+__all__ = [
+    "MAX_DOCUMENT_BYTES",
+    "ModelType",
+    "TokenizeReport",
+    "TokenizeRequest",
+    "Trained",
+    "train_sentencepiece",
+]
 
 MAX_DOCUMENT_BYTES = 64 * MIB
 """A longer document would take a worker beyond 1 GiB: line, text and ids are held at once."""
@@ -28,8 +38,7 @@ class TokenizeRequest:
     inputs: tuple[str, ...]
     """Files, folders, patterns, and @FILE lists of them."""
     output_prefix: str
-    """The files are `PREFIX_KEY_document.bin` and `.idx`, as Megatron names them; `_sentence` where
-    texts are split."""
+    """Files are `PREFIX_KEY_document.bin` and `.idx`, as Megatron's; `_sentence` where split."""
     tokenizer: EncoderSpec
     keys: tuple[str, ...] = ("text",)
     append_eod: bool = False
@@ -49,7 +58,6 @@ class TokenizeRequest:
     max_document_bytes: int = MAX_DOCUMENT_BYTES
 
     def __post_init__(self) -> None:
-        """Check what hangs together."""
         if not self.inputs:
             raise ConfigError("no input: give files, folders or patterns")
         if not self.keys or len(set(self.keys)) != len(self.keys):
@@ -74,7 +82,6 @@ class TokenizeRequest:
 
     @property
     def folder(self) -> Path:
-        """Of the outputs."""
         return Path(self.output_prefix).parent
 
     @property
@@ -84,7 +91,6 @@ class TokenizeRequest:
 
     @property
     def manifest_name(self) -> str:
-        """Of the manifest beside the outputs."""
         return f"{Path(self.output_prefix).name}.manifest.json"
 
     def prefixes(self) -> dict[str, Path]:
@@ -102,7 +108,6 @@ class TokenizeReport:
     note: str
     """What does the work, and why."""
     seconds: float
-    """Of this start."""
     rejects: int = 0
     """What was left out by the policy."""
     files_out: tuple[str, ...] = ()
@@ -110,7 +115,6 @@ class TokenizeReport:
     failed: tuple[Rejected, ...] = ()
     """By the policy `fail`: what is no document, at most a hundred of each segment."""
     problems: tuple[str, ...] = ()
-    """What else went wrong."""
     open_segments: int = 0
     """Of other ranks."""
 
@@ -133,3 +137,102 @@ class TokenizeReport:
 
     def _files(self) -> tuple[FileRecord, ...]:
         return self.manifest.files if self.manifest is not None else ()
+
+
+ModelType = Literal["bpe", "unigram", "char", "word"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trained:
+    """A model that was trained."""
+
+    model: str
+    vocab_size: int
+    documents: int
+    rejects: int
+    """Of the corpus: what was no document and was passed over."""
+
+
+def train_sentencepiece(
+    inputs: Sequence[str],
+    *,
+    output_prefix: str,
+    vocab_size: int,
+    model_type: ModelType = "bpe",
+    byte_fallback: bool = True,
+    character_coverage: float = 0.9995,
+    sentences: int = 1_000_000,
+    key: str = "text",
+    form: Form | None = None,
+    text_unit: TextUnit = "line",
+) -> Trained:
+    """Train `PREFIX.model` and `PREFIX.vocab` on the lines of a corpus; a sample of `sentences`
+    lines where it has more.
+
+    Raises:
+        ConfigError: no input; a vocabulary that the corpus can't fill, or that its characters don't
+                     fit into.
+    """
+    try:
+        import sentencepiece
+    except ImportError:
+        raise MissingExtraError("sentencepiece", "data") from None
+    final = Path(output_prefix)
+    if not final.name or final.is_dir():
+        raise ConfigError(
+            f"--output-prefix {output_prefix!r}: expected the beginning of a file's name, not a"
+            " folder"
+        )
+    final.parent.mkdir(parents=True, exist_ok=True)
+    lines = _Lines(
+        [*walk(inputs, suffixes=() if form else SUFFIXES)], key=key, form=form, text_unit=text_unit
+    )
+    beside = temporary_of(final)
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(lines),
+            model_prefix=str(beside),
+            vocab_size=vocab_size,
+            model_type=model_type,
+            byte_fallback=byte_fallback,
+            character_coverage=character_coverage,
+            input_sentence_size=sentences,
+            shuffle_input_sentence=True,
+            minloglevel=2,
+        )
+    except (RuntimeError, OSError) as error:
+        raise ConfigError(f"sentencepiece: {' '.join(str(error).split())}") from None
+    for ending in ("vocab", "model"):
+        with Path(f"{beside}.{ending}").open("rb") as handle:
+            os.fsync(handle.fileno())
+        Path(f"{beside}.{ending}").rename(f"{final}.{ending}")
+    sync_folder(final.parent)
+    processor: Any = sentencepiece.SentencePieceProcessor(model_file=f"{final}.model")
+    size: int = processor.get_piece_size()
+    return Trained(
+        model=f"{final}.model", vocab_size=size, documents=lines.documents, rejects=lines.rejects
+    )
+
+
+class _Lines:
+    def __init__(
+        self, files: Sequence[Any], *, key: str, form: Form | None, text_unit: TextUnit
+    ) -> None:
+        self._files, self._key, self._form, self._text_unit = files, key, form, text_unit
+        self.documents = self.rejects = 0
+
+    def __iter__(self) -> Iterator[str]:
+        for file in self._files:
+            piece = Piece(
+                path=file.path, form=form_of(file.name, self._form), size_bytes=file.size_bytes
+            )
+            for item in read_documents(
+                piece, keys=(self._key,), text_unit=self._text_unit, max_bytes=MAX_DOCUMENT_BYTES
+            ):
+                if isinstance(item, Reject):
+                    self.rejects += 1
+                    continue
+                self.documents += 1
+                texts = [item.texts[0]] if isinstance(item.texts[0], str) else item.texts[0]
+                for text in texts:
+                    yield from (line for line in text.splitlines() if line.strip())

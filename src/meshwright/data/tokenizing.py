@@ -1,5 +1,4 @@
-"""Texts to .bin/.idx: the inputs frozen, cut into segments, tokenized by ranks and workers, and
-joined by the rank that ends last."""
+"""Texts to .bin/.idx: inputs frozen, segmented, tokenized by ranks, joined by the last of them."""
 
 from __future__ import annotations
 
@@ -17,15 +16,19 @@ from typing import Any
 from meshwright.data.assembly import Assembly, EarlyJoin, TornScratch, clear, read_state
 from meshwright.data.atomic import create_once, locked, read_journals
 from meshwright.data.documents import SUFFIXES, form_of, read_documents
-from meshwright.data.encoders.choose import choose_engine
-from meshwright.data.encoders.encoder import Encoder, Engine
-from meshwright.data.encoders.opened import Stamp, asking_for, reference_of, stamp_of
+from meshwright.data.encoders import Encoder, Engine
+from meshwright.data.engines import Stamp, asking_for, choose_engine, reference_of, stamp_of
 from meshwright.data.indexed import token_dtype
-from meshwright.data.listing import InputFile, natural_key, settle
-from meshwright.data.manifest import Manifest, read_manifest, sha256_of, write_manifest
-from meshwright.data.pieces import Document, Piece
-from meshwright.data.ranks import ALONE, Place
-from meshwright.data.rejects import LineCounter, Rejected, located
+from meshwright.data.listing import (
+    InputFile,
+    Manifest,
+    natural_key,
+    read_manifest,
+    settle,
+    sha256_of,
+    write_manifest,
+)
+from meshwright.data.pieces import Document, LineCounter, Piece, Rejected, located
 from meshwright.data.segment_work import (
     DIRTY,
     SegmentTask,
@@ -34,8 +37,9 @@ from meshwright.data.segment_work import (
     tokenize_segment,
 )
 from meshwright.data.segments import check_forms, cut, entries, segment_bytes_for
-from meshwright.data.steps import Record, StepReport, prepare_workers, run_step
+from meshwright.data.steps import Record, StepReport, run_step
 from meshwright.data.tokenize_request import MAX_DOCUMENT_BYTES, TokenizeReport, TokenizeRequest
+from meshwright.data.workers import ALONE, Place, prepare_workers
 from meshwright.values.errors import ConfigError
 
 __all__ = ["MAX_DOCUMENT_BYTES", "TokenizeReport", "TokenizeRequest", "tokenize"]
@@ -43,11 +47,10 @@ __all__ = ["MAX_DOCUMENT_BYTES", "TokenizeReport", "TokenizeRequest", "tokenize"
 _SAMPLE_FILES, _SAMPLE_DOCUMENTS, _SAMPLE_CHARACTERS = 8, 16, 4096
 _ASSEMBLY_LOCK = "assembly.lock"
 """In the state's folder: of the one process that writes the outputs."""
-_NEEDED = ("meshwright.data.segment_work", "msgspec", "meshwright.data.encoders.opened")
+_NEEDED = ("meshwright.data.segment_work", "msgspec", "meshwright.data.engines")
 """Modules of a worker; the last one opens the tokenizer."""
 _LEFT_OUT = "files_left_out"
-"""In the manifest: whole files that the policy left out, so that a later start says it again
-instead of calling the output whole."""
+"""In the manifest: whole files that the policy left out, which a later start names again."""
 
 
 def tokenize(
@@ -89,30 +92,13 @@ def tokenize(
     scratch = request.state / "scratch"
     scratch.mkdir(parents=True, exist_ok=True)
     with locked(request.state / f"rank{place.rank}of{place.world_size}.lock"), ExitStack() as stack:
-        files = settle(
-            request.state / "inputs.jsonl",
-            request.inputs,
-            settings=settings,
-            suffixes=() if request.form else SUFFIXES,
-            check=partial(check_forms, form=request.form),
-        )
-        engine, note = _engine(request, reference, files)
-        tasks = _tasks(
-            request,
-            files,
-            stamp=stamp,
-            engine=engine,
-            dtype=str(token_dtype(reference.vocab_size).str),
-        )
+        tasks, note = _segments(request, reference, stamp, settings)
         assembled = read_state(scratch).segments
         early = None
         if place.world_size == 1:
-            assembly = Assembly(scratch, request.prefixes())
-            early = stack.enter_context(
-                EarlyJoin(
-                    assembly, [task.name for task in tasks], lock=request.state / _ASSEMBLY_LOCK
-                )
-            )
+            assembly, names = Assembly(scratch, request.prefixes()), [task.name for task in tasks]
+            early = EarlyJoin(assembly, names, lock=request.state / _ASSEMBLY_LOCK)
+            stack.enter_context(early)
         report = run_step(
             "tokenize",
             tasks,
@@ -125,6 +111,22 @@ def tokenize(
             progress=progress,
         )
         return _conclude(request, settings, tasks, report, early, note=note, begin_s=begin_s)
+
+
+def _segments(
+    request: TokenizeRequest, reference: Encoder, stamp: Stamp, settings: dict[str, Any]
+) -> tuple[list[SegmentTask], str]:
+    """Return the segments of the frozen inputs, and what does the work."""
+    files = settle(
+        request.state / "inputs.jsonl",
+        request.inputs,
+        settings=settings,
+        suffixes=() if request.form else SUFFIXES,
+        check=partial(check_forms, form=request.form),
+    )
+    engine, note = _engine(request, reference, files)
+    dtype = str(token_dtype(reference.vocab_size).str)
+    return _tasks(request, files, stamp=stamp, engine=engine, dtype=dtype), note
 
 
 def _settings(request: TokenizeRequest, reference: Encoder) -> dict[str, Any]:
@@ -159,8 +161,7 @@ def _settings(request: TokenizeRequest, reference: Encoder) -> dict[str, Any]:
 
 
 def _already(request: TokenizeRequest, settings: dict[str, Any]) -> Manifest | None:
-    """Return the manifest of a run that is complete; ConfigError where the outputs are of something
-    else."""
+    """Return the manifest of a complete run; ConfigError where outputs are of something else."""
     path = request.folder / request.manifest_name
     if path.exists():
         manifest = read_manifest(request.folder, name=request.manifest_name)
@@ -188,7 +189,6 @@ def _already(request: TokenizeRequest, settings: dict[str, Any]) -> Manifest | N
 
 
 def _remove(request: TokenizeRequest) -> None:
-    """Remove what an earlier run made."""
     if request.state.exists():
         shutil.rmtree(request.state)
     outputs = [
@@ -284,8 +284,7 @@ def _tasks(
 def _entries(
     request: TokenizeRequest, files: Sequence[InputFile], segment_bytes: int
 ) -> dict[str, list[int]]:
-    """Return where archives are entered, found once; a run that was begun before they were looked
-    for enters none."""
+    """Return where archives are entered, found once; an older run enters none."""
     path = request.state / "entries.json"
     if not path.exists():
         is_new = next(read_journals(request.state / "journal"), None) is None
@@ -302,8 +301,7 @@ def _entries(
 
 
 def _is_there(task: SegmentTask, record: Record, assembled: int) -> bool:
-    """Whether a segment is done: in the assembled files, or in its scratch file by the policy that
-    is asked for now."""
+    """Whether a segment is assembled, or in its scratch file by the present policy."""
     if task.segment.number < assembled:
         return True
     if record.get("rejects") and record["on_error"] != task.on_error:
@@ -353,7 +351,6 @@ def _conclude(
 
 
 def _located(rows: Sequence[dict[str, Any]]) -> list[Rejected]:
-    """Return rejects with their lines, in the order of the files' names."""
     counter = LineCounter()
     return [
         located(row, counter)
@@ -369,8 +366,7 @@ def _put_together(
     records: Sequence[tuple[str, Record]],
     early: EarlyJoin | None,
 ) -> Manifest | None:
-    """Join the scratch files that are left and name the outputs; None where another rank is at
-    it."""
+    """Join the scratch files that are left and name the outputs; None where another rank does."""
     scratch = request.state / "scratch"
     with ExitStack() as stack:
         if early is not None:

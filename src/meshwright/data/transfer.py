@@ -1,5 +1,4 @@
-"""One file over HTTP: resumed where it broke off, tried again after what passes, and checked before
-it gets its name."""
+"""One file over HTTP: resumed, tried again after passing failures, checked before it is named."""
 
 from __future__ import annotations
 
@@ -17,8 +16,8 @@ from typing import IO, TYPE_CHECKING
 
 from meshwright.data.archives import check_archive
 from meshwright.data.atomic import locked, sync_folder, temporary_of
-from meshwright.data.counting import count
-from meshwright.data.manifest import sha256_of
+from meshwright.data.listing import sha256_of
+from meshwright.data.progress import count
 from meshwright.data.steps import Record, ShardError
 from meshwright.values.errors import MissingExtraError
 
@@ -53,7 +52,6 @@ class Transfer:
 
     name: str
     size_bytes: int
-    """0 where it is not known."""
     url: str
     output: Path
     sha256: str | None
@@ -93,8 +91,7 @@ def new_client(patience: Patience) -> httpx.Client:
 
 
 def adopt(task: Transfer) -> Record | None:
-    """Return the record of a file that is there and can be checked without the server, else
-    None."""
+    """Return the record of a present file that needs no server to be checked, else None."""
     if not task.output.is_file() or (
         task.size_bytes and task.output.stat().st_size != task.size_bytes
     ):
@@ -112,8 +109,7 @@ def adopt(task: Transfer) -> Record | None:
 def fetch(
     task: Transfer, client: httpx.Client, *, sleep: Callable[[float], None] = time.sleep
 ) -> Record:
-    """Fetch a file and return its record; ShardError where it does not exist (`missing`) or could
-    not be had whole (`failed`)."""
+    """Fetch a file; ShardError if it does not exist (`missing`) or could not be had (`failed`)."""
     task.output.parent.mkdir(parents=True, exist_ok=True)
     part = temporary_of(task.output)
     with locked(part) as handle:
@@ -179,8 +175,7 @@ def _attempt(task: Transfer, client: httpx.Client, handle: IO[bytes], part: Path
 
 
 def _checked(task: Transfer, handle: IO[bytes], part: Path, promise: _Promise) -> Record:
-    """Return the record of the whole part; what is wrong with it is tried again from the start,
-    what is missing from where it ends."""
+    """Return the record of the whole part; a wrong one starts anew, a short one from its end."""
     handle.flush()
     size_bytes = os.fstat(handle.fileno()).st_size
     wanted = task.size_bytes or promise.size_bytes
@@ -241,8 +236,7 @@ def _asked_wait_s(headers: Mapping[str, str]) -> float | None:
 
 
 def _promise(answer: httpx.Response) -> _Promise:
-    """Read length, hash and tag. Hugging Face sends the sha256 of a file in LFS with the redirect
-    to its storage."""
+    """Read length, hash and tag; Hugging Face sends an LFS file's sha256 with the redirect."""
     size_bytes: int | None = None
     if answer.status_code in (206, 416):
         found = _RANGE.match(answer.headers.get("content-range", ""))
@@ -275,8 +269,7 @@ def _tag_file(part: Path) -> Path:
 
 
 def _read_tag(part: Path, url: str) -> str | None:
-    """Return the tag of what the part is of; None where it is of another URL, or the server gave
-    none."""
+    """Return the tag of what the part is of; None for another URL, or without a tag."""
     try:
         found = json.loads(_tag_file(part).read_text(encoding="utf-8"))
         return str(found["tag"]) if found["url"] == url and found["tag"] else None

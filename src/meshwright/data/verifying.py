@@ -1,5 +1,4 @@
-"""Whether a .bin/.idx pair is what Megatron takes it for: header, sizes, pointers, bounds, ids, and
-what its manifest says of it."""
+"""Whether a .bin/.idx pair is whole: header, sizes, pointers, bounds, ids and its manifest."""
 
 from __future__ import annotations
 
@@ -13,23 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.data.blending import prefixes_of
-from meshwright.data.encoders.encoder import Encoder
+from meshwright.data.encoders import Encoder
 from meshwright.data.fetching import corpus_files, find_corpus
 from meshwright.data.indexed import IndexedFile, chunks_of, token_dtype
-from meshwright.data.manifest import MANIFEST, sha256_of
+from meshwright.data.listing import MANIFEST, sha256_of
+from meshwright.data.pairs import prefixes_of
 from meshwright.values.errors import ConfigError
 from meshwright.values.units import counted
 
-__all__ = [
-    "Check",
-    "CheckReport",
-    "Verified",
-    "check",
-    "faults_of",
-    "quick_look",
-    "verify",
-]
+__all__ = ["Check", "CheckReport", "Verified", "check", "faults_of", "quick_look", "verify"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -142,7 +133,6 @@ class Verified:
 
     @property
     def passed(self) -> bool:
-        """Whether all is well."""
         return all(check.passed for check in self.checks)
 
 

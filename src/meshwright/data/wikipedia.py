@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -15,23 +15,21 @@ from xml.etree import ElementTree
 
 from meshwright.data.archives import Span, archive_of, open_plain, plain_name
 from meshwright.data.atomic import writing
-from meshwright.data.counting import count
 from meshwright.data.listing import settle
-from meshwright.data.ranks import Place, find_place
-from meshwright.data.results import StepResult, conclude
-from meshwright.data.steps import Record, ShardError, run_step, state_folder
+from meshwright.data.progress import count
+from meshwright.data.steps import (
+    Record,
+    ShardError,
+    StepResult,
+    conclude,
+    is_written,
+    run_step,
+    state_folder,
+)
+from meshwright.data.workers import Place, find_place
 from meshwright.values.errors import ConfigError, MissingExtraError
 
-__all__ = [
-    "PIECE_BYTES",
-    "Page",
-    "Site",
-    "pages_of",
-    "plain_text",
-    "site_of",
-    "spans_of",
-    "wiki",
-]
+__all__ = ["PIECE_BYTES", "Page", "Site", "pages_of", "plain_text", "site_of", "spans_of", "wiki"]
 
 _BZ2_STREAM = re.compile(rb"BZh[1-9]1AY&SY")
 """How a stream of bzip2 begins: its level and the magic of its first block. Dumps of the kind
@@ -51,8 +49,7 @@ class Site:
     host: str
     """`https://en.wikipedia.org`."""
     hidden: frozenset[str]
-    """Namespaces whose links are no text, in lower case: files and categories, in English and in
-    the wiki's language."""
+    """Lower-case namespaces whose links are no text: files and categories, English and local."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -178,18 +175,14 @@ def _page(page: ElementTree.Element) -> Page:
 
 
 PIECE_BYTES = 32 << 20
-"""Of a dump per shard: minutes of work, so that a kill costs little and many workers have something
-to do."""
+"""Of a dump per shard: minutes of work, so a kill costs little and many workers have some."""
 _SUFFIXES = (".xml", ".xml.bz2", ".xml.gz", ".xml.xz", ".xml.zst")
 _NOT_TEXT = frozenset({"table", "gallery", "timeline", "imagemap", "score", "templatestyles"})
-"""Tags that hold no sentences; those of mwparserfromhell's own list (ref, math, ...) it leaves out
-itself."""
+"""Tags without sentences; mwparserfromhell leaves those of its own list (ref, math, ...) out."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Piece:
-    """Pages of one dump file that become one file of JSON lines."""
-
     name: str
     size_bytes: int
     path: str
@@ -239,7 +232,7 @@ def wiki(
         state=state,
         place=place or find_place(os.environ),
         workers=workers,
-        still_there=_still_there,
+        still_there=is_written,
         progress=progress,
     )
     return conclude(report, output=output, settings=settings, notes=_notes(report.records.values()))
@@ -329,7 +322,3 @@ def plain_text(wikitext: str, *, hidden: frozenset[str]) -> str:
         for line in str(code.strip_code(normalize=True, collapse=True)).split("\n")
     )
     return "\n".join(line for line in lines if line)
-
-
-def _still_there(task: _Piece, record: Mapping[str, Any]) -> bool:
-    return task.output.exists() and task.output.stat().st_size == record["size_bytes"]

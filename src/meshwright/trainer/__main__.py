@@ -18,8 +18,7 @@ _DONE, _FAILED, _REFUSED, _INTERRUPTED = 0, 1, 2, 130
 
 
 def main(words: list[str]) -> int:
-    """Run the job; 0 done, 1 failed, 2 a bad plan or word, 130 interrupted before the first
-    step."""
+    """Run the job; 0 done, 1 failed, 2 a bad plan or word, 130 interrupted before a step."""
     if not words or words[0] in ("-h", "--help"):
         print("usage: python -m meshwright.trainer PLAN.json [key=value ...]\n\n" + _keys())
         return _DONE if words else _REFUSED

@@ -1,4 +1,4 @@
-"""Self-attention of a decoder: grouped heads, rotary positions, windows, context parallelism."""
+"""Norms, and self-attention: grouped heads, rotary positions, windows, context parallelism."""
 
 from __future__ import annotations
 
@@ -15,16 +15,43 @@ from torch.distributed.tensor import DTensor
 
 from meshwright.trainer.job import ROPE_BASE
 from meshwright.trainer.mesh import Meshes, sum_gradient, swap_dims
-from meshwright.trainer.norms import make_norm
 from meshwright.values.models.spec import ModelSpec
 
 __all__ = [
     "Attention",
     "LatentAttention",
+    "Norm",
     "Ring",
     "Span",
+    "make_norm",
     "ring_attention",
 ]
+
+EPSILON = 1e-5
+
+
+class Norm(nn.Module):
+    """RMSNorm or LayerNorm over the last dim."""
+
+    def __init__(self, size: int, *, centred: bool) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(size))
+        self.bias = nn.Parameter(torch.empty(size)) if centred else None
+
+    def forward(self, x: Tensor, *, over: dist.ProcessGroup | None = None) -> Tensor:
+        """Normalise; `over` names the ranks that hold other tokens or other heads."""
+        weight, bias = self.weight, self.bias
+        if over is not None:
+            weight = sum_gradient(weight, over)
+            bias = None if bias is None else sum_gradient(bias, over)
+        if bias is None:
+            return F.rms_norm(x, x.shape[-1:], weight, EPSILON)
+        return F.layer_norm(x, x.shape[-1:], weight, bias, EPSILON)
+
+
+def make_norm(model: ModelSpec, size: int) -> Norm:
+    """Return the model's kind of norm."""
+    return Norm(size, centred=model.norm == "layernorm")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,7 +105,6 @@ class _Travelling:
     works: list[Any]
 
     def arrive(self) -> list[Tensor]:
-        """Wait for them."""
         for work in self.works:
             work.wait()
         return self.arriving
@@ -152,18 +178,15 @@ class _RingAttention(torch.autograd.Function):
 
 
 def _grouped(x: Tensor, kv_heads: int) -> Tensor:
-    """(batch, tokens, heads, dim) to (batch, kv heads, heads of one kv head, tokens, dim), in
-    fp32."""
+    """(batch, tokens, heads, dim) to (batch, kv heads, heads per kv head, tokens, dim), fp32."""
     return x.float().unflatten(2, (kv_heads, -1)).permute(0, 2, 3, 1, 4).contiguous()
 
 
 def _shared(x: Tensor) -> Tensor:
-    """Keys or values in that form, one for all heads of a group."""
     return _grouped(x, x.shape[2])
 
 
 def _flat(x: Tensor) -> Tensor:
-    """And back."""
     return x.permute(0, 3, 1, 2, 4).flatten(2, 3).contiguous()
 
 
@@ -184,8 +207,7 @@ def _weighed(x: Tensor, part: Tensor, both: Tensor) -> Tensor:
 
 
 def _blocks(ring: Ring, source: int, q: Tensor) -> Iterator[tuple[slice, slice, Tensor]]:
-    """Rows of this rank, columns of the source, and their bias: pairs of runs of which something is
-    seen."""
+    """Own rows, the source's columns, and their bias: pairs of runs of which something is seen."""
     mine, theirs = ring.runs[ring.group.rank()], ring.runs[source]
     for row, queries in zip(_slices(mine), mine, strict=True):
         for column, keys in zip(_slices(theirs), theirs, strict=True):
@@ -198,8 +220,7 @@ def _slices(runs: Sequence[range]) -> list[slice]:
 
 
 def _sources(ring: Ring) -> Iterator[tuple[int, bool]]:
-    """Whose keys and values a rank works on, turn by turn, its own first; and whether there are
-    more to come."""
+    """Whose keys and values a rank works on, turn by turn, and whether more are to come."""
     ranks = ring.group.size()
     return (((ring.group.rank() - turn) % ranks, turn < ranks - 1) for turn in range(ranks))
 
@@ -217,8 +238,7 @@ class Span:
 
 
 def rotate(x: Tensor, span: Span) -> Tensor:
-    """Rotate pairs of the last dim by position; x is (batch, tokens, heads, dim), of any even
-    dim."""
+    """Rotate pairs of the last dim by position; x is (batch, tokens, heads, even dim)."""
     half = x.shape[-1] // 2
     speeds = span.rope_base ** (-torch.arange(half, device=x.device, dtype=torch.float32) / half)
     angles = torch.outer(span.places(x.device).float(), speeds)[None, :, None, :]
@@ -245,8 +265,7 @@ class Core(nn.Module):
         self.slopes = None if slopes is None else _own_heads(slopes, meshes)
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Causal; with a window only its last tokens are seen; with slopes nearer tokens weigh more
-        (ALiBi)."""
+        """Causal; a window shows its last tokens only; slopes weigh nearer tokens more (ALiBi)."""
         if _goes_round(self.meshes):
             return ring_attention(query, key, value, self._ring(query.shape[1]))
         query, key, value = (x.transpose(1, 2) for x in (query, key, value))
@@ -357,8 +376,7 @@ def _own_heads(slopes: tuple[float, ...], meshes: Meshes) -> tuple[float, ...]:
 
 
 class LatentUp(nn.Module):
-    """Queries, keys and values of this rank's heads from their latents (DeepSeek-V2,
-    arXiv:2405.04434)."""
+    """Queries, keys and values of this rank's heads from their latents (arXiv:2405.04434)."""
 
     def __init__(self, model: ModelSpec) -> None:
         super().__init__()

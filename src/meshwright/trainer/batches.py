@@ -15,21 +15,13 @@ from meshwright.trainer.job import TrainJob
 from meshwright.trainer.mesh import Meshes
 from meshwright.values.errors import ConfigError
 
-__all__ = [
-    "Samples",
-    "StepData",
-    "open_blend",
-    "open_held_out",
-    "open_samples",
-]
+__all__ = ["Samples", "StepData", "open_blend", "open_held_out", "open_samples"]
 
 
 class Samples(Protocol):
     """Numbered sequences of seq_len + 1 tokens."""
 
-    def read(self, index: int) -> NDArray[np.int64]:
-        """Return one sample."""
-        ...
+    def read(self, index: int) -> NDArray[np.int64]: ...
 
 
 class RandomSamples:
@@ -109,8 +101,7 @@ class StepData:
 
 
 class PackedSamples:
-    """Sequences cut from the stream of an epoch's shuffled documents; neighbours share one token,
-    the last target of the first."""
+    """Sequences cut from an epoch's shuffled documents; neighbours share one token."""
 
     def __init__(
         self,
@@ -180,8 +171,7 @@ class PackedSamples:
 
 
 class BlendedSamples:
-    """Several sources in fixed shares: every block of samples holds each source by its share, in
-    random order."""
+    """Several sources in fixed shares: every block holds each by its share, in random order."""
 
     def __init__(
         self, sources: Sequence[PackedSamples], weights: Sequence[float], *, seed: int
@@ -193,7 +183,6 @@ class BlendedSamples:
         self._choices: list[tuple[int, int]] = []
 
     def read(self, index: int) -> NDArray[np.int64]:
-        """Return one sample."""
         block, place = divmod(index, self.block)
         if block != self._block:
             self._choices, self._block = self._plan(block), block
@@ -215,8 +204,7 @@ class BlendedSamples:
         return chosen
 
     def _given(self, count: int) -> NDArray[np.int64]:
-        """Samples of each source among the first `count`: its share rounded down, what is left from
-        the source with the largest one."""
+        """Samples of each source among the first `count`: rounded down, the largest fills up."""
         given = np.floor(self.shares * count).astype(np.int64)
         given[np.argmax(self.shares)] += count - given.sum()
         return given
@@ -226,8 +214,7 @@ _BLOCK = 4096
 
 
 def _block_of(sources: int, largest: float) -> int:
-    """Samples of a block: enough that the largest share gives more of each than roundings of the
-    others may take from it."""
+    """Samples of a block: enough for the largest share to absorb the others' roundings."""
     size = _BLOCK
     while largest * size < sources:
         size *= 2
@@ -244,8 +231,7 @@ def open_blend(
     held_out: float = 0.0,
     part: Literal["all", "rest", "held-out"] = "all",
 ) -> PackedSamples | BlendedSamples:
-    """Open `0.7 a 0.3 b`, or prefixes alone, weighed by their tokens: all documents, or the last of
-    each file, or all but those."""
+    """Open `0.7 a 0.3 b`, or prefixes weighed by tokens: all documents, or a part of each file."""
     weights, prefixes = _parse(words)
     files = [IndexedFile(prefix) for prefix in prefixes]
     for prefix, file in zip(prefixes, files, strict=True):

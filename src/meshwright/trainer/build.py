@@ -27,6 +27,7 @@ from torch.distributed.tensor.parallel import (
 
 from meshwright.trainer.attention import LatentAttention
 from meshwright.trainer.batches import StepData, open_held_out, open_samples
+from meshwright.trainer.checks import Part, is_v, own_parts
 from meshwright.trainer.job import TrainJob
 from meshwright.trainer.mesh import Meshes, make_meshes
 from meshwright.trainer.model import (
@@ -35,30 +36,21 @@ from meshwright.trainer.model import (
     Experts,
     FeedForward,
     Layer,
+    apply_recompute,
     padded_vocab,
     token_loss,
 )
-from meshwright.trainer.optimizer import Gradients, make_optimizer
-from meshwright.trainer.parts import Part, is_v, own_parts
-from meshwright.trainer.phases import Phases
+from meshwright.trainer.optimizer import Gradients, make_optimizer, shard_data
 from meshwright.trainer.pipeline import Runner, Shapes, make_runner
-from meshwright.trainer.recompute import apply_recompute
-from meshwright.trainer.shard import shard_data
+from meshwright.trainer.reports import Phases
 from meshwright.values.errors import ConfigError
 from meshwright.values.models.spec import ModelSpec
 
-__all__ = [
-    "Parts",
-    "build",
-    "cut_tensors",
-    "fill_weights",
-    "held",
-]
+__all__ = ["Parts", "build", "cut_tensors", "fill_weights", "held"]
 
 _FILE = ".in-use"
 _WAIT_S = 10.0
-"""A training that goes on where one was killed may start before the system has taken down the
-other."""
+"""A restarted training may begin before the system has taken down the killed one."""
 
 
 @contextmanager
@@ -110,8 +102,7 @@ def _taken(file: int, path: Path) -> bool:
 
 
 def cut_tensors(chunk: Chunk, meshes: Meshes) -> None:
-    """Make the weights that tp, etp and ep cut into DTensors, in place; the rest stays whole on
-    every rank."""
+    """Make the weights that tp, etp and ep cut into DTensors, in place; the rest stays whole."""
     for module in chunk.modules():
         if isinstance(module, Experts):
             _cut_experts(module, meshes)
@@ -130,8 +121,7 @@ def cut_tensors(chunk: Chunk, meshes: Meshes) -> None:
 
 
 def _between(meshes: Meshes) -> Placement:
-    """How hidden states lie between the blocks: cut by tokens with sequence parallelism, else
-    whole."""
+    """How hidden states lie between blocks: cut by tokens with sequence parallelism, else whole."""
     return Shard(1) if meshes.layout.sp else Replicate()
 
 
@@ -187,8 +177,7 @@ RESIDUAL_OUTPUTS = (
     "shared.down.weight",
     "experts.down",
 )
-"""Weights that write into the residual stream; their spread shrinks with depth (GPT-2,
-Megatron-LM)."""
+"""Weights that write into the residual stream; their spread shrinks with depth (GPT-2)."""
 
 
 def fill_weights(
@@ -237,8 +226,7 @@ class Parts:
     optimizers: list[torch.optim.Optimizer]
     gradients: Gradients
     ends: dist.ProcessGroup | None
-    """First and last stage, where each holds a copy of one tied weight; None also where one stage
-    holds both."""
+    """First and last stage, where each holds a copy of one tied weight; else None."""
     data: StepData
     held_out: StepData | None
     """What is evaluated on; None where nothing is."""
@@ -246,8 +234,7 @@ class Parts:
 
 
 def build(job: TrainJob, device: torch.device) -> Parts:
-    """Make this rank's part of the model with its first weights, and what moves them; all ranks
-    call it together."""
+    """Make this rank's part of the model and its optimizer; all ranks call it together."""
     layout, model = job.layout, job.model
     meshes = make_meshes(
         layout, device_type=device.type, has_experts=model.moe is not None, context=job.context
@@ -293,8 +280,7 @@ def _compute_dtype(job: TrainJob) -> torch.dtype:
 
 
 def _chunk(job: TrainJob, meshes: Meshes, part: Part, device: torch.device) -> Chunk:
-    """One chunk: cut, made to recompute, compiled, then filled and sharded layer by layer, so that
-    no rank ever holds all weights whole."""
+    """One chunk, filled and sharded layer by layer: no rank ever holds all weights whole."""
     layout, model = job.layout, job.model
     balance = BalanceRule(
         weight=job.balance_weight if model.moe is not None else 0.0, sequences=layout.gbs
@@ -316,8 +302,7 @@ def _chunk(job: TrainJob, meshes: Meshes, part: Part, device: torch.device) -> C
 
 
 def _tied_copies(chunks: Sequence[Chunk], meshes: Meshes) -> tuple[nn.Parameter, ...]:
-    """The embedding on the first stage and the head on the last, where a model ties them and a
-    pipeline parts them."""
+    """The embedding on the first stage and the head on the last, where tied but parted."""
     if meshes.layout.pp == 1 or not chunks[0].tied:
         return ()
     found = []

@@ -41,9 +41,7 @@ from meshwright.trainer.reports import CheckpointReport
 from meshwright.values.errors import ConfigError
 from meshwright.values.units import format_bytes
 
-__all__ = [
-    "Checkpoints",
-]
+__all__ = ["Checkpoints"]
 
 _NAME = re.compile(r"step-(\d+)")
 _LEFT = re.compile(r"(?:part|gone)-.*")
@@ -57,8 +55,6 @@ _FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
 
 @dataclass(kw_only=True)
 class _Pending:
-    """What is being written."""
-
     step: int
     facts: dict[str, Any]
     began: float
@@ -85,8 +81,7 @@ class Checkpoints:
         self._groups = {name: dist.new_group(backend="gloo") for name in (_MODEL, _OPTIMIZER)}
 
     def newest(self) -> int | None:
-        """Steps done at the newest whole checkpoint with optimizer states, as rank 0 sees the disk;
-        ConfigError where all lost them."""
+        """Steps at rank 0's newest whole checkpoint; ConfigError if optimizer states are lost."""
         seen: list[Any] = [self._saved() if dist.get_rank() == 0 else None]
         dist.broadcast_object_list(seen)
         found = [one.step for one in seen[0] if one.has_states]
@@ -98,7 +93,6 @@ class Checkpoints:
         return max(found, default=None)
 
     def _saved(self) -> list[Saved]:
-        """Whole checkpoints on disk."""
         found = []
         for child in self.folder.iterdir():
             match = _NAME.fullmatch(child.name)
@@ -120,8 +114,7 @@ class Checkpoints:
         *,
         loss: float | None,
     ) -> None:
-        """Write, or start to write while steps go on; `finish` makes it whole. One that is being
-        written is finished first."""
+        """Write, or start to write, a checkpoint, one at a time; `finish` makes it whole."""
         assert self._pending is None
         part = self.folder / f"part-{step}"
         if dist.get_rank() == 0:
@@ -154,8 +147,7 @@ class Checkpoints:
         return self._pending is not None and all(future.done() for future in self._pending.futures)
 
     def finish(self) -> CheckpointReport | None:
-        """Wait for what is being written, give it its name, and let go what the rules do not keep;
-        None where nothing is."""
+        """Wait for what is being written, name it, and remove by the rules; None if nothing is."""
         if self._pending is None:
             return None
         pending, self._pending = self._pending, None
@@ -203,8 +195,7 @@ class Checkpoints:
         optimizers: Sequence[torch.optim.Optimizer],
         facts: dict[str, Any],
     ) -> None:
-        """Read weights and optimizer states; ConfigError where the checkpoint is of another
-        model."""
+        """Read weights and optimizer states; ConfigError where the model is another one."""
         folder = self.folder / f"step-{step}"
         written = _facts_of(folder)
         for key, value in facts.items():

@@ -1,28 +1,92 @@
-"""What this trainer refuses, in words, before anything starts."""
+"""Which layers each pipeline stage holds, and what this trainer refuses before it starts."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
+from meshwright.search.rules.split import even_split
 from meshwright.trainer.job import OptimizerSettings, TrainJob
-from meshwright.trainer.parts import own_parts
 from meshwright.values.errors import ConfigError, LayoutError
 from meshwright.values.layout import Layout
 from meshwright.values.models.spec import ModelSpec
 
-__all__ = ["VOCAB_MULTIPLE", "require_on", "require_trainable"]
+__all__ = [
+    "VOCAB_MULTIPLE",
+    "Part",
+    "is_v",
+    "own_parts",
+    "require_on",
+    "require_trainable",
+    "stage_of",
+]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Part:
+    """What one pipeline chunk holds of the model."""
+
+    layers: tuple[int, ...]
+    """Indices in the whole model."""
+    first: bool
+    last: bool
+
+
+def own_parts(model: ModelSpec, layout: Layout, stage: int) -> list[tuple[int, Part]]:
+    """Return the chunks of one stage with their places in the model: chunk v of stage s is number v
+    * pp + s, and in a V, which goes down the stages and up again, s and 2 * pp - 1 - s."""
+    sizes = layout.layers_per_stage or even_split(model.num_layers, pp=layout.pp, vpp=layout.vpp)
+    if len(sizes) == layout.pp and layout.vpp > 1:
+        sizes = _chunks_of_stages(sizes, layout)
+    if len(sizes) != layout.pp * layout.vpp or sum(sizes) != model.num_layers:
+        raise LayoutError(
+            f"layers_per_stage={'+'.join(map(str, sizes))}: expected {layout.pp * layout.vpp}"
+            f" chunks that sum to {model.num_layers} layers"
+        )
+    starts = [sum(sizes[:i]) for i in range(len(sizes))]
+    last = len(sizes) - 1
+    places = (stage, last - stage) if is_v(layout) else range(stage, len(sizes), layout.pp)
+    return [
+        (
+            i,
+            Part(
+                layers=tuple(range(starts[i], starts[i] + sizes[i])), first=i == 0, last=i == last
+            ),
+        )
+        for i in places
+    ]
+
+
+def stage_of(place: int, layout: Layout) -> int:
+    """Return the stage that holds a chunk."""
+    return min(place, 2 * layout.pp - 1 - place) if is_v(layout) else place % layout.pp
+
+
+def is_v(layout: Layout) -> bool:
+    """Whether a pipeline's chunks go down the stages and up again: stage 0 holds both ends."""
+    return layout.schedule == "zero-bubble" and layout.vpp == 2
+
+
+def _chunks_of_stages(stages: Sequence[int], layout: Layout) -> tuple[int, ...]:
+    """Split each stage's layers over its chunks, earlier chunks first."""
+    parts = [
+        [size // layout.vpp + (v < size % layout.vpp) for v in range(layout.vpp)] for size in stages
+    ]
+    rounds = [[part[v] for part in parts] for v in range(layout.vpp)]
+    if is_v(layout):
+        rounds[1].reverse()
+    return tuple(size for sizes in rounds for size in sizes)
+
 
 VOCAB_MULTIPLE = 128
-"""The vocabulary is padded to a multiple of this, whatever the layout, so that every layout
-computes the same loss."""
+"""The vocabulary is padded to a multiple, so that every layout computes the same loss."""
 _SEEDS = 2**31
 """Seeds that fit beside 32 bits of a weight's name into what torch takes."""
 
 
 def require_trainable(job: TrainJob, *, num_processes: int) -> None:
-    """Raise for the first thing that can't run: ConfigError for the model, LayoutError for the
-    layout."""
+    """Raise for the first thing that can't run: ConfigError (model) or LayoutError."""
     for reason in _value_reasons(job):
         raise ConfigError(reason)
     for reason in _model_reasons(job.model, job.seq_len):

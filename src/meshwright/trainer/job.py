@@ -14,7 +14,6 @@ from meshwright.search.problem import details_of, model_of
 from meshwright.sizing.checkpoints import Retention
 from meshwright.software.defaults import complete_details
 from meshwright.software.settings import ModelDetails
-from meshwright.trainer.tokens import ContextWord
 from meshwright.values.errors import ConfigError, UnknownNameError
 from meshwright.values.layout import Layout
 from meshwright.values.models.spec import ModelSpec
@@ -23,6 +22,7 @@ from meshwright.values.workload import Workload
 
 __all__ = [
     "ROPE_BASE",
+    "ContextWord",
     "DataSettings",
     "OptimizerSettings",
     "SaveSettings",
@@ -32,8 +32,26 @@ __all__ = [
     "host_bytes",
     "job_keys",
     "keep_freed_memory",
+    "own_runs",
     "read_job",
 ]
+
+ContextWord = Literal["all-to-all", "ring"]
+"""How context-parallel ranks attend: tokens are swapped for heads, or keys and values go round."""
+
+
+def own_runs(seq_len: int, *, cp: int, place: int, context: ContextWord) -> tuple[range, ...]:
+    """Return the tokens of a rank as runs.
+
+    All-to-all: one run. Ring: of 2 * cp runs the one at `place` and its mirror image, so that under
+    a causal mask all ranks have the same number of pairs to attend to (zigzag; Llama 3,
+    arXiv:2407.21783, section 3.3.2).
+    """
+    if context == "all-to-all" or cp == 1:
+        length = seq_len // cp
+        return (range(place * length, (place + 1) * length),)
+    length = seq_len // (2 * cp)
+    return tuple(range(i * length, (i + 1) * length) for i in (place, 2 * cp - 1 - place))
 
 
 def host_bytes() -> float:
@@ -104,8 +122,7 @@ class DataSettings:
     """Where tokens come from."""
 
     blend: tuple[str, ...] = ()
-    """Weights and prefixes of .bin/.idx files, `0.7 a 0.3 b`, or prefixes alone; empty: random
-    tokens."""
+    """Weights and prefixes of .bin/.idx files, `0.7 a 0.3 b`, or prefixes; empty: random tokens."""
     epochs: int = 1000
     """At most; beyond it the data is at its end."""
 
@@ -126,8 +143,7 @@ class SaveSettings:
     drop_states: bool = False
     """Whether all but the newest lose their optimizer states."""
     wait: Literal["auto", "yes", "no"] = "auto"
-    """Whether steps wait until a checkpoint is written; auto waits on processors, where writing
-    takes the steps' cores and memory."""
+    """Whether steps wait for a checkpoint; auto waits on CPUs, where writing takes their cores."""
     resume: bool = True
     """Go on from the newest whole checkpoint of the folder."""
 
@@ -149,13 +165,11 @@ class ValidSettings:
     every: int = 0
     """Steps between evaluations; each checkpoint, and the end, has one too. 0 never evaluates."""
     batches: int = 10
-    """Global batches of one evaluation, the same each time; more than are held out are read
-    again."""
+    """Global batches of one evaluation, always the same; held-out data repeats if short."""
     blend: tuple[str, ...] = ()
     """As `data.blend`, of files that no step trains on."""
     share: float = 0.0
-    """Instead: of the documents of each file of `data.blend` the last are held out, as many. 0
-    holds none out."""
+    """Instead: the last documents of each file of `data.blend` are held out, as many."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -182,19 +196,15 @@ class TrainJob:
     check_memory: bool = True
     """Refuse a layout that by prediction needs more memory than there is."""
     patience_s: float | None = None
-    """How long a collective waits for a rank, after which the run ends; None is 50 s, 10 minutes
-    where ranks compile."""
+    """How long a collective waits for a rank; None is 50 s, 10 minutes where ranks compile."""
     metrics: str | None = None
-    """Folder for a file of JSON lines per rank, `rank-0.jsonl`; None prints rank 0's lines
-    alone."""
+    """Folder for a file of JSON lines per rank, `rank-0.jsonl`; None: rank 0's are printed."""
     profile_step: int = 3
-    """The step of this process, from 1, that torch's profiler records for `collectives_s`; 0 is
-    none."""
+    """The step of this process, from 1, that torch's profiler records; 0 is none."""
     trace: str | None = None
     """Folder for a Chrome trace per rank, of that step."""
     memory_snapshot: str | None = None
-    """Folder for a record per rank of every allocation on CUDA until that step's end, or until
-    memory is out."""
+    """Folder for each rank's record of CUDA allocations until that step, or out of memory."""
     peak_tflops: float | None = None
     """Dense peak of one device, for `mfu`; None asks the catalogue."""
     optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
@@ -204,8 +214,7 @@ class TrainJob:
 
 
 def read_job(plan: Path, words: Iterable[str] = ()) -> TrainJob:
-    """Read a plan that `meshwright plan --json` wrote (the first of several; FILE#2 takes the
-    second), with words on top."""
+    """Read a plan of `meshwright plan --json` (the first; FILE#2 the second), words on top."""
     name, _, rank = str(plan).partition("#")
     try:
         content = json.loads(Path(name).read_text(encoding="utf-8"))

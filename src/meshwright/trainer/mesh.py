@@ -14,9 +14,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from meshwright.trainer.job import TrainJob, host_bytes
+from meshwright.trainer.job import ContextWord, TrainJob, host_bytes, own_runs
 from meshwright.trainer.room import Room
-from meshwright.trainer.tokens import ContextWord, own_runs
 from meshwright.values.errors import ConfigError, LayoutError
 from meshwright.values.layout import Layout
 
@@ -50,8 +49,7 @@ class Meshes:
     context: ContextWord = "all-to-all"
 
     def runs(self, seq_len: int, *, place: int | None = None) -> tuple[range, ...]:
-        """The tokens of a sequence that a context-parallel rank holds, this one unless `place`
-        names another."""
+        """The tokens that a context-parallel rank holds, this one unless `place` is given."""
         return own_runs(
             seq_len,
             cp=self.layout.cp,
@@ -122,8 +120,7 @@ def make_meshes(
 
 
 def _expert_mesh(layout: Layout, device_type: str) -> DeviceMesh:
-    """Experts cut the ranks of one stage into ep groups, innermost but for etp; what is left holds
-    copies of one shard."""
+    """Cut the ranks of one stage into ep groups, innermost but for etp; the rest are copies."""
     ranks = layout.dp * layout.cp * layout.tp
     copies = ranks // (layout.ep * layout.expert_tp)
     shard = 1 if layout.sharding == "none" else copies
@@ -147,8 +144,7 @@ class _SumGradient(torch.autograd.Function):
 
 
 def sum_gradient(x: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """Return x; its gradient is summed over the group, whose ranks each use x on other tokens or
-    heads."""
+    """Return x; its gradient is summed over ranks that use x on other tokens or heads."""
     return x if group.size() == 1 else _SumGradient.apply(x, group)
 
 
@@ -187,8 +183,7 @@ class _ScatterSum(torch.autograd.Function):
 
 
 def gather_tokens(x: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """Return the rows of all ranks, (ranks * n, ...); gradients, partial on each rank, are summed
-    back to (n, ...)."""
+    """Return the rows of all ranks, (ranks * n, ...); partial gradients are summed to (n, ...)."""
     return x if group.size() == 1 else _GatherTokens.apply(x, group)
 
 
@@ -219,8 +214,7 @@ def _all_to_all(
 
 
 def route(x: Tensor, *, sent: list[int], received: list[int], group: dist.ProcessGroup) -> Tensor:
-    """Send the first `sent[0]` rows to rank 0, the next to rank 1, ...; return what arrives,
-    (sum(received), ...)."""
+    """Send `sent[i]` rows to rank i in order; return what arrives, (sum(received), ...)."""
     return x if group.size() == 1 else _Route.apply(x, sent, received, group)
 
 
@@ -243,8 +237,7 @@ def _swap(x: Tensor, split: int, join: int, group: dist.ProcessGroup) -> Tensor:
 
 
 def swap_dims(x: Tensor, *, split: int, join: int, group: dist.ProcessGroup) -> Tensor:
-    """Cut dim `split` over the ranks and join dim `join` from them: from a part of the sequence of
-    all heads to all of some heads'."""
+    """Cut dim `split` over ranks and join dim `join`: sequence parts become heads' parts."""
     return x if group.size() == 1 else _SwapDims.apply(x, split, join, group)
 
 
@@ -291,8 +284,7 @@ _PLACES = (("RANK", "0"), ("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "1"))
 
 @contextmanager
 def joined(job: TrainJob, device: torch.device) -> Iterator[None]:
-    """Join the group of all processes. ConnectionError when another rank is lost, MemoryError when
-    memory is out."""
+    """Join all processes. ConnectionError when a rank is lost, MemoryError when memory is out."""
     patience_s = job.patience_s or (COMPILING_S if job.compile else PATIENCE_S)
     for name, value in (
         ("RANK", "0"),

@@ -1,10 +1,10 @@
-"""The decoder: layers of attention and feed-forward, and the part of it that one pipeline chunk
-holds."""
+"""The decoder: layers of attention and feed-forward, one pipeline chunk of it, and recompute."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,12 +12,24 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
 
-from meshwright.trainer.attention import Attention, LatentAttention, Span
-from meshwright.trainer.checks import VOCAB_MULTIPLE
+from meshwright.trainer.attention import (
+    Attention,
+    Core,
+    LatentAttention,
+    LatentUp,
+    Norm,
+    Span,
+    make_norm,
+)
+from meshwright.trainer.checks import VOCAB_MULTIPLE, Part
 from meshwright.trainer.mesh import Meshes, gather_tokens, route, scatter_sum, sum_gradient
-from meshwright.trainer.norms import make_norm
-from meshwright.trainer.parts import Part
+from meshwright.values.layout import Layout
 from meshwright.values.models.spec import ModelSpec, MoeSpec
 
 __all__ = [
@@ -25,6 +37,7 @@ __all__ = [
     "FeedForward",
     "Layer",
     "MoeFeedForward",
+    "apply_recompute",
     "padded_vocab",
     "token_loss",
 ]
@@ -62,8 +75,7 @@ class Router(nn.Module):
         self.tp, self.top_k = meshes.group("tp"), moe.top_k
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Tokens (n, hidden) of this rank alone; return probabilities (n, experts), gates and
-        experts (n, top_k)."""
+        """(n, hidden) to probabilities (n, experts), gates and experts (n, top_k)."""
         logits = F.linear(x.float(), sum_gradient(self.weight, self.tp).float())
         probabilities = logits.softmax(dim=-1)
         gates, chosen = probabilities.topk(self.top_k, dim=-1)
@@ -71,8 +83,7 @@ class Router(nn.Module):
 
 
 class _Balance(torch.autograd.Function):
-    """Pass x on; its backward adds the gradient of the balance loss, of which no rank ever needs
-    the value to train."""
+    """Pass x on; its backward adds the balance loss's gradient, as its value is not needed."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, loss: Tensor) -> Tensor:
@@ -208,8 +219,7 @@ def padded_vocab(model: ModelSpec) -> int:
 
 
 class Layer(nn.Module):
-    """Attention and feed-forward, each behind a norm, with residuals; in a parallel block both read
-    the same input."""
+    """Attention and feed-forward, each behind a norm, with residuals; parallel: of one input."""
 
     def __init__(
         self,
@@ -313,8 +323,7 @@ class Embedding(nn.Module):
 
 
 class Chunk(nn.Module):
-    """The layers of one pipeline chunk, with the embedding before the first and the head behind the
-    last."""
+    """The layers of one pipeline chunk, embedding before the first, head behind the last."""
 
     def __init__(
         self,
@@ -340,8 +349,7 @@ class Chunk(nn.Module):
         self.tie()
 
     def tie(self) -> None:
-        """Let head and embedding be one weight where the model ties them and the chunk holds
-        both."""
+        """Let head and embedding be one weight where the model ties them and both are here."""
         if self.tied and self.embedding is not None and self.head is not None:
             self.head.weight = self.embedding.tokens.weight
 
@@ -364,3 +372,99 @@ class Chunk(nn.Module):
 def token_loss(logits: Tensor, targets: Tensor) -> Tensor:
     """Cross-entropy summed over tokens, in fp32."""
     return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="sum")
+
+
+_KINDS: dict[str, Callable[[nn.Module, nn.Module], bool]] = {
+    "core_attn": lambda module, parent: isinstance(module, Core),
+    "layernorm": lambda module, parent: isinstance(module, Norm) and isinstance(parent, Layer),
+    "mlp": lambda module, parent: isinstance(module, FeedForward) and isinstance(parent, Layer),
+    "moe": lambda module, parent: isinstance(module, MoeFeedForward),
+    "moe_act": lambda module, parent: (
+        isinstance(module, Activation) and not isinstance(parent, FeedForward)
+    ),
+    "mla_up_proj": lambda module, parent: isinstance(module, LatentUp),
+    "shared_experts": lambda module, parent: (
+        isinstance(module, FeedForward) and isinstance(parent, MoeFeedForward)
+    ),
+    "mlp_act": lambda module, parent: (
+        isinstance(module, Activation) and isinstance(parent, FeedForward)
+    ),
+}
+"""Modules that each name of `recompute_modules` computes again; `ops` is a policy instead."""
+
+
+def apply_recompute(chunk: Chunk, layout: Layout) -> None:
+    """Make the chunk forget what the layout recomputes."""
+    if layout.recompute == "full":
+        chunk.run = partial(_run_units, units=_units(len(chunk.layers), layout))  # type: ignore[method-assign]
+    if layout.recompute == "selective":
+        for layer in chunk.layers.values():
+            _forget_parts(layer, layout.recompute_modules or ("core_attn",))
+
+
+def _units(layers: int, layout: Layout) -> list[tuple[int, bool]]:
+    """Runs of layers, and whether each is recomputed as one unit."""
+    if layout.recompute_method == "block":
+        count = layers if layout.recompute_layers is None else min(layout.recompute_layers, layers)
+        return [(1, place < count) for place in range(layers)]
+    size = layout.recompute_layers or 1
+    return [(min(size, layers - start), True) for start in range(0, layers, size)]
+
+
+def _run_units(layers: Sequence[nn.Module], x: Tensor, *, units: list[tuple[int, bool]]) -> Tensor:
+    start = 0
+    for size, again in units:
+        part = layers[start : start + size]
+        x = (
+            checkpoint(_in_turn, part, x, use_reentrant=False, preserve_rng_state=False)
+            if again
+            else _in_turn(part, x)
+        )
+        start += size
+    return x
+
+
+def _in_turn(layers: Sequence[nn.Module], x: Tensor) -> Tensor:
+    for layer in layers:
+        x = layer(x)
+    return x
+
+
+def _forget_parts(layer: nn.Module, names: Sequence[str]) -> None:
+    if "ops" in names:
+        layer.forward = _again(layer.forward, context_fn=_every_second_product)
+    for parent in list(layer.modules()):
+        for child in parent.children():
+            if any(name in _KINDS and _KINDS[name](child, parent) for name in names):
+                child.forward = _again(child.forward)
+
+
+def _again(forward: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    def run(*args: Any, **words: Any) -> Any:
+        return checkpoint(
+            forward, *args, use_reentrant=False, preserve_rng_state=False, **options, **words
+        )
+
+    return run
+
+
+def _every_second_product() -> Any:
+    """Keep attention's output and every second matrix product (torchtitan's per-op policy)."""
+    products = {"forward": 0, "recompute": 0}
+
+    def policy(ctx: Any, op: Any, *args: Any, **words: Any) -> CheckpointPolicy:
+        if op in (torch.ops.aten.mm.default, torch.ops.aten.addmm.default):
+            mode = "recompute" if ctx.is_recompute else "forward"
+            products[mode] += 1
+            return (
+                CheckpointPolicy.MUST_SAVE
+                if products[mode] % 2
+                else CheckpointPolicy.PREFER_RECOMPUTE
+            )
+        return (
+            CheckpointPolicy.MUST_SAVE
+            if "attention" in str(op)
+            else CheckpointPolicy.PREFER_RECOMPUTE
+        )
+
+    return create_selective_checkpoint_contexts(policy)

@@ -1,5 +1,4 @@
-"""Pipeline parallelism on torch.distributed.pipelining, and plain micro batches where there is one
-stage."""
+"""Pipeline parallelism on torch.distributed.pipelining; plain micro batches in one stage."""
 
 from __future__ import annotations
 
@@ -17,20 +16,15 @@ from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining import schedules as torch_schedules
 from torch.distributed.tensor.parallel import loss_parallel
 
+from meshwright.trainer.checks import stage_of
 from meshwright.trainer.job import OptimizerSettings
 from meshwright.trainer.mesh import Meshes
 from meshwright.trainer.model import Chunk
-from meshwright.trainer.parts import stage_of
-from meshwright.trainer.phases import Phases
-from meshwright.trainer.shard import set_last_backward
+from meshwright.trainer.optimizer import set_last_backward
+from meshwright.trainer.reports import Phases
 from meshwright.values.layout import Layout
 
-__all__ = [
-    "Runner",
-    "Shapes",
-    "learning_rate",
-    "make_runner",
-]
+__all__ = ["Runner", "Shapes", "learning_rate", "make_runner"]
 
 
 def learning_rate(step: int, settings: OptimizerSettings, *, steps: int) -> float:
@@ -49,8 +43,7 @@ class Runner(Protocol):
     """Forward and backward of one step."""
 
     def run(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        """Take (local samples, tokens) twice; return this rank's part of the loss, 0 where it does
-        not hold the head."""
+        """Take (local samples, tokens) twice; return this rank's part of the loss, or 0."""
         ...
 
     def evaluate(self, tokens: Tensor, targets: Tensor) -> Tensor:
@@ -60,8 +53,7 @@ class Runner(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Shapes:
-    """What goes from chunk to chunk: told beforehand, because experts can't be tried on tensors
-    without values."""
+    """What goes between chunks, told beforehand: experts can't be tried without values."""
 
     layout: Layout
     seq_len: int

@@ -1,14 +1,27 @@
-"""What a run tells: a line per step and a summary at the end, as values."""
+"""What a run tells, as values: phases and peaks of a step, its line, a summary at the end."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import resource
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
 from statistics import median
+from time import perf_counter
 from typing import Any, Literal, TypedDict, get_args
+
+import torch
+import torch.distributed as dist
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity, profile
 
 from meshwright.cost.flops import model_flops_per_token
 from meshwright.trainer.job import TrainJob
+from meshwright.trainer.room import Recorded, collective_seconds
 from meshwright.values.errors import ConfigError
 from meshwright.values.hardware.catalogue import find_device
 from meshwright.values.models.params import model_params
@@ -20,16 +33,20 @@ __all__ = [
     "WARMUP_STEPS",
     "CheckpointReport",
     "Ending",
+    "Phases",
     "Rates",
     "StepReport",
     "Summary",
     "Tally",
     "ValidationReport",
+    "memory_history",
+    "peak_bytes",
+    "profiled_step",
+    "reset_peaks",
 ]
 
 WARMUP_STEPS = 2
-"""First steps of a process that no typical figure counts: allocators, kernels and connections are
-made then."""
+"""First steps that no typical figure counts: allocators, kernels and connections are made."""
 Ending = Literal["steps", "minutes", "signal"]
 """What ended a run: it did all its steps, its minutes were over, or somebody stopped it."""
 ENDINGS: tuple[Ending, ...] = get_args(Ending)
@@ -56,8 +73,7 @@ class Rates:
 
     @cached_property
     def peak_tflops(self) -> float | None:
-        """Dense peak of one device in the run's precision: the one given, else the catalogue's;
-        None where neither knows."""
+        """Dense peak of a device in the run's precision: given, the catalogue's, or None."""
         if self.job.peak_tflops is not None:
             return self.job.peak_tflops
         chip = None if self.device_name is None else find_device(self.device_name)
@@ -68,7 +84,6 @@ class Rates:
 
     @property
     def tokens(self) -> int:
-        """Of one step."""
         return self.job.layout.gbs * self.job.seq_len
 
     @cached_property
@@ -79,7 +94,6 @@ class Rates:
         )
 
     def of(self, step_s: float) -> Speed:
-        """Return the rates of a step."""
         tflops = self.flops / step_s / self.processes / TERA
         return Speed(
             tokens_per_s=self.tokens / step_s,
@@ -89,8 +103,15 @@ class Rates:
         )
 
 
+class _Told:
+    __slots__: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
-class StepReport:
+class StepReport(_Told):
     """What one step tells."""
 
     event: Literal["step"] = "step"
@@ -114,13 +135,9 @@ class StepReport:
     """Of each rank."""
     peak_reserved_bytes: list[int]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return it in plain types."""
-        return {name: getattr(self, name) for name in self.__slots__}
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ValidationReport:
+class ValidationReport(_Told):
     """What an evaluation tells."""
 
     event: Literal["validation"] = "validation"
@@ -131,13 +148,9 @@ class ValidationReport:
     tokens: int
     seconds: float
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return it in plain types."""
-        return {name: getattr(self, name) for name in self.__slots__}
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CheckpointReport:
+class CheckpointReport(_Told):
     """What a checkpoint tells when it is whole."""
 
     event: Literal["checkpoint"] = "checkpoint"
@@ -151,13 +164,9 @@ class CheckpointReport:
     stripped: list[int]
     """Steps of those that lost their optimizer states."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return it in plain types."""
-        return {name: getattr(self, name) for name in self.__slots__}
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Summary:
+class Summary(_Told):
     """What the whole run tells, of rank 0. Figures that no step was left to give are None."""
 
     event: Literal["summary"] = "summary"
@@ -179,8 +188,7 @@ class Summary:
     start_s: float
     """From the start of the process until its first step began."""
     measured_steps: int
-    """Steps behind the first two, without the one that the profiler recorded; the figures below are
-    of these."""
+    """Steps behind the first two but the profiled one; the figures below are of these."""
     step_s: float | None
     """Median."""
     step_s_range: list[float] | None
@@ -198,10 +206,6 @@ class Summary:
     peak_reserved_bytes: list[int]
     first_loss: float | None
     last_loss: float | None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return it in plain types."""
-        return {name: getattr(self, name) for name in self.__slots__}
 
 
 @dataclass(kw_only=True)
@@ -221,7 +225,6 @@ class Tally:
     peak_reserved_bytes: list[int] = field(default_factory=list)
 
     def add(self, report: StepReport) -> None:
-        """Count a step."""
         self.num_steps += 1
         self.first, self.last = self.first or report, report
         self.peak_allocated_bytes = _most(self.peak_allocated_bytes, report.peak_allocated_bytes)
@@ -278,3 +281,123 @@ def _speed(rates: Rates, step_s: float | None) -> dict[str, Any]:
 def _most(before: list[int], now: list[int]) -> list[int]:
     """The most of each rank."""
     return [max(pair) for pair in zip(before, now, strict=True)] if before else now
+
+
+_REST = "other"
+
+
+class Phases:
+    """Seconds of a step by phase: each moment belongs to the innermost phase it lies in, so that
+    they sum to the step.
+
+    On CUDA the borders are events on the stream, which cost no wait; the device is waited for at
+    the end of the step alone.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._borders: list[tuple[str, Any]] = []
+        self._inside: list[str] = []
+
+    def start(self) -> None:
+        self._borders, self._inside = [], [_REST]
+        self._border()
+
+    @contextmanager
+    def of(self, name: str) -> Iterator[None]:
+        self._inside.append(name)
+        self._border()
+        try:
+            yield
+        finally:
+            self._inside.pop()
+            self._border()
+
+    def _border(self) -> None:
+        self._borders.append((self._inside[-1], self._now()))
+
+    def _now(self) -> Any:
+        if self.device.type != "cuda":
+            return perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def take(self) -> dict[str, float]:
+        self._border()
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        seconds: dict[str, float] = {}
+        for (name, start), (_, end) in pairwise(self._borders):
+            seconds[name] = seconds.get(name, 0.0) + _between(start, end)
+        return seconds
+
+
+def _between(start: Any, end: Any) -> float:
+    return end - start if isinstance(start, float) else start.elapsed_time(end) / 1000
+
+
+def reset_peaks(device: torch.device) -> None:
+    """Forget the peaks so far."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+
+
+def peak_bytes(device: torch.device) -> tuple[int, int]:
+    """Most bytes allocated and reserved on the device; on a CPU the resident size, twice."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device), torch.cuda.max_memory_reserved(device)
+    unit = 1 if sys.platform == "darwin" else 1024
+    size = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    return size, size
+
+
+def profiled_step(
+    step: Callable[[], StepReport], *, device: torch.device, trace: str | None
+) -> StepReport:
+    """Run a step under torch's profiler: collectives' seconds, and a `trace` file per rank."""
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.type == "cuda" else [])]
+    with profile(activities=activities) as recorder:
+        report = step()
+    if trace is not None:
+        recorder.export_chrome_trace(str(_file_of_rank(trace, "json")))
+    return replace(report, collectives_s=collective_seconds(_events(recorder)))
+
+
+def _events(recorder: Any) -> list[Recorded]:
+    """The few events that matter, from the raw record: torch's own list takes seconds."""
+    return [
+        Recorded(
+            name=event.name(),
+            start_us=event.start_ns() / 1e3,
+            duration_us=event.duration_ns() / 1e3,
+            on_device=event.device_type() != DeviceType.CPU,
+        )
+        for event in recorder.profiler.kineto_results.events()
+        if event.name().startswith(("c10d::", "gloo:", "nccl"))
+    ]
+
+
+@contextmanager
+def memory_history(folder: str | None) -> Iterator[Callable[[], None]]:
+    """Record every allocation on CUDA; what is yielded, or running out of memory, writes them."""
+    if folder is None:
+        yield lambda: None
+        return
+    torch.cuda.memory._record_memory_history()
+
+    def dump() -> None:
+        torch.cuda.memory._dump_snapshot(str(_file_of_rank(str(folder), "pickle")))
+
+    try:
+        yield dump
+    except torch.OutOfMemoryError:
+        dump()
+        raise
+    finally:
+        torch.cuda.memory._record_memory_history(enabled=None)
+
+
+def _file_of_rank(folder: str, ending: str) -> Path:
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    return Path(folder, f"rank-{dist.get_rank()}.{ending}")

@@ -17,13 +17,7 @@ from meshwright.values.stack import Stack, find_stack
 from meshwright.values.units import GIB
 from meshwright.values.workload import Workload
 
-__all__ = [
-    "Recorded",
-    "Room",
-    "collective_seconds",
-    "predicted",
-    "require_room",
-]
+__all__ = ["Recorded", "Room", "collective_seconds", "predicted", "require_room"]
 
 _EAGER, _COMPILED = "embedded", "embedded-compiled"
 
@@ -126,8 +120,7 @@ _KERNELS = {
     "SendRecv": "send_receive",
     "Broadcast": "broadcast",
 }
-"""Words in the names of NCCL's kernels. All-to-all, send and receive are all made of SendRecv
-there."""
+"""Words in names of NCCL's kernels; all-to-all, send and receive are SendRecv there."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -21,7 +21,7 @@ from torch.distributed.tensor import DTensor
 from meshwright.trainer.build import Parts, build, held
 from meshwright.trainer.checkpoints import Checkpoints
 from meshwright.trainer.job import TrainJob, keep_freed_memory
-from meshwright.trainer.phases import memory_history, peak_bytes, profiled_step, reset_peaks
+from meshwright.trainer.optimizer import drop_gathered
 from meshwright.trainer.pipeline import learning_rate
 from meshwright.trainer.reports import (
     ENDINGS,
@@ -31,21 +31,19 @@ from meshwright.trainer.reports import (
     Summary,
     Tally,
     ValidationReport,
+    memory_history,
+    peak_bytes,
+    profiled_step,
+    reset_peaks,
 )
-from meshwright.trainer.shard import drop_gathered
 from meshwright.values.errors import ConfigError
 from meshwright.values.units import MINUTE_S
 
-__all__ = [
-    "total_loss",
-    "train",
-    "validate",
-]
+__all__ = ["total_loss", "train", "validate"]
 
 
 def validate(parts: Parts, done: int) -> ValidationReport:
-    """Mean cross-entropy of the held-out batches, on every rank; weights and optimizer states stay
-    as they are."""
+    """Mean cross-entropy of the held-out batches, on every rank; no state changes."""
     assert parts.held_out is not None
     began, batches = perf_counter(), parts.job.valid.batches
     loss = torch.zeros((), device=parts.device)
@@ -64,8 +62,7 @@ def validate(parts: Parts, done: int) -> ValidationReport:
 
 
 def total_loss(parts: Parts, part: Tensor) -> float:
-    """Sum over data and context ranks, on every rank: tensor-parallel ranks have the same part
-    each."""
+    """Sum over data and context ranks, on every rank; tensor-parallel ranks agree."""
     total = part.detach().double() / parts.meshes.layout.tp
     dist.all_reduce(total)
     return float(total)
@@ -116,8 +113,7 @@ def _steps(
     say: Callable[[dict[str, Any]], None],
     dump_memory: Callable[[], None],
 ) -> tuple[int, Ending]:
-    """Step until the end, evaluate and save on the way; return the steps done in all, and what
-    ended them."""
+    """Step until the end, evaluate and save; return the steps done, and what ended them."""
     job, asked_to_stop = parts.job, _watch_for_stop()
     ending: Ending = "steps"
     while done < job.steps and ending == "steps":
@@ -150,8 +146,7 @@ def _steps(
 
 
 def _is_evaluated(job: TrainJob, done: int, *, at: bool) -> bool:
-    """Whether the validation loss is taken: every so many steps, at each checkpoint, and at the
-    end."""
+    """Whether validation is due: every so many steps, at each checkpoint, and at the end."""
     return job.valid.every > 0 and (at or done % job.valid.every == 0)
 
 
@@ -162,7 +157,6 @@ def _validation_loss(parts: Parts, done: int, say: Callable[[dict[str, Any]], No
 
 
 def _tell_checkpoint(checkpoints: Checkpoints, say: Callable[[dict[str, Any]], None]) -> None:
-    """Make what was written whole, and say so."""
     report = checkpoints.finish()
     if report is not None:
         say(report.to_dict())
@@ -191,12 +185,10 @@ def _shared(
 
 
 def _device_name(device: torch.device) -> str | None:
-    """As the driver spells it; None of a processor."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else None
 
 
 def _reported_step(parts: Parts, done: int, tally: Tally) -> StepReport:
-    """A step, under the profiler where the job asks for it."""
     job = parts.job
     if tally.num_steps + 1 != job.profile_step:
         return _step(parts, done, tally.rates)
@@ -250,8 +242,7 @@ def _step(parts: Parts, done: int, rates: Rates) -> StepReport:
 
 
 def _sum_tied(parts: Parts) -> None:
-    """Add the gradients that the two copies of a tied weight got, on two stages or on the first
-    stage of a V."""
+    """Add the gradients of the two copies of a tied weight, on two stages or one of a V."""
     grads = [_local_gradient(weight) for weight in parts.gradients.tied_copies]
     if parts.ends is None:
         first, last = grads
@@ -270,8 +261,7 @@ def _local_gradient(weight: Tensor) -> Tensor:
 def _lines(
     job: TrainJob, tell: Callable[[str], None]
 ) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """What takes a line: it goes to the rank's file where the job names a folder, and to `tell` on
-    rank 0."""
+    """What takes a line: it goes to the rank's file if the job names a folder, and to `tell`."""
     with _metrics_file(job) as file:
 
         def say(values: dict[str, Any]) -> None:

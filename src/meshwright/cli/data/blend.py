@@ -61,8 +61,8 @@ def blend(
     import json
     from typing import get_args
 
-    from meshwright.data.blending import FORMS, By
-    from meshwright.data.blending import blend as run
+    from meshwright.data.pairs import FORMS, By
+    from meshwright.data.pairs import blend as run
     from meshwright.values.errors import ConfigError, UnknownNameError
     from meshwright.values.units import format_count, parse_count
 

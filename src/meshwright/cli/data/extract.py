@@ -41,7 +41,7 @@ def extract(
 
       meshwright data extract @archives.txt -o plain --consume
     """
-    from meshwright.data.unpack import extract as run
+    from meshwright.data.archives import extract as run
 
     show(
         run(inputs, output=output, workers=workers, consume=consume, progress=not quiet),

@@ -10,8 +10,8 @@ import typer
 from meshwright.values.errors import ConfigError, UnknownNameError
 
 if TYPE_CHECKING:
-    from meshwright.data.encoders.encoder import EncoderSpec, Kind
-    from meshwright.data.results import StepResult
+    from meshwright.data.encoders import EncoderSpec, Kind
+    from meshwright.data.steps import StepResult
 
 __all__ = [
     "ConsumeFlag",
@@ -117,7 +117,7 @@ def tokenizer_spec(
     vocab_size: int | None = None,
 ) -> EncoderSpec:
     """Return the tokenizer that the flags name; ConfigError where they name none, or two."""
-    from meshwright.data.encoders.encoder import EncoderSpec
+    from meshwright.data.encoders import EncoderSpec
 
     if tokenizer is None and vocab_file is None:
         raise ConfigError(

@@ -53,8 +53,8 @@ def merge(
     import os
     from dataclasses import asdict
 
-    from meshwright.data.merging import merge as run
-    from meshwright.data.ranks import find_place
+    from meshwright.data.pairs import merge as run
+    from meshwright.data.workers import find_place
     from meshwright.values.errors import ConfigError
 
     place = find_place(os.environ)

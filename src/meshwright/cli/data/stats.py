@@ -10,7 +10,7 @@ from meshwright.cli.data.flags import JsonFlag, OutputFileFlag, write_json
 from meshwright.values.units import counted
 
 if TYPE_CHECKING:
-    from meshwright.data.counting import LengthStats
+    from meshwright.data.pairs import LengthStats
 
 __all__ = ["stats"]
 
@@ -46,7 +46,7 @@ def stats(
     import json
     from dataclasses import asdict
 
-    from meshwright.data.counting import stats as run
+    from meshwright.data.pairs import stats as run
 
     found = run(inputs)
     record = [{**asdict(entry), "mean": entry.mean} for entry in found]

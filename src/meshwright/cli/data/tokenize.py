@@ -167,12 +167,12 @@ def tokenize(
 
     from meshwright.cli.data.flags import choice, tokenizer_spec
     from meshwright.data.documents import TextUnit
-    from meshwright.data.encoders.encoder import Engine
+    from meshwright.data.encoders import Engine
     from meshwright.data.pieces import Form
-    from meshwright.data.ranks import find_place
     from meshwright.data.segment_work import OnError
     from meshwright.data.tokenize_request import TokenizeRequest
     from meshwright.data.tokenizing import tokenize as run
+    from meshwright.data.workers import find_place
     from meshwright.values.errors import ConfigError
     from meshwright.values.units import MIB
 

@@ -65,8 +65,8 @@ def train_tokenizer(
 
     from meshwright.cli.data.flags import choice
     from meshwright.data.pieces import Form
-    from meshwright.data.ranks import find_place
-    from meshwright.data.training import ModelType, train_sentencepiece
+    from meshwright.data.tokenize_request import ModelType, train_sentencepiece
+    from meshwright.data.workers import find_place
 
     place = find_place(os.environ)
     if place.rank:

@@ -60,7 +60,7 @@ def verify(
     from dataclasses import asdict
 
     from meshwright.cli.data.flags import tokenizer_spec
-    from meshwright.data.encoders.choose import open_reference
+    from meshwright.data.engines import open_reference
     from meshwright.data.verifying import verify as run
 
     encoder = None

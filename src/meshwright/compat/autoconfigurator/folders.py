@@ -1,24 +1,26 @@
-"""The folders that AutoConfigurator leaves: base and candidate configurations, logs of each run,
-final results; a view of the study."""
+"""AutoConfigurator's folders, a view of the study: configurations, logs, results, answers."""
 
 from __future__ import annotations
 
 import os
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from meshwright.compat.autoconfigurator.inference import PointTable
 from meshwright.compat.autoconfigurator.search import Search
 from meshwright.platforms.job import JobText
 from meshwright.runs.candidates import Candidate
 from meshwright.runs.record import RunRecord
 from meshwright.runs.results import StudyTables
+from meshwright.runs.serving.tune import ServingStudy
 from meshwright.runs.store import write_whole
 from meshwright.runs.training.software import LEAST_MARGIN_S, written
 from meshwright.runs.trial import OWN_TRAINER, Trial, exported_of
 from meshwright.runs.tune import StudyResult, first_job
+from meshwright.sizing.size import classic_seconds
 from meshwright.software.contract import Exported, ExportedFile
 from meshwright.software.registry import find_target
 from meshwright.values.errors import CannotExpress, ConfigError
@@ -28,7 +30,11 @@ from meshwright.values.units import DAY_S, MINUTE_S
 __all__ = [
     "base_name",
     "check_config",
+    "closed_form_days",
     "earlier_candidates",
+    "inference_answer",
+    "predicted_days",
+    "training_answer",
     "write_candidates",
     "write_final",
     "write_first_job",
@@ -66,8 +72,7 @@ _NODE = 8
 
 
 def check_config(config: Mapping[str, Any]) -> None:
-    """Return where every value is of its kind; ConfigError names the first that is not, and what is
-    expected."""
+    """Check that every value is of its kind; ConfigError names the first that is not."""
     for key in _SECTIONS:
         if not isinstance(_at(config, key), Mapping):
             raise ConfigError(f"{key}={_at(config, key)}: expected a section of keys")
@@ -125,8 +130,7 @@ def base_name(search: Search) -> str:
 
 
 def write_candidates(search: Search) -> list[Path]:
-    """Write the base configuration and one file (of several, a folder) per candidate; return the
-    candidates' paths."""
+    """Write the base configuration and one file or folder per candidate; return their paths."""
     for name in (CANDIDATES, LOGS, FINAL):
         _make(search.folder / name)
     write_whole(search.folder / base_name(search), _text(search, search.members[0], whole_run=True))
@@ -172,8 +176,7 @@ def write_other_forms(search: Search) -> dict[Path, str]:
 
 
 def write_first_job(search: Search) -> tuple[Path, str]:
-    """Write what would be sent first, with the files that it reads; return its own, and the command
-    that sends it."""
+    """Write the first job with the files that it reads; return its own and its command."""
     member, _, text = first_job(search.prepared, search.tuning)
     files = exported_of(search.tuning.trial, search.prepared.problem, member.layout).files
     return write_job(search.folder, text, files=files), text.submit
@@ -238,8 +241,7 @@ def _main_file(exported: Exported) -> ExportedFile:
 
 
 def _run_section(search: Search, name: str, seconds: int) -> dict[str, Any]:
-    """NeMo 1.x's `run`, with the limit of time in Slurm's form; the folder is whole, for a job
-    starts elsewhere."""
+    """NeMo 1.x's `run`, with Slurm's form of the time limit and an absolute folder."""
     results = str((search.folder / LOGS / name).resolve())
     time_limit = written(seconds, "days-hours:minutes:seconds")
     return {
@@ -285,8 +287,7 @@ def write_final(search: Search, result: StudyResult) -> list[str]:
 
 
 def _link_logs(search: Search, record: RunRecord, study: Path) -> None:
-    """Show a run's output under the candidate's name: as links, or as copies where links can't
-    be."""
+    """Show a run's output under the candidate's name: as links, else as copies."""
     folder = search.folder / LOGS / search.names[record.run_id]
     _make(folder)
     for name, shown in (("stdout.log", "log.out"), ("stderr.log", "log.err")):
@@ -297,3 +298,76 @@ def _link_logs(search: Search, record: RunRecord, study: Path) -> None:
             path.symlink_to(os.path.relpath(source, folder))
         except OSError:
             shutil.copyfile(source, path)
+
+
+def closed_form_days(search: Search) -> float:
+    """Days of the training by the old tool's formula."""
+    return (
+        classic_seconds(
+            search.size_in_b * 1e9, search.settings.budget, series=search.settings.series
+        )
+        / DAY_S
+    )
+
+
+def predicted_days(search: Search, member: Candidate) -> float:
+    """Days of the training's steps alone, without evaluation, checkpoints and failures."""
+    tokens = search.settings.num_tokens_in_b * 1e9
+    return (
+        tokens / (member.layout.gbs * search.settings.seq_length) * member.predicted.step_s / DAY_S
+    )
+
+
+def training_answer(
+    search: Search, *, other_forms: Sequence[Path], result: StudyResult | None
+) -> dict[str, Any]:
+    """Return the size, the candidates, fastest predicted first, and the study, null if none ran."""
+    settings = search.settings
+    budget = {
+        "num_tokens_in_b": settings.num_tokens_in_b,
+        "tflops_per_gpu": settings.tflops_per_gpu,
+        "num_gpus": settings.num_gpus,
+    }
+    return {
+        "folder": str(search.folder),
+        "model_size_in_b": search.size_in_b,
+        "closed_form": {"training_days": closed_form_days(search), **budget},
+        "predicted_training_days": predicted_days(search, search.members[0]),
+        "max_training_days": settings.max_training_days,
+        "notes": list(search.notes),
+        "base_config": str(search.folder / base_name(search)),
+        "other_forms": [str(path) for path in other_forms],
+        "candidates": [_candidate(search, member) for member in search.members],
+        "study": None if result is None else result.to_dict(),
+    }
+
+
+def _candidate(search: Search, member: Candidate) -> dict[str, Any]:
+    name, predicted = search.names[member.run_id], member.predicted
+    return {
+        "name": name,
+        "run_id": member.run_id,
+        "file": str(search.folder / CANDIDATES / f"{name}.yaml"),
+        "layout": asdict(member.layout),
+        "predicted": {
+            "step_s": predicted.step_s,
+            "training_days": predicted_days(search, member),
+            "mfu": predicted.mfu,
+        },
+    }
+
+
+def inference_answer(
+    table: PointTable, *, notes: Sequence[str], file: Path, study: ServingStudy | None
+) -> dict[str, Any]:
+    """Return the grid's points, those that can't run, and the study, null if none ran."""
+    return {
+        "file": str(file),
+        "chip": table.chip,
+        "engine": table.engine,
+        "source": table.source,
+        "notes": list(notes),
+        "points": [asdict(point) for point in table.points],
+        "failed": [asdict(one) for one in table.refused],
+        "study": None if study is None else study.to_dict(),
+    }

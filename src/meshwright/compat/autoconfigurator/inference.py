@@ -1,5 +1,4 @@
-"""The inference part of AutoConfigurator: static batches on a grid of tensor and pipeline
-parallelism, predicted, and its tables."""
+"""AutoConfigurator's inference part: a grid of TP and PP sizes, predicted, and its tables."""
 
 from __future__ import annotations
 
@@ -207,8 +206,7 @@ class InferenceSearch:
     engine: str
     """What is measured; predicted is FasterTransformer."""
     model_path: str | None
-    """The checkpoint that the engine loads; None: random weights of the model's shape, which
-    transformers makes."""
+    """The checkpoint that the engine loads; None: random weights, which transformers makes."""
     container: str | None
     """Image of the runs; None: `training_container`."""
     minutes_per_run: float
@@ -216,7 +214,6 @@ class InferenceSearch:
 
     @property
     def study(self) -> Path:
-        """Where the runs are kept."""
         return self.folder / "study"
 
     @property
@@ -231,7 +228,6 @@ class InferenceSearch:
         *,
         source: Literal["predicted", "measured"],
     ) -> PointTable:
-        """Return the tables' content."""
         return PointTable(
             points=points,
             refused=refused,
@@ -331,8 +327,7 @@ def _minutes(limit: Any) -> float:
 
 
 def predict_points(search: InferenceSearch) -> tuple[list[Point], list[Refused]]:
-    """Price every point as FasterTransformer runs it: the whole batch together, from the first
-    prompt token to the last new one."""
+    """Price every point as FasterTransformer runs it: the whole batch together, end to end."""
     most = max(tp * pp for tp, pp, _ in search.grid)
     nodes = -(-most // search.gpus_per_node)
     request = ServingRequest(

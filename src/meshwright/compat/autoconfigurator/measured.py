@@ -1,5 +1,4 @@
-"""The inference part measured: each tensor and pipeline size of the grid as a server under load, by
-the runs of `serving tune`."""
+"""The inference part measured: each TP and PP size as a server, by the runs of `serving tune`."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ from typing import Any
 
 from meshwright.compat.autoconfigurator.folders import write_job
 from meshwright.compat.autoconfigurator.inference import InferenceSearch, Point, Refused
-from meshwright.compat.autoconfigurator.ready import Platform
+from meshwright.compat.autoconfigurator.search import Platform
 from meshwright.runs.loads.load import Lengths, closed_loop
 from meshwright.runs.loop import StudyLimits, View
 from meshwright.runs.served import ServedPoint
@@ -30,11 +29,7 @@ from meshwright.runs.serving.tune import (
 from meshwright.serving.engine import Worker
 from meshwright.values.errors import MissingExtraError
 
-__all__ = [
-    "MeasuredInference",
-    "measured_points",
-    "prepare_inference",
-]
+__all__ = ["MeasuredInference", "measured_points", "prepare_inference"]
 
 _LOAD = "concurrency={batch}"
 
@@ -59,8 +54,7 @@ class MeasuredInference:
         return self.prepared.request.cluster.pools[0].node.chip.name
 
     def write_first_job(self) -> tuple[Path, str]:
-        """Write what would be sent first, with the files that it reads; return its own and the
-        command that sends it."""
+        """Write the first job with the files that it reads; return its own and its command."""
         _, _, text, job = first_serving_job(self.prepared, self.tuning)
         return write_job(self.search.folder, text, files=job.files), text.submit
 
@@ -116,8 +110,7 @@ def _pairs(search: InferenceSearch) -> list[tuple[int, int]]:
 def measured_points(
     measured: MeasuredInference, records: Sequence[ServedRecord]
 ) -> tuple[list[Point], list[Refused]]:
-    """Return the points of the grid as they were measured, and the others with why; none is left
-    out."""
+    """Return the points that were measured, and why each of the others was not."""
     found = {
         (record.deployment.worker.tp, record.deployment.worker.pp): record for record in records
     }

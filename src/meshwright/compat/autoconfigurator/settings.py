@@ -44,7 +44,6 @@ class Card:
 
     @property
     def words(self) -> str:
-        """For a message."""
         return (
             self.chip
             if self.max_memory_gib is None
@@ -53,8 +52,7 @@ class Card:
 
 
 def card_rows() -> dict[float, str]:
-    """Return the usual chip by its memory in GB, ascending
-    (`compat/autoconfigurator/nemo1_chips.csv`)."""
+    """Return the usual chip by its memory in GB, ascending (`nemo1_chips.csv`)."""
     table = pkgutil.get_data("meshwright", "compat/autoconfigurator/nemo1_chips.csv")
     assert table is not None, (
         "the package is installed without compat/autoconfigurator/nemo1_chips.csv"
@@ -64,8 +62,7 @@ def card_rows() -> dict[float, str]:
 
 
 def card_of(gpu_memory_gb: float, *, chip: str | None = None) -> Card:
-    """Return the chip that is named, else the usual one with this memory, else the next larger one
-    held to it."""
+    """Return the named chip, else the usual one of this memory, else a larger one held to it."""
     if chip is not None:
         return Card(chip=find_chip(chip).name)
     rows = card_rows()
@@ -142,7 +139,6 @@ class TrainSettings:
 
     @property
     def num_gpus(self) -> int:
-        """Of the whole cluster."""
         return self.num_nodes * self.gpus_per_node
 
     @property
@@ -220,8 +216,7 @@ def _sizes(name: str, value: Any, *, least: int) -> Sizes:
 
 
 def chip_of(settings: TrainSettings) -> str:
-    """Return the chip: the one named, else the usual one with this memory
-    (`compat/autoconfigurator/nemo1_chips.csv`)."""
+    """Return the chip: the one named, else the usual one with this memory (`nemo1_chips.csv`)."""
     if settings.chip != "auto":
         return find_chip(settings.chip).name
     rows = _table("nemo1_chips.csv")
@@ -238,8 +233,7 @@ def chip_of(settings: TrainSettings) -> str:
 
 
 def model_of_settings(settings: TrainSettings) -> ModelSpec:
-    """Return the model that is searched: of the custom configuration, by name, or of a shape of
-    this size."""
+    """Return the searched model: of the custom configuration, by name, or of this size."""
     if settings.custom_config is not None:
         return _imported(settings.custom_config).model
     if settings.model is not None:
@@ -291,8 +285,7 @@ def wanted_batch(settings: TrainSettings, model: ModelSpec) -> tuple[int, bool]:
 def request_fields(
     settings: TrainSettings, model: ModelSpec, *, gbs: int, local: bool
 ) -> dict[str, Any]:
-    """Return the request whose layouts are the candidates; `local` is this machine, unless a chip
-    is named."""
+    """Return the request whose layouts are candidates; `local` without a chip is here."""
     pins: dict[str, list[int | str]] = {
         axis: list(sizes) for axis, sizes in settings.sizes.items() if sizes != "auto"
     }
@@ -314,8 +307,7 @@ def request_fields(
 
 
 def _recompute_pins(layers: Sizes) -> dict[str, list[int | str]]:
-    """Layers of a chunk whose activations are recomputed, one by one (`block`); 0 recomputes
-    none."""
+    """Layers of a chunk whose activations are recomputed, one by one (`block`)."""
     if layers == "auto":
         return {}
     some: list[int | str] = [count for count in layers if count]

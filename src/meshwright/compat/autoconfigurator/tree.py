@@ -16,19 +16,12 @@ import pkgutil
 from functools import cache
 from typing import Any
 
-__all__ = [
-    "CLUSTERS",
-    "clusters",
-    "root",
-    "search_names",
-    "searches",
-]
+__all__ = ["CLUSTERS", "clusters", "root", "search_names", "searches"]
 
 JOB_NAME_PREFIX = "nemo_megatron_autoconfig:"
 """The old tool's."""
 CLUSTERS = ("bcm", "bcp", "k8s", "interactive")
-"""Kinds of clusters: Slurm (Base Command Manager), Base Command Platform, Kubernetes, and this
-machine."""
+"""Kinds of clusters: Slurm, Base Command Platform, Kubernetes, and this machine."""
 _AUTO = "auto"
 _LAPTOP = "tiny"
 """The family whose searches are for one machine with two processes."""

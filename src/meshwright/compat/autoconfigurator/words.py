@@ -1,5 +1,4 @@
-"""Hydra words, `search_config=gpt3/5b search_config.train_settings.num_nodes=8`, composed over the
-tree into plain values."""
+"""Hydra words, such as `search_config=gpt3/5b`, composed over the tree into plain values."""
 
 from __future__ import annotations
 
@@ -13,10 +12,7 @@ from meshwright.compat.autoconfigurator.folders import check_config
 from meshwright.compat.autoconfigurator.tree import CLUSTERS, clusters, root, search_names, searches
 from meshwright.values.errors import ConfigError, MissingExtraError, UnknownNameError, nearest_names
 
-__all__ = [
-    "compose",
-    "write_tree",
-]
+__all__ = ["compose", "write_tree"]
 
 _ASSIGNMENT = re.compile(
     r"(?P<sign>\+\+|\+|~)?(?P<key>[A-Za-z_][\w./@-]*)(?:=(?P<value>.*))?", re.DOTALL

@@ -1,5 +1,4 @@
-"""AutoConfigurator of NeMo 2.0: a recipe and limits, checked, and the layouts that are worth a
-run."""
+"""AutoConfigurator of NeMo 2.0: a recipe and limits, checked, and the layouts worth a run."""
 
 from __future__ import annotations
 
@@ -11,13 +10,17 @@ from typing import Any, Literal, get_args
 
 from meshwright import api
 from meshwright.compat.autoconfigurator.settings import card_of
-from meshwright.compat.nemo2.given import Given, Mode, changed, given_of, tree_of
-from meshwright.compat.nemo2.words import (
+from meshwright.compat.nemo2.given import (
+    Given,
+    Mode,
+    changed,
+    given_of,
     given_values,
     named_recipe,
     refusal_for,
     size_values,
     time_words,
+    tree_of,
 )
 from meshwright.runs.candidates import Candidate, each_cut
 from meshwright.search.problem import Problem, dims_of
@@ -30,14 +33,17 @@ from meshwright.values.models.params import model_params
 from meshwright.values.models.spec import ModelSpec
 from meshwright.values.units import DAY_S, TERA
 
-__all__ = [
-    "AutoConfigurator",
-    "Chosen",
-    "generate_configs",
-]
+__all__ = ["AutoConfigurator", "Chosen", "generate_configs"]
 
 Sizes = Sequence[int] | Literal["auto"]
 _MODES: tuple[Mode, ...] = get_args(Mode)
+_SIZES = {
+    "tp": "tensor_parallel_sizes",
+    "pp": "pipeline_parallel_sizes",
+    "mbs": "micro_batch_sizes",
+    "cp": "context_parallel_sizes",
+    "ep": "expert_parallel_sizes",
+}
 LORA_RANK = 8
 """Of NeMo's own recipes (`llama3_8b.finetune_recipe`)."""
 
@@ -98,33 +104,22 @@ class AutoConfigurator:
         lora_rank: int = LORA_RANK,
     ) -> None:
         """Check everything; ConfigError names the argument, what was given and what may be."""
-        if recipe is None or path_to_logs is None:
-            raise ConfigError(
-                f"{'recipe' if recipe is None else 'path_to_logs'}: missing; give recipe and"
-                " path_to_logs"
-            )
-        if mode not in _MODES:
-            raise UnknownNameError("mode", mode, _MODES)
-        self.mode: Mode = mode
-        self.path_to_logs = Path(path_to_logs)
+        self.mode, self.path_to_logs = _required(recipe, path_to_logs, mode)
         self.max_steps_per_run = _whole("max_steps_per_run", max_steps_per_run, least=10)
         self.max_minutes_per_run = _whole("max_minutes_per_run", max_minutes_per_run, least=1)
         self.limit_search_runs = _whole("limit_search_runs", limit_search_runs, least=1)
         self.min_model_parallel_size = _bound("min_model_parallel_size", min_model_parallel_size)
         self.max_model_parallel_size = _bound("max_model_parallel_size", max_model_parallel_size)
-        self.num_tokens_in_b, self.tflops_per_gpu = (
-            _positive("num_tokens_in_b", num_tokens_in_b),
-            _positive("tflops_per_gpu", tflops_per_gpu),
-        )
+        self.num_tokens_in_b = _positive("num_tokens_in_b", num_tokens_in_b)
+        self.tflops_per_gpu = _positive("tflops_per_gpu", tflops_per_gpu)
         self.max_training_days = _positive("max_training_days", max_training_days)
         self.vocab_size = _whole("vocab_size", vocab_size, least=1)
-        self.restore_from = restore_from
+        self.restore_from, self.gpu_memory_gb = restore_from, gpu_memory_gb
+        stages = tensor_parallel_sizes, pipeline_parallel_sizes, micro_batch_sizes
+        asked = (*stages, context_parallel_sizes, expert_parallel_sizes)
         self.sizes = {
-            "tp": _configurator_sizes("tensor_parallel_sizes", tensor_parallel_sizes),
-            "pp": _configurator_sizes("pipeline_parallel_sizes", pipeline_parallel_sizes),
-            "mbs": _configurator_sizes("micro_batch_sizes", micro_batch_sizes),
-            "cp": _configurator_sizes("context_parallel_sizes", context_parallel_sizes),
-            "ep": _configurator_sizes("expert_parallel_sizes", expert_parallel_sizes),
+            axis: _configurator_sizes(name, sizes)
+            for (axis, name), sizes in zip(_SIZES.items(), asked, strict=True)
         }
         given = given_of(
             recipe,
@@ -140,7 +135,6 @@ class AutoConfigurator:
         self.given = self._sized(given) if calculate_model_size else given
         self.calculate_model_size = calculate_model_size
         self.card = card_of(_positive("gpu_memory_gb", gpu_memory_gb), chip=chip)
-        self.gpu_memory_gb = gpu_memory_gb
         self._chosen: tuple[Chosen, ...] | None = None
 
     def _require_mode(self, given: Given, *, calculate_model_size: bool) -> None:
@@ -182,17 +176,14 @@ class AutoConfigurator:
 
     @property
     def model(self) -> ModelSpec:
-        """What is trained."""
         return self.given.model
 
     @property
     def model_type(self) -> str:
-        """NeMo's word for its family."""
         return self.given.model_type
 
     @property
     def model_size_in_b(self) -> float:
-        """All its parameters, in billions."""
         return round(model_params(self.model).total / 1e9, 2)
 
     @property
@@ -233,8 +224,7 @@ class AutoConfigurator:
 
     @property
     def chosen(self) -> tuple[Chosen, ...]:
-        """The fastest layout of each size that may be set, the fastest predicted first; found
-        once."""
+        """The fastest layout of each size that may be set, the fastest predicted first."""
         if self._chosen is None:
             self._chosen = self._found()
         return self._chosen
@@ -262,7 +252,6 @@ class AutoConfigurator:
         return tuple(Chosen(name=self._name(member.layout), candidate=member) for member in members)
 
     def _name(self, at: Layout) -> str:
-        """NeMo's own name of a configuration."""
         size, vpp = f"{self.model_size_in_b:g}", at.vpp if at.vpp > 1 else None
         head = f"{self.model_type}_{size}b_{self.given.num_nodes}nodes"
         return f"{head}_tp_{at.tp}_pp_{at.pp}_cp_{at.cp}_ep_{at.ep}_mbs_{at.mbs}_vp_{vpp}"
@@ -296,6 +285,17 @@ def _configurator_sizes(name: str, value: Any) -> tuple[int, ...] | Literal["aut
 
 def _bound(name: str, value: Any) -> int | Literal["auto"]:
     return "auto" if value is None or value == "auto" else _whole(name, value, least=1)
+
+
+def _required(recipe: Any, path_to_logs: str | Path | None, mode: str) -> tuple[Mode, Path]:
+    """Return the mode and the folder; ConfigError where what has no default is missing."""
+    if recipe is None or path_to_logs is None:
+        missing = "recipe" if recipe is None else "path_to_logs"
+        raise ConfigError(f"{missing}: missing; give recipe and path_to_logs")
+    for known in _MODES:
+        if mode == known:
+            return known, Path(path_to_logs)
+    raise UnknownNameError("mode", mode, _MODES)
 
 
 def _whole(name: str, value: Any, *, least: int) -> int:

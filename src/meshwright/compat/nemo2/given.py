@@ -1,22 +1,32 @@
-"""What a recipe says of a training, whatever form it comes in: an object of nemo_run, a mapping, or
-a name."""
+"""What a recipe says of a training: an object of nemo_run, a mapping, or a name."""
 
 from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 from meshwright.api import series_of
-from meshwright.software.contract import Imported, import_text
+from meshwright.runs.training.software import written
+from meshwright.search.asked import Asked
+from meshwright.search.problem import Problem
+from meshwright.software.contract import Imported, export_plan, import_text
+from meshwright.software.megatron_core.layout import parallel_words, recompute_words
 from meshwright.software.nemo2.encoders import encoder_kind
+from meshwright.software.nemo2.export import NEMO2, recipe_values
 from meshwright.software.nemo2.read import NEMO2_SOURCE
+from meshwright.software.nemo2.recipe import finetuned, recipe
+from meshwright.software.plan import TrainingPlan, completed, plan_of
+from meshwright.software.settings import TrainingSettings
 from meshwright.values.errors import ConfigError
+from meshwright.values.layout import Layout
 from meshwright.values.models.catalogue import find_model
 from meshwright.values.models.spec import ModelSpec
 from meshwright.values.text import write_yaml
+from meshwright.values.units import MINUTE_S
 from meshwright.values.workload import Workload
 
 __all__ = [
@@ -25,13 +35,16 @@ __all__ = [
     "changed",
     "given_of",
     "is_object",
+    "layout_values",
+    "named_recipe",
     "part_of",
+    "refusal_for",
+    "size_values",
     "tree_of",
 ]
 
 _DIMS = ("num_layers", "hidden_size")
-"""Where one is set by hand, the class's name does not say the model any more, and all fields are
-read."""
+"""Where one is set by hand, the class's name no longer says the model, and all fields are read."""
 _PLAIN = (bool, int, float, str)
 
 
@@ -41,8 +54,7 @@ def is_object(recipe: Any) -> bool:
 
 
 def tree_of(recipe: Any) -> dict[str, Any]:
-    """Return a recipe as the mapping that nemo_run writes; of the model's configuration every dim,
-    where any was set by hand."""
+    """Return a recipe as nemo_run's mapping; with every dim of a model that was changed by hand."""
     if isinstance(recipe, Mapping):
         return copy.deepcopy(dict(recipe))
     tree = _tree(recipe)
@@ -101,8 +113,7 @@ def _dims(config: Any) -> dict[str, Any]:
 
 
 def part_of(recipe: Any, path: str) -> Any:
-    """Return the part at a dotted path, itself where it is empty; ConfigError where there is
-    none."""
+    """Return the part at a dotted path, itself where it is empty; ConfigError where absent."""
     part = recipe
     for name in path.split(".") if path else ():
         part = part.get(name) if isinstance(part, Mapping) else getattr(part, name, None)
@@ -112,8 +123,7 @@ def part_of(recipe: Any, path: str) -> Any:
 
 
 def changed(recipe: Any, values: Mapping[str, Any]) -> Any:
-    """Return a copy of a recipe, object or mapping, with some dotted keys set; ConfigError where a
-    part on the way is missing."""
+    """Return a copy of a recipe with some dotted keys set; ConfigError where a part is missing."""
     found = copy.deepcopy(recipe)
     for path, value in values.items():
         above, _, last = path.rpartition(".")
@@ -171,7 +181,6 @@ class Given:
 
     @property
     def num_gpus(self) -> int:
-        """Of the whole cluster."""
         return self.num_nodes * self.devices
 
 
@@ -298,3 +307,124 @@ def _type_of(name: str) -> str:
         None,
     )
     return known or re.split(r"[^a-z]", name.lower())[0] or name
+
+
+_NAME = "NeMo 2.0"
+_RECOMPUTE = (
+    "recompute_granularity",
+    "recompute_method",
+    "recompute_num_layers",
+    "recompute_modules",
+)
+
+
+def refusal_for(given: Given, problem: Problem) -> Callable[[Layout], str | None]:
+    """Return what says why NeMo 2.0 can't run a layout."""
+
+    def refusal(layout: Layout) -> str | None:
+        try:
+            plan = _plan(problem, layout, steps=1)
+            if given.recipe is None:
+                export_plan(plan, target=NEMO2)
+            else:
+                layout_values(plan)
+        except ConfigError as error:
+            return str(error)
+        return _of_encoders(given.model, layout)
+
+    return refusal
+
+
+def _of_encoders(model: ModelSpec, layout: Layout) -> str | None:
+    """Say why T5 or BERT can't be cut so.
+
+    Source: NeMo 2.5, nemo/lightning/megatron_init.py, which asserts that an encoder has no stages
+            of its own, as T5Config wants them
+    under a pipeline, and T5Config.configure_model, which takes no virtual stages.
+    """
+    if model.family == "encoder-decoder" and (layout.pp > 1 or layout.vpp > 1):
+        return (
+            f"{_NAME}: its T5 runs under no pipeline, pp={layout.pp}"
+            " (nemo/lightning/megatron_init.py)"
+        )
+    if model.family != "decoder" and layout.cp > 1:
+        return f"{_NAME}: the sequence of T5 and BERT is not cut there, cp={layout.cp}"
+    return None
+
+
+def _plan(problem: Problem, layout: Layout, *, steps: int) -> TrainingPlan:
+    """The plan as of pretraining: adapters are written beside it."""
+    setting = problem.setting
+    plain = replace(problem, setting=replace(setting, work=replace(setting.work, lora_rank=0)))
+    settings = TrainingSettings.of({"train_steps": steps, "log_interval": 1, "eval_steps": 0})
+    return plan_of(Asked(layout=layout, problem=plain), settings=settings)
+
+
+def layout_values(plan: TrainingPlan) -> dict[str, Any]:
+    """Return the dotted keys of a recipe that a layout is, each with its value."""
+    recompute = recompute_words(plan)
+    return {
+        **{f"trainer.strategy.{name}": value for name, value in parallel_words(plan).items()},
+        **{f"model.config.{name}": recompute.get(name) for name in _RECOMPUTE},
+        "data.micro_batch_size": plan.layout.mbs,
+        "data.global_batch_size": plan.layout.gbs,
+    }
+
+
+def given_values(problem: Problem, layout: Layout, *, steps: int) -> dict[str, Any]:
+    """Return what makes a recipe that was given a short run of a layout."""
+    return {
+        **layout_values(_plan(problem, layout, steps=steps)),
+        "trainer.max_steps": steps,
+        "trainer.log_every_n_steps": 1,
+    }
+
+
+def size_values(model: ModelSpec) -> dict[str, Any]:
+    """Return the dims of a model whose size was calculated."""
+    words = {
+        "num_layers": model.num_layers,
+        "hidden_size": model.hidden,
+        "num_attention_heads": model.num_heads,
+        "kv_channels": model.head_dim,
+        "ffn_hidden_size": model.ffn,
+        **(
+            {"num_query_groups": model.num_kv_heads}
+            if model.num_kv_heads != model.num_heads
+            else {}
+        ),
+        **(
+            {"encoder_num_layers": model.encoder_layers, "gated_linear_unit": model.gated}
+            if model.encoder_layers
+            else {}
+        ),
+    }
+    return {f"model.config.{name}": value for name, value in words.items()}
+
+
+def named_recipe(
+    problem: Problem,
+    layout: Layout,
+    *,
+    steps: int,
+    restore_from: str | None,
+    logs: Path | None,
+    minutes: float,
+) -> dict[str, Any]:
+    """Return a whole recipe as nemo_run's mapping; `restore_from` makes it fine-tune."""
+    tree = recipe(completed(_plan(problem, layout, steps=steps)))
+    if restore_from is not None:
+        tree = finetuned(tree, restore_from=restore_from, lora_rank=problem.setting.work.lora_rank)
+    values: dict[str, Any] = recipe_values(tree)
+    values["trainer"] |= {
+        "max_time": time_words(minutes),
+        "callbacks": [{"_target_": "nemo.utils.exp_manager.TimingCallback"}],
+    }
+    if logs is not None:
+        values["log"] |= {"log_dir": str(logs)}
+    return values
+
+
+def time_words(minutes: float) -> str:
+    """Return a time as Lightning's `max_time` reads it."""
+    return written(round(minutes * MINUTE_S), "days:hours:minutes:seconds")

@@ -1,5 +1,4 @@
-"""The fine-tuning grid: every combination of some hyperparameters as a configuration, and what
-their runs came to, best loss first."""
+"""The fine-tuning grid: combinations of hyperparameters, and their results, best loss first."""
 
 from __future__ import annotations
 
@@ -19,13 +18,7 @@ from meshwright.software.log import LogReading, steady_reports
 from meshwright.values.errors import ConfigError, UnknownNameError
 from meshwright.values.text import csv_text, read_yaml, write_yaml
 
-__all__ = [
-    "GridResult",
-    "generate_grid",
-    "get_grid_results",
-    "grid_results",
-    "named_combinations",
-]
+__all__ = ["GridResult", "generate_grid", "get_grid_results", "grid_results", "named_combinations"]
 
 CANDIDATES, LOGS, FINAL = "candidate_configs", "ft_logs", "final_result"
 """Folders, as the old tool calls them."""
@@ -115,8 +108,7 @@ def grid_results(
     model_name: str,
     failures: Mapping[str, tuple[str, str]],
 ) -> tuple[GridResult, ...]:
-    """Read, write and print as `get_grid_results`; `failures` are the class and the words of runs
-    that their launcher says failed."""
+    """Do as `get_grid_results`; `failures` are class and words of failed runs."""
     if not folder.is_dir():
         raise ConfigError(f"base_results_dir={folder}: no such folder")
     found = [
@@ -150,8 +142,7 @@ def grid_results(
 
 
 def _told(result: GridResult, failure: tuple[str, str] | None) -> GridResult:
-    """A run that failed has no result, whatever it wrote before; one that its time limit ended
-    counts with what it reached."""
+    """A failed run has no result; one that its time limit ended counts with what it reached."""
     if failure is None or (result.losses and failure[0] in _CUT_SHORT):
         return result
     if result.failure is not None and result.failure[0] not in ("unknown", "never_started"):
@@ -217,8 +208,7 @@ def _combinations(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
 def named_combinations(
     grid: Mapping[str, Sequence[Any]], model_name: str
 ) -> list[tuple[str, dict[str, Any]]]:
-    """Return each combination of the values under its name, in the order of the grid; ConfigError
-    for a key without a list."""
+    """Return each combination by its name, in order; ConfigError for a key without a list."""
     return [
         (f"{model_name}_grid_search_{number}", values)
         for number, values in enumerate(_combinations(grid))

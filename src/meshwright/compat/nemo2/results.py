@@ -1,5 +1,4 @@
-"""What runs of NeMo 2.0 measured: each joined to its configuration by its name, never by its place
-in a list."""
+"""What runs of NeMo 2.0 measured, each joined to its configuration by its name."""
 
 from __future__ import annotations
 
@@ -20,13 +19,7 @@ from meshwright.values.errors import ConfigError, MissingExtraError
 from meshwright.values.text import csv_text
 from meshwright.values.units import TERA
 
-__all__ = [
-    "Result",
-    "files_of",
-    "get_results",
-    "read_events",
-    "read_scalars",
-]
+__all__ = ["Result", "files_of", "get_results", "read_events", "read_scalars"]
 
 _TIMING, _LOSS = "train_step_timing in s", "reduced_train_loss"
 """NeMo's names, in its progress bar and in TensorBoard alike."""
@@ -35,8 +28,7 @@ _MOST_BYTES = 2**26
 
 
 def read_events(files: Sequence[Path]) -> tuple[Report, ...]:
-    """Return a report for each step whose time was written; MissingExtraError without tensorboardX,
-    which knows the format."""
+    """Return a report for each timed step; MissingExtraError without tensorboardX."""
     found = read_scalars(files)
     times, losses = found.get(_TIMING, {}), found.get(_LOSS, {})
     return tuple(
@@ -45,8 +37,7 @@ def read_events(files: Sequence[Path]) -> tuple[Report, ...]:
 
 
 def read_scalars(files: Sequence[Path]) -> dict[str, dict[int, float]]:
-    """Return values by name and step, of a step that was written twice the later; a file that
-    breaks off says what came before."""
+    """Return values by name and step, the later of two; a torn file gives what came before."""
     if not files:
         return {}
     try:
@@ -75,8 +66,7 @@ def _records(file: Path) -> Iterator[bytes]:
 
 
 def files_of(name: str, folder: Path) -> list[Path]:
-    """Return the files whose path below a folder holds a configuration's name, and no longer name
-    that begins with it."""
+    """Return files whose path holds a configuration's name, and no longer such name."""
     whole = re.compile(rf"(?<![A-Za-z0-9]){re.escape(name)}(?:(?![A-Za-z0-9.])|(?=\.[a-z]))")
     return [
         path

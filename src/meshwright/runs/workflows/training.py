@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from meshwright import api
-from meshwright.data.blending import even_sum
+from meshwright.data.pairs import even_sum
 from meshwright.platforms.job import job_of
 from meshwright.platforms.shell import Copy, on_nodes
 from meshwright.runs.training.platforms import divides

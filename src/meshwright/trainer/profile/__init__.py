@@ -1,5 +1,4 @@
-"""Measure the operators of training on this machine; the answer is a
-`meshwright.values.hardware.profile.Profile`."""
+"""Measure the operators of training on this machine, as a `values.hardware.profile.Profile`."""
 
 from __future__ import annotations
 

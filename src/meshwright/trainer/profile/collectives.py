@@ -14,8 +14,7 @@ import torch.distributed as dist
 
 from meshwright.trainer.profile.design import grid
 from meshwright.trainer.profile.device import Device
-from meshwright.trainer.profile.operator import Caches, Operator, Tensor, Work
-from meshwright.trainer.profile.timing import spread_frac
+from meshwright.trainer.profile.timing import Caches, Operator, Tensor, Work, spread_frac
 from meshwright.values.hardware.profile import Effort, Sample, Series
 
 __all__ = [
@@ -34,8 +33,7 @@ _TINY = 256
 
 
 def copy_operators(device: Device, *, effort: Effort) -> Iterator[Operator]:
-    """Give copies inside the device's memory, and on a GPU from and to pinned memory of the
-    host."""
+    """Give copies inside device memory, and on a GPU from and to the host's pinned memory."""
 
     def copy(size: int, *, source: str, target: str) -> Work:
         def tensor(place: str) -> Tensor:
@@ -141,8 +139,7 @@ _TIMEOUT = timedelta(minutes=5)
 
 
 def is_first_rank() -> bool:
-    """Whether this process measures the rest too, and writes; the others only take part in
-    collectives."""
+    """Whether this process measures all and writes; others only take part in collectives."""
     return os.environ.get("RANK", "0") == "0"
 
 
@@ -152,8 +149,7 @@ def num_ranks() -> int:
 
 
 def collective_series(device: Device, *, effort: Effort) -> list[Series]:
-    """Return the times of all-reduce, all-gather, reduce-scatter and all-to-all among 2, 4, ... and
-    all ranks, and of messages of two."""
+    """Return times of all collectives among 2, 4, ... and all ranks, and messages of two."""
     dist.init_process_group("nccl" if device.kind == "cuda" else "gloo", timeout=_TIMEOUT)
     try:
         world = dist.get_world_size()

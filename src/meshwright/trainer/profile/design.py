@@ -1,16 +1,18 @@
-"""Which shapes are measured: log grids by device and effort, and the exact shapes of a model. Pure;
-torch is not needed."""
+"""Which shapes are measured: log grids by device and effort, and a model's own. Pure, no torch."""
 
 from __future__ import annotations
 
+import pkgutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
+from typing import Any
 
 from meshwright.trainer.profile.device import DeviceKind
 from meshwright.values.hardware.profile import Effort
 from meshwright.values.models.spec import ModelSpec
+from meshwright.values.text import read_yaml
 
 __all__ = [
     "EFFORTS",
@@ -37,157 +39,50 @@ class Timing:
     least_repeats: int
     most_repeats: int
     goal_frac: float
-    """Enough where the spread of the median (quartiles over median, by the root of the repeats) is
-    below this."""
+    """Enough where the median's spread (quartiles over median, by root of repeats) is below it."""
     sustained_s: float
     """How long the largest product runs without a pause."""
     longest_s: float
     """The grid of products ends before one would take longer than this at the rate of a trial."""
 
 
-EFFORTS: dict[Effort, Timing] = {
-    "quick": Timing(
-        budget_s=0.05,
-        least_repeats=3,
-        most_repeats=50,
-        goal_frac=0.02,
-        sustained_s=1.0,
-        longest_s=0.1,
-    ),
-    "standard": Timing(
-        budget_s=0.2,
-        least_repeats=5,
-        most_repeats=200,
-        goal_frac=0.01,
-        sustained_s=5.0,
-        longest_s=0.3,
-    ),
-    "full": Timing(
-        budget_s=0.6,
-        least_repeats=7,
-        most_repeats=500,
-        goal_frac=0.005,
-        sustained_s=20.0,
-        longest_s=1.0,
-    ),
-}
+K = 2**10
+_UNITS = {"K": K, "M": K * K}
 
 
-def _powers(first: int, last: int, step: int = 2) -> tuple[int, ...]:
-    """From first to last, each `step` times the one before."""
-    points = [first]
-    while points[-1] * step <= last:
-        points.append(points[-1] * step)
+def _number(word: str) -> int:
+    return int(word.rstrip("KM")) * _UNITS.get(word[-1], 1)
+
+
+def _axis(words: str) -> tuple[int, ...]:
+    """Read `16, 64, 1K`, `16..8K` (each twice the one before) or `16..4K by 4`."""
+    first, dots, rest = words.partition("..")
+    if not dots:
+        return tuple(map(_number, words.split(", ")))
+    last, _, step = rest.partition(" by ")
+    points = [_number(first)]
+    while points[-1] < _number(last):
+        points.append(points[-1] * int(step or 2))
     return tuple(points)
 
 
-K, M = 2**10, 2**20
+def _read_grids() -> tuple[dict[Effort, Timing], dict[DeviceKind, dict[Effort, dict[str, Axes]]]]:
+    """Return the care that each effort takes, and the points of each axis (`grids.yaml`)."""
+    content = pkgutil.get_data("meshwright", "trainer/profile/grids.yaml")
+    assert content is not None
+    found = read_yaml(content.decode("utf-8"), what="trainer/profile/grids.yaml")
+    grids: dict[Any, Any] = {
+        device: {
+            effort: {family: tuple(map(_axis, axes)) for family, axes in families.items()}
+            for effort, families in efforts.items()
+        }
+        for device, efforts in found["grids"].items()
+    }
+    timing: dict[Any, Timing] = {name: Timing(**row) for name, row in found["timing"].items()}
+    return timing, grids
 
-_GRIDS: dict[DeviceKind, dict[Effort, dict[str, Axes]]] = {
-    "cpu": {
-        "quick": {
-            "gemm": ((64, 256, K), (256, K, 2 * K), (256, K, 2 * K)),
-            "grouped_gemm": ((64, 256), (4,), (512,), (512,)),
-            "experts": ((64, 256), (4,), (512,), (512,)),
-            "attention": ((32, 64), (1, 4), (8, 32), (64, 256, K)),
-            "norm": ((256, 2 * K), (256, 2 * K)),
-            "elements": ((64 * K, M // 2, 4 * M),),
-            "cross_entropy": ((128, 512), (2 * K, 32 * K)),
-            "embedding": ((512, 2 * K), (256, K), (2 * K, 32 * K)),
-            "parameters": ((M // 4, 8 * M),),
-            "bytes": ((M, 16 * M, 128 * M),),
-            "message": ((4 * K, 64 * K, M, 16 * M),),
-        },
-        "standard": {
-            "gemm": (
-                (16, 64, 256, K, 4 * K),
-                (128, 512, K, 2 * K, 4 * K),
-                (128, 512, K, 2 * K, 4 * K),
-            ),
-            "grouped_gemm": ((16, 64, 256), (4, 16), (512, 2 * K), (512, 2 * K)),
-            "experts": ((16, 64, 256), (4, 16), (512, K), (512, K)),
-            "attention": ((32, 64, 128), (1, 4), (4, 16), (64, 256, K, 2 * K)),
-            "norm": (_powers(64, 4 * K, 4), _powers(256, 4 * K, 4)),
-            "elements": (_powers(64 * K, 16 * M, 4),),
-            "cross_entropy": ((128, 512, 2 * K), (2 * K, 8 * K, 32 * K)),
-            "embedding": ((512, 2 * K, 8 * K), (256, 2 * K), (2 * K, 32 * K)),
-            "parameters": (_powers(64 * K, 16 * M, 4),),
-            "bytes": (_powers(64 * K, 256 * M, 4),),
-            "message": (_powers(K, 64 * M, 4),),
-        },
-        "full": {
-            "gemm": (_powers(16, 8 * K), _powers(128, 8 * K), _powers(128, 8 * K)),
-            "grouped_gemm": (_powers(16, K, 4), (2, 8, 32), (256, K, 4 * K), (256, K, 4 * K)),
-            "experts": (_powers(16, K, 4), (2, 8, 32), (256, K, 2 * K), (256, K, 2 * K)),
-            "attention": ((32, 64, 128), (1, 4, 8), (8, 32), _powers(128, 4 * K)),
-            "norm": (_powers(64, 16 * K, 4), _powers(256, 8 * K)),
-            "elements": (_powers(16 * K, 64 * M),),
-            "cross_entropy": (_powers(128, 4 * K, 4), (8 * K, 32 * K, 128 * K)),
-            "embedding": (_powers(256, 16 * K, 4), (512, 2 * K), (32 * K, 128 * K)),
-            "parameters": (_powers(16 * K, 64 * M),),
-            "bytes": (_powers(16 * K, K * M // 2),),
-            "message": (_powers(K, K * M // 4),),
-        },
-    },
-    "cuda": {
-        "quick": {
-            "gemm": ((512, 2 * K, 8 * K), (K, 4 * K, 16 * K), (K, 4 * K, 16 * K)),
-            "grouped_gemm": ((128, K), (8,), (2 * K,), (2 * K,)),
-            "experts": ((128, K), (8,), (2 * K,), (2 * K,)),
-            "attention": ((64, 128), (1, 8), (8, 32), (K, 4 * K, 16 * K)),
-            "norm": ((K, 8 * K), (2 * K, 8 * K)),
-            "elements": (_powers(M, 256 * M, 16),),
-            "cross_entropy": ((K, 8 * K), (32 * K, 128 * K)),
-            "embedding": ((K, 8 * K), (4 * K,), (32 * K, 128 * K)),
-            "parameters": (_powers(M, 256 * M, 16),),
-            "bytes": (_powers(M, 2 * K * M, 8),),
-            "message": (_powers(M, 2 * K * M, 8),),
-        },
-        "standard": {
-            "gemm": (
-                _powers(128, 32 * K, 4),
-                (256, K, 4 * K, 8 * K, 16 * K),
-                (256, K, 4 * K, 8 * K, 16 * K),
-            ),
-            "grouped_gemm": ((64, 256, K, 4 * K), (4, 16), (K, 4 * K), (K, 4 * K)),
-            "experts": ((64, 256, K, 4 * K), (4, 16), (2 * K, 4 * K), (K, 4 * K)),
-            "attention": ((64, 128), (1, 8), (8, 32, 128), _powers(512, 32 * K)),
-            "norm": (_powers(256, 16 * K, 4), _powers(K, 16 * K)),
-            "elements": (_powers(64 * K, 256 * M, 4),),
-            "cross_entropy": (_powers(512, 8 * K, 4), (32 * K, 128 * K)),
-            "embedding": (_powers(K, 16 * K, 4), (2 * K, 8 * K), (32 * K, 128 * K)),
-            "parameters": (_powers(64 * K, 256 * M, 4),),
-            "bytes": (_powers(64 * K, 4 * K * M, 4),),
-            "message": (_powers(64 * K, 4 * K * M, 4),),
-        },
-        "full": {
-            "gemm": (_powers(64, 64 * K), _powers(256, 32 * K), _powers(128, 32 * K)),
-            "grouped_gemm": (
-                _powers(16, 4 * K, 4),
-                (2, 8, 32),
-                (512, 2 * K, 8 * K),
-                (512, 2 * K, 8 * K),
-            ),
-            "experts": (
-                _powers(16, 4 * K, 4),
-                (2, 8, 32),
-                (2 * K, 4 * K, 8 * K),
-                (512, 2 * K, 8 * K),
-            ),
-            "attention": ((64, 128, 256), (1, 4, 8, 16), (16, 32, 64, 128), _powers(256, 64 * K)),
-            "norm": (_powers(64, 64 * K), _powers(512, 16 * K)),
-            "elements": (_powers(16 * K, 1024 * M),),
-            "cross_entropy": (_powers(256, 16 * K), (16 * K, 32 * K, 64 * K, 128 * K, 256 * K)),
-            "embedding": (_powers(256, 32 * K), (K, 4 * K, 16 * K), (32 * K, 128 * K, 256 * K)),
-            "parameters": (_powers(16 * K, 1024 * M),),
-            "bytes": (_powers(16 * K, 8 * K * M),),
-            "message": (_powers(16 * K, 8 * K * M),),
-        },
-    },
-}
-"""Points of each axis, by family: products (m, n, k), grouped products (tokens of an expert,
-experts, n, k), expert layers (tokens of an expert, experts, hidden, inter), attention (head dim,
-heads per KV head, batch times heads, sequence), norms (rows, width), ..."""
+
+EFFORTS, _GRIDS = _read_grids()
 
 _SUSTAINED = {"cpu": 2 * K, "cuda": 8 * K}
 """No dimension of the product that runs for seconds is larger."""
@@ -209,8 +104,7 @@ def grid_points(axes: Sequence[Sequence[int]]) -> list[Point]:
 
 
 def sized(axes: Axes, *, most: float) -> Axes:
-    """Drop the last points of the longest-reaching axes until the largest product of one point of
-    each is at most `most`."""
+    """Drop last points of the longest axes until the largest product is at most `most`."""
     kept = [list(axis) for axis in axes]
     while prod(axis[-1] for axis in kept) > most and any(len(axis) > 1 for axis in kept):
         longest = max((axis for axis in kept if len(axis) > 1), key=lambda axis: axis[-1])
@@ -264,8 +158,7 @@ def _on_one_rank(model: ModelSpec, *, tokens: int, tp: int) -> dict[str, list[Po
 
 
 def _linears(model: ModelSpec, *, tp: int) -> list[tuple[int, int]]:
-    """Outputs and inputs of every linear layer of one rank: columns of the first of a pair are cut,
-    rows of the second."""
+    """Outputs and inputs of a rank's linear layers: columns of a pair's first, then rows."""
     h, d, ways = model.hidden, model.head_dim, 2 if model.gated else 1
     heads, kv_heads = model.num_heads // tp, max(1, model.num_kv_heads // tp)
     pairs = [(-(-model.vocab // tp), h)]

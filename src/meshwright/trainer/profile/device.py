@@ -93,7 +93,6 @@ class Device:
         return wide.to(dtype).requires_grad_(grad)
 
     def synchronise(self) -> None:
-        """Wait until the device is done."""
         if self.kind == "cuda":
             torch.cuda.synchronize()
 
@@ -141,8 +140,7 @@ def free_bytes(device: Device) -> float:
 
 
 def machine_of(device: Device) -> Machine:
-    """Return what is known of this machine and its software; figures that can't be read are
-    None."""
+    """Return what is known of this machine and its software; unreadable figures are None."""
     smi = _nvidia_smi() if device.kind == "cuda" else {}
     is_gpu = device.kind == "cuda"
     total = float(torch.cuda.mem_get_info()[1]) if is_gpu else host_bytes()
@@ -198,7 +196,6 @@ def _number(text: str | None) -> float | None:
 
 
 def _processor() -> str:
-    """Name of the processor with its number of cores that this process may use."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -20,17 +20,18 @@ from meshwright.trainer.build import Parts, build
 from meshwright.trainer.job import TrainJob
 from meshwright.trainer.profile.design import grid
 from meshwright.trainer.profile.device import Device, Dtype
-from meshwright.trainer.profile.operator import Operator, Tensor, Work, forward_and_backward
-from meshwright.trainer.profile.timing import spread_frac
+from meshwright.trainer.profile.timing import (
+    Operator,
+    Tensor,
+    Work,
+    forward_and_backward,
+    spread_frac,
+)
 from meshwright.values.hardware.profile import Effort, Sample, Series
 from meshwright.values.layout import Layout
 from meshwright.values.models.spec import ModelSpec, MoeSpec
 
-__all__ = [
-    "end_operators",
-    "host_series",
-    "optimizer_operators",
-]
+__all__ = ["end_operators", "host_series", "optimizer_operators"]
 
 _FEW, _MANY = 1, 5
 """Layers of the two models between which one layer's time lies."""
@@ -57,8 +58,7 @@ _LAYOUTS: dict[str, dict[str, Any]] = {
 _EXPERTS = (2, 8, 32)
 """Of a layer on one rank, which runs them one after another."""
 _BETWEEN_BYTES = 2 * 2**20
-"""What a processor's caches take in between two pieces of Python: at least the operands of one
-product of a small model."""
+"""What a processor's caches take in between two pieces of Python: a small product's operands."""
 
 
 @dataclass(kw_only=True)
@@ -87,8 +87,7 @@ class _Caches:
 
 @dataclass(kw_only=True)
 class _Watch:
-    """Stands in for the phases of a step: seconds of the host by phase, of steps one after
-    another."""
+    """Stands in for the phases of a step: seconds of the host by phase, step after step."""
 
     caches: _Caches | None
     """On a processor, where others' work is no part of the time."""
@@ -110,8 +109,7 @@ Steps = list[dict[str, float]]
 
 
 def host_series(device: Device) -> list[Series]:
-    """Return the host time of a layer's passes by kind of layout, of both ends of the model, and of
-    what a step does once."""
+    """Return host times of a layer's passes by layout, of the model's ends, and of the step."""
     dist.init_process_group("fake", store=_store(), rank=0, world_size=2)
     try:
         found: list[Series] = []
@@ -185,8 +183,7 @@ def _series(name: str, dim: str, times: dict[int, float], spread: float) -> Seri
 
 
 def _few_and_many(words: dict[str, Any], *, experts: int, device: Device) -> tuple[Steps, Steps]:
-    """Steps of a tiny model of few layers and of one of many, in turn, so that what else the
-    machine does falls on both."""
+    """Steps of a tiny model of few layers and of many, in turn, so that noise falls on both."""
     caches = (
         _Caches(buffer=torch.zeros(_BETWEEN_BYTES // 4, dtype=torch.int32))
         if device.kind == "cpu"
@@ -249,8 +246,7 @@ _ADAM_BYTES = 4 * 4.0
 
 
 def end_operators(device: Device, *, dtype: Dtype, effort: Effort) -> Iterator[Operator]:
-    """Give embedding and cross-entropy; the loss is computed in fp32 from logits of the
-    precision."""
+    """Give embedding and cross-entropy; the loss is in fp32 from logits of the precision."""
     if dtype in ("fp8", "tf32"):
         return
     kind = device.torch_dtype(dtype)

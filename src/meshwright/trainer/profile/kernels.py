@@ -9,8 +9,15 @@ import torch.nn.functional as F
 
 from meshwright.trainer.profile.design import Axes, Timing, grid, sized, sustained_point
 from meshwright.trainer.profile.device import Device, Dtype
-from meshwright.trainer.profile.operator import Behind, Operator, Tensor, Work, forward_and_backward
-from meshwright.trainer.profile.timing import Clock, measure
+from meshwright.trainer.profile.timing import (
+    Behind,
+    Clock,
+    Operator,
+    Tensor,
+    Work,
+    forward_and_backward,
+    measure,
+)
 from meshwright.values.hardware.profile import Effort
 
 __all__ = [
@@ -163,8 +170,7 @@ class _Products:
         return Behind(lambda: torch.mm(gradient.t(), inputs, out=result), (gradient,))
 
     def main_gradient(self, m: int, n: int, k: int) -> Work:
-        """The same, added to a gradient in fp32 as eager training does: by a second pass, or in
-        fp32 by the product itself."""
+        """The same, added to an fp32 gradient as in eager training: by a pass or in the product."""
         gradient, inputs = self._random(k, m), self._random(k, n)
         main = torch.zeros(m, n, dtype=torch.float32, device=self._device.kind)
         if self._type == torch.float32:
@@ -182,8 +188,7 @@ class _Products:
 
 
 def expert_operators(device: Device, *, dtype: Dtype, effort: Effort) -> Iterator[Operator]:
-    """Give grouped products, and the layer of experts around them; nothing in fp8, which torch
-    groups only by its own recipes."""
+    """Give grouped products and the expert layer; none in fp8, which torch groups its own way."""
     if dtype == "fp8":
         return
     kind, size = device.torch_dtype(dtype), 4.0
@@ -192,16 +197,12 @@ def expert_operators(device: Device, *, dtype: Dtype, effort: Effort) -> Iterato
         return device.random(*shape, dtype=kind, grad=True)
 
     def ends(tokens: int, experts: int) -> Tensor:
-        return torch.arange(
-            tokens, tokens * experts + 1, tokens, dtype=torch.int32, device=device.kind
-        )
+        last = tokens * experts
+        return torch.arange(tokens, last + 1, tokens, dtype=torch.int32, device=device.kind)
 
     def grouped(tokens: int, experts: int, n: int, k: int) -> tuple[Work, tuple[Tensor, ...]]:
-        inputs, weight, groups = (
-            random(tokens * experts, k),
-            random(experts, k, n),
-            ends(tokens, experts),
-        )
+        inputs, weight = random(tokens * experts, k), random(experts, k, n)
+        groups = ends(tokens, experts)
         return (lambda: F.grouped_mm(inputs, weight, offs=groups)), (inputs, weight)
 
     def layer(
@@ -209,11 +210,8 @@ def expert_operators(device: Device, *, dtype: Dtype, effort: Effort) -> Iterato
     ) -> tuple[Work, tuple[Tensor, ...]]:
         """Gather tokens, both products around the gated activation, add up by router weight."""
         rows = tokens * experts
-        inputs, up, down = (
-            random(rows, hidden),
-            random(experts, hidden, 2 * inter),
-            random(experts, inter, hidden),
-        )
+        inputs, up = random(rows, hidden), random(experts, hidden, 2 * inter)
+        down = random(experts, inter, hidden)
         order, share = torch.randperm(rows, device=device.kind), random(rows, 1)
         groups = ends(tokens, experts)
 
@@ -257,8 +255,7 @@ _MOST_8_BIT = 448.0
 
 
 def pointwise_operators(device: Device, *, dtype: Dtype, effort: Effort) -> Iterator[Operator]:
-    """Give norms, activations and the like in one precision, as eager torch runs them; fp8's are
-    bf16's."""
+    """Give norms, activations and the like, as eager torch runs them; fp8's are bf16's."""
     if dtype in ("fp8", "tf32"):
         return
     kind = device.torch_dtype(dtype)

@@ -38,14 +38,11 @@ from meshwright.trainer.profile.kernels import (
     pointwise_operators,
     quantise_operators,
 )
-from meshwright.trainer.profile.operator import Operator
-from meshwright.trainer.profile.timing import Clock, measure
+from meshwright.trainer.profile.timing import Clock, Operator, measure
 from meshwright.values.errors import ConfigError
 from meshwright.values.hardware.profile import Machine, Profile, Sample, Series
 
-__all__ = [
-    "measure_all",
-]
+__all__ = ["measure_all"]
 
 _MOST_SHARE = 0.6
 """Of the free memory; a larger shape is taken as out of memory untried, since hosts swap or kill
@@ -58,8 +55,6 @@ _BUSY_SHARE = 0.3
 
 @dataclass(kw_only=True, slots=True)
 class _Book:
-    """What is known so far."""
-
     request: ProfileRequest
     machine: Machine
     series: dict[str, Series] = field(default_factory=dict)
@@ -215,8 +210,7 @@ def _math_mode(dtype: Dtype) -> Iterator[None]:
 def _measure_series(
     book: _Book, operator: Operator, *, device: Device, clock: Clock, tell: Callable[[str], None]
 ) -> None:
-    """Measure the shapes that are missing; what there is of the series is in the book whatever
-    happens."""
+    """Measure the missing shapes; what there is goes into the book whatever happens."""
     series = book.series.get(operator.name) or Series(
         name=operator.name, dims=operator.dims, axes=operator.axes
     )

@@ -2,25 +2,116 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median, quantiles
 from time import perf_counter, process_time
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
-from meshwright.trainer.profile.design import Timing
+from meshwright.trainer.profile.design import Axes, Timing
 from meshwright.trainer.profile.device import Device
-from meshwright.trainer.profile.operator import Behind, Operator, Work
 
 __all__ = [
+    "Behind",
+    "Caches",
     "Clock",
     "Measured",
+    "Operator",
+    "Tensor",
+    "Work",
+    "forward_and_backward",
     "measure",
     "settled",
     "spread_frac",
 ]
+
+Tensor = Any
+"""torch.Tensor; torch may be absent where types are checked."""
+Work = Callable[[], object]
+
+
+Caches = Literal["cold", "warm"]
+"""How a processor's caches are before each repeat. `cold`: flushed, as between two uses of a
+weight, or of an activation and its gradient, lies most of a step; what `Behind` names is written
+again then. `warm`: as the repeat before left them. A GPU's are always flushed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """Work that in a step comes right behind the operator that wrote some of what it reads."""
+
+    run: Work
+    written: tuple[Tensor, ...]
+
+    def __call__(self) -> object:
+        return self.run()
+
+    def write(self) -> None:
+        """Bring into the caches what the operator before wrote."""
+        for tensor in self.written:
+            tensor.detach().mul_(1.0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Operator:
+    """How to run an operator at any shape, and at which."""
+
+    name: str
+    family: str
+    """Whose shapes of a model it takes."""
+    dims: tuple[str, ...]
+    axes: Axes
+    build: Callable[..., Work]
+    """Makes the operands of a shape, one positional number per dim."""
+    need_bytes: Callable[..., float]
+    """Memory of a shape, operands and results."""
+    caches: Caches = "cold"
+    clock: Literal["work", "host", "sustained"] = "work"
+    """work: until the device is done; host: until the host is free; sustained: for seconds."""
+
+
+def forward_and_backward(
+    name: str,
+    *,
+    kind: str,
+    family: str,
+    dims: tuple[str, ...],
+    axes: Axes,
+    make: Callable[..., tuple[Callable[[], Tensor], tuple[Tensor, ...]]],
+    need_bytes: Callable[..., float],
+    written: int = 0,
+    caches: Caches = "cold",
+) -> Iterator[Operator]:
+    """Give an operator and its backward pass; `make` returns a call and the inputs that gradients
+    are wanted of, of which the operator before it wrote the first `written`; of the backward pass
+    it wrote the result's gradient."""
+
+    def forward(*point: int) -> Work:
+        call, inputs = make(*point)
+        return Behind(call, inputs[:written])
+
+    def backward(*point: int) -> Work:
+        call, inputs = make(*point)
+        result = call()
+        gradient = torch.ones_like(result)
+        return Behind(
+            lambda: torch.autograd.grad(result, inputs, gradient, retain_graph=True), (gradient,)
+        )
+
+    for label, build in ((name, forward), (f"{name}_backward", backward)):
+        yield Operator(
+            name=f"{label}/{kind}",
+            family=family,
+            dims=dims,
+            axes=axes,
+            build=build,
+            need_bytes=need_bytes,
+            caches=caches,
+            clock="work",
+        )
+
 
 _BATCH = 5
 """Repeats between two looks at the spread."""
@@ -30,16 +121,14 @@ clock's own time does not count."""
 _LONG_S = 1.0
 """Work that is longer is run once more after its first runs, whatever the spread."""
 _HOST_FLUSH_BYTES = 64 * 2**20
-"""About what a step of a small model moves between two uses of a weight; a larger last cache keeps
-it in both."""
+"""About what a small model's step moves between two uses of a weight."""
 _DEVICE_FLUSH_BYTES = 256 * 2**20
 """More than the last cache of GPUs of the day (H100 50 MiB, B200 126 MiB, MI300X 256 MiB)."""
 _SPIN_HZ = 2e9
 """Cycles per second of the device's wait, rounded up: a longer wait does no harm."""
 _LONGEST_SPIN_S = 0.02
 _WARM_SHARE = 0.3
-"""Of the budget, what is spent before the first repeat that counts, as clocks rise and libraries
-choose kernels."""
+"""Share of the budget before the first repeat that counts, as clocks rise."""
 _SAMPLES = 20
 """Stretches of a sustained run; the second half of them counts."""
 
@@ -71,7 +160,6 @@ class Clock:
     """Times work on one device."""
 
     def __init__(self, device: Device) -> None:
-        """Reserve the buffer that flushes caches."""
         self._device = device
         is_gpu = device.kind == "cuda"
         size = _DEVICE_FLUSH_BYTES if is_gpu else _HOST_FLUSH_BYTES
@@ -188,8 +276,7 @@ def _warm(
 
 
 def _sustained(work: Work, *, clock: Clock, timing: Timing) -> Measured:
-    """Run without a pause; the median of the later half of the stretches, by when clocks and heat
-    have settled."""
+    """Run without a pause; the median of the later half, when clocks and heat have settled."""
     rate_s = median(clock.stretch(work, count=1) for _ in range(3))
     count = max(1, round(timing.sustained_s / _SAMPLES / rate_s))
     times = [clock.stretch(work, count=count) for _ in range(_SAMPLES)][_SAMPLES // 2 :]

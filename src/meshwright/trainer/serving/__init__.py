@@ -1,4 +1,3 @@
-"""transformers as a server: its continuous batching and its plan for tensor parallelism behind
-OpenAI's completions."""
+"""transformers as a server: continuous batching and tensor parallelism, OpenAI's API."""
 
 from __future__ import annotations

@@ -30,29 +30,21 @@ from transformers.distributed import DistributedConfig
 
 from meshwright.values.errors import ConfigError
 
-__all__ = [
-    "Engine",
-    "open_engine",
-    "serve",
-]
+__all__ = ["Engine", "open_engine", "serve"]
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _PAGE = 64
 """Tokens of a page of the cache."""
 _CPU_TOKENS = 2048
-"""Tokens of one iteration on processors: transformers would take all of the host's memory for the
-cache's sake."""
+"""Tokens of one iteration on CPUs: transformers would take all memory for the cache."""
 _WAIT_S = 0.2
 _NEVER = -1
-"""No token ends an answer."""
 
 
 class Engine:
-    """The model and the thread that runs its iterations; requests enter and leave at the first
-    rank."""
+    """The model and the thread of its iterations; requests pass through the first rank."""
 
     def __init__(self, model: Any, batching: Any, *, max_len: int) -> None:
-        """Start the thread."""
         self.max_len = max_len
         self.vocab = int(model.config.vocab_size)
         generation = GenerationConfig(
@@ -75,7 +67,6 @@ class Engine:
 
     @property
     def alive(self) -> bool:
-        """Whether iterations run."""
         return bool(self._manager.is_running())
 
     def follow(self) -> int:
@@ -85,8 +76,7 @@ class Engine:
         return 1
 
     def answer(self, prompt: list[int], *, max_tokens: int) -> Iterator[list[int]]:
-        """Give the new tokens of each iteration; ConfigError for a request that has no room,
-        RuntimeError where the engine failed."""
+        """Give each iteration's new tokens; ConfigError without room, RuntimeError if it failed."""
         self._check(prompt, max_tokens)
         with self._lock:
             self._count += 1
@@ -135,7 +125,6 @@ class Engine:
                     raise RuntimeError("the engine has ended") from None
 
     def _hand_out(self) -> None:
-        """Give each result to the thread that waits for it."""
         while self.alive:
             found = self._manager.get_result(timeout=_WAIT_S)
             if found is None:
@@ -190,8 +179,7 @@ def _load(folder: str, dtype: str, device: torch.device, ranks: int) -> Any:
 def _batching(
     device: torch.device, *, max_len: int, max_sequences: int, max_tokens: int | None
 ) -> Any:
-    """On GPUs transformers sizes the cache itself; on processors it is as large as the requests
-    need."""
+    """transformers sizes the cache on GPUs; on CPUs it is as large as requests need."""
     words: dict[str, Any] = {"max_requests_per_batch": max_sequences, "allow_block_sharing": False}
     if max_tokens is not None:
         words["max_batch_tokens"] = max_tokens
@@ -205,8 +193,6 @@ def _batching(
 
 
 class _Given:
-    """A checkpoint that is there."""
-
     def __init__(self, model: str) -> None:
         self.model = model
 
@@ -217,8 +203,7 @@ class _Given:
 
 
 class _Checkpoint:
-    """A checkpoint of random weights, written by the first rank, read by all, and removed: what
-    splits weights reads files."""
+    """A checkpoint of random weights: what splits weights reads files."""
 
     def __init__(self, config: Path, dtype: str) -> None:
         if not config.is_file():
@@ -299,7 +284,6 @@ class _Handler(BaseHTTPRequestHandler):
         """Keep the log for what matters."""
 
     def do_GET(self) -> None:
-        """Health, and the one model."""
         if self.path == "/health":
             self._send(
                 HTTPStatus.OK if self.server.engine.alive else HTTPStatus.SERVICE_UNAVAILABLE, {}
@@ -312,7 +296,6 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(HTTPStatus.NOT_FOUND, f"no {self.path} here")
 
     def do_POST(self) -> None:
-        """A completion."""
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         if self.path != "/v1/completions":
             self._refuse(HTTPStatus.NOT_FOUND, f"no {self.path} here")

@@ -1,4 +1,4 @@
-"""Models of SentencePiece, and training one."""
+"""Texts to token ids: what tokenizer is meant, and one encoder per tokenizer library."""
 
 from __future__ import annotations
 
@@ -7,22 +7,128 @@ import hashlib
 import json
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
-from meshwright.data.encoders.encoder import Encoded, EncoderSpec, eod_of, flattened
 from meshwright.values.errors import ConfigError, MissingExtraError, UnknownNameError
 
 __all__ = [
+    "KINDS",
+    "Encoded",
+    "Encoder",
+    "EncoderSpec",
+    "Engine",
     "HuggingFaceEncoder",
+    "Kind",
     "SentencePieceEncoder",
     "TiktokenEncoder",
+    "flattened",
     "open_huggingface",
     "open_sentencepiece",
     "open_tiktoken",
 ]
+
+Kind = Literal["huggingface", "gpt2", "bert-cased", "bert-lower", "sentencepiece", "tiktoken"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+Engine = Literal["gigatoken", "library"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EncoderSpec:
+    """A tokenizer, as the user names it; with the files' content it decides every id."""
+
+    kind: Kind
+    model: str | None = None
+    """tokenizer.json or its folder, SentencePiece model, .tiktoken file, Megatron's TikTokenizer's
+    .json, name of a tiktoken encoding."""
+    vocab_file: str | None = None
+    merge_file: str | None = None
+    eod: str | None = None
+    """Text or id of the token that ends a document; None: what the tokenizer itself calls so."""
+    special_tokens: bool = True
+    """Whether what a tokenizer.json puts around each text (a begin-of-text token) is kept, as
+    Megatron's HuggingFaceTokenizer does."""
+    tiktoken_pattern: str | None = None
+    tiktoken_num_special: int = 1000
+    vocab_size: int | None = None
+    """Of TikTokenizer: the vocabulary is cut to it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Encoded:
+    """Ids of several texts."""
+
+    ids: NDArray[Any]
+    """Of all texts, one after the other, integers of any width."""
+    lengths: NDArray[np.int64]
+    """Of each text, (texts,)."""
+
+
+class Encoder(Protocol):
+    """One tokenizer of one library."""
+
+    def __hash__(self) -> int:
+        """One that is opened is itself alone."""
+
+    @property
+    def name(self) -> str:
+        """Library and version."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Ids are below it."""
+
+    @property
+    def eod(self) -> int | None:
+        """Id of the token that ends a document; None where the tokenizer names none."""
+
+    @property
+    def around(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Ids that stand before and behind every text and are not in what `encode` returns."""
+
+    def encode(self, texts: Sequence[str]) -> Encoded:
+        """Return the ids of texts, without those of `around`."""
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of ids."""
+
+    def specials(self) -> Sequence[str]:
+        """Return the texts of special tokens; in a document they become their ids."""
+
+
+def flattened(rows: Sequence[Sequence[int]]) -> Encoded:
+    """Return lists of ids as one array."""
+    lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
+    return Encoded(
+        ids=np.fromiter(chain.from_iterable(rows), dtype=np.int32, count=int(lengths.sum())),
+        lengths=lengths,
+    )
+
+
+def eod_of(
+    wanted: str | None, ids: dict[str, int], names: Sequence[str], *, vocab_size: int
+) -> int | None:
+    """Return the id of the end of a document: the token or the number that the user gave, else the
+    first of `names` that exists.
+
+    ConfigError where the user's is no token.
+    """
+    if wanted is None:
+        return next((ids[name] for name in names if name in ids), None)
+    if wanted in ids:
+        return ids[wanted]
+    if wanted.isdecimal() and int(wanted) < vocab_size:
+        return int(wanted)
+    near = ", ".join(repr(name) for name in names if name in ids) or "none of the usual ones"
+    raise ConfigError(
+        f"--eod {wanted!r}: no token of this tokenizer, nor an id below {vocab_size}; it has {near}"
+    )
+
 
 _V1 = r"[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"
 _V2 = (
@@ -31,8 +137,7 @@ _V2 = (
     r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 MEGATRON_PATTERNS = {"v1": _V1, "v2": _V2}
-"""How text is cut before its bytes are merged: --tiktoken-pattern of Megatron-Core
-(tiktoken_tokenizer.py)."""
+"""How text is cut before its bytes are merged: Megatron-Core's --tiktoken-pattern."""
 MEGATRON_SPECIALS = ("<unk>", "<s>", "</s>", "<mask>", "<pad>", "<cls>", "<sep>")
 """The first ids of Megatron's TikTokenizer; `<SPECIAL_n>` fills the rest."""
 MEGATRON_VOCAB_SIZE = 2**17
@@ -57,7 +162,6 @@ class TiktokenEncoder:
         self.eod = eod_of(eod, specials, (end,), vocab_size=self.vocab_size)
 
     def encode(self, texts: Sequence[str]) -> Encoded:
-        """Return the ids of texts."""
         rows = [self.encoding.encode_to_numpy(text, allowed_special="all") for text in texts]
         lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
         return Encoded(
@@ -65,17 +169,14 @@ class TiktokenEncoder:
         )
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of ids."""
         return str(self.encoding.decode([int(token) for token in ids]))
 
     def specials(self) -> Sequence[str]:
-        """Return the texts of the special tokens."""
         return sorted(self.encoding.special_tokens_set)
 
 
 def open_tiktoken(spec: EncoderSpec) -> TiktokenEncoder:
-    """Open the encoding of a spec; ConfigError where a file is absent or broken, or the way to cut
-    text is not known."""
+    """Open a spec's encoding; ConfigError for an absent or broken file, or an unknown pattern."""
     try:
         import tiktoken
     except ImportError:
@@ -96,8 +197,7 @@ def open_tiktoken(spec: EncoderSpec) -> TiktokenEncoder:
 
 
 def _ranks_file(spec: EncoderSpec, path: Path) -> TiktokenEncoder:
-    """Open a .tiktoken file: one of OpenAI's by its name, whose hash tiktoken checks, else with the
-    pattern that was given."""
+    """Open a .tiktoken file: one of OpenAI's by its name and hash, else with the given pattern."""
     import tiktoken
     from tiktoken_ext import openai_public
 
@@ -131,8 +231,7 @@ def _ranks_file(spec: EncoderSpec, path: Path) -> TiktokenEncoder:
 
 
 def _read_ranks(path: Path, expected_hash: str | None = None) -> dict[bytes, int]:
-    """Read lines of a token in base64 and its rank; tiktoken's own loader answers from a cache by
-    path, though the file may differ."""
+    """Read a base64 token and its rank per line; tiktoken's own loader caches by path alone."""
     content = path.read_bytes()
     if expected_hash is not None and hashlib.sha256(content).hexdigest() != expected_hash:
         raise ConfigError(
@@ -149,8 +248,7 @@ def _read_ranks(path: Path, expected_hash: str | None = None) -> dict[bytes, int
 
 
 def _megatron(spec: EncoderSpec, path: Path) -> TiktokenEncoder:
-    """Open the vocabulary of Megatron's TikTokenizer: special tokens first, then the ranks, as many
-    as the vocabulary has room for."""
+    """Open the vocabulary of Megatron's TikTokenizer: special tokens, then ranks that fit."""
     import tiktoken
 
     pattern = MEGATRON_PATTERNS.get(spec.tiktoken_pattern or "v2")
@@ -195,8 +293,7 @@ class HuggingFaceEncoder:
     def __init__(
         self, tokenizer: Any, *, eod: str | None, special_tokens: bool, named_end: str | None = None
     ) -> None:
-        """Wrap a `tokenizers.Tokenizer`; it is told to cut and to pad nothing, whatever its file
-        says."""
+        """Wrap a `tokenizers.Tokenizer`; it then cuts and pads nothing, whatever its file says."""
         import tokenizers
 
         tokenizer.no_truncation()
@@ -211,7 +308,6 @@ class HuggingFaceEncoder:
         self.around = _around(tokenizer) if special_tokens else ((), ())
 
     def encode(self, texts: Sequence[str]) -> Encoded:
-        """Return the ids of texts."""
         return flattened(
             [
                 encoding.ids
@@ -222,20 +318,16 @@ class HuggingFaceEncoder:
         )
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of ids."""
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=False))
 
     def specials(self) -> Sequence[str]:
-        """Return the texts of the added tokens."""
         return [token.content for token in self.tokenizer.get_added_tokens_decoder().values()]
 
     def to_json(self) -> str:
-        """Return the tokenizer as a tokenizer.json."""
         return str(self.tokenizer.to_str())
 
 
 def _around(tokenizer: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return what the post-processor puts before and behind a text."""
     bare = tokenizer.encode("a", add_special_tokens=False).ids
     whole = tokenizer.encode("a", add_special_tokens=True).ids
     for start in range(len(whole) - len(bare) + 1):
@@ -290,8 +382,7 @@ def _from_json(spec: EncoderSpec) -> HuggingFaceEncoder:
 
 
 def _named_end(folder: Path) -> str | None:
-    """Return the end-of-sequence token that the tokenizer_config.json beside names: what Megatron
-    and NeMo end documents with."""
+    """Return the end token that tokenizer_config.json names, as Megatron and NeMo do."""
     try:
         config = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -366,16 +457,13 @@ class SentencePieceEncoder:
         )
 
     def encode(self, texts: Sequence[str]) -> Encoded:
-        """Return the ids of texts."""
         return flattened(self.processor.encode(list(texts), out_type=int, num_threads=1))
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of ids."""
         return str(self.processor.decode([int(token) for token in ids]))
 
     def specials(self) -> Sequence[str]:
-        """Return the texts of the model's own special pieces: ordinary text, which a stand-in must
-        treat alike."""
+        """Return the model's special pieces: ordinary text, which a stand-in must treat alike."""
         numbers = range(min(self.vocab_size, 16))
         return [
             self.processor.id_to_piece(number)
