@@ -19,12 +19,7 @@ from meshwright.report.infos.sizing import estimate_part, size_part
 from meshwright.report.infos.study import study_part
 from meshwright.values.errors import ConfigError
 
-__all__ = [
-    "accuracy_part",
-    "error_info",
-    "part_of",
-    "report_record",
-]
+__all__ = ["accuracy_part", "error_info", "part_of", "report_record"]
 
 
 def report_record(parts: Sequence[Part]) -> dict[str, Any]:

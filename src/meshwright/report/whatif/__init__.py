@@ -5,7 +5,4 @@ from __future__ import annotations
 
 from meshwright.report.whatif.state import WhatIf, read_state
 
-__all__ = [
-    "WhatIf",
-    "read_state",
-]
+__all__ = ["WhatIf", "read_state"]

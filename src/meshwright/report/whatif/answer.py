@@ -28,9 +28,7 @@ from meshwright.values.layout import parse_layout
 from meshwright.values.models.params import model_params
 from meshwright.values.units import DAY_S, GIB, format_count, parse_count
 
-__all__ = [
-    "Answers",
-]
+__all__ = ["Answers"]
 
 _KEPT = 64
 """Requests whose names stay looked up."""

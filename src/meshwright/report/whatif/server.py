@@ -13,11 +13,7 @@ from meshwright.report.whatif.answer import Answers
 from meshwright.report.whatif.state import WhatIf, choices_record, query_of, read_state
 from meshwright.values.errors import ConfigError, MeshwrightError, MissingExtraError
 
-__all__ = [
-    "HOSTS",
-    "make_app",
-    "serve",
-]
+__all__ = ["HOSTS", "make_app", "serve"]
 
 HOSTS = ("127.0.0.1", "localhost")
 """Names under which a browser may ask. A page of somebody else whose name was bound to this address

@@ -20,13 +20,7 @@ from meshwright.values.stack import find_stack, stack_names
 from meshwright.values.units import parse_count
 from meshwright.values.workload import PRECISIONS
 
-__all__ = [
-    "DEFAULTS",
-    "WhatIf",
-    "choices_record",
-    "query_of",
-    "read_state",
-]
+__all__ = ["DEFAULTS", "WhatIf", "choices_record", "query_of", "read_state"]
 
 _CLUSTER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*:[0-9]+")
 _MOST_WORDS = 2000
