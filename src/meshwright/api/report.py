@@ -117,7 +117,7 @@ def read_result(result: str | Path | Mapping[str, Any]) -> Record:
 def page_bytes(parts: list[Part], *, title: str | None = None) -> bytes:
     """Return the page of some parts."""
     from meshwright import __version__
-    from meshwright.report.page.html import page_html
+    from meshwright.report.page import page_html
 
     made = f"Meshwright {__version__}, {datetime.now().astimezone():%d %B %Y %H:%M %Z}"
     return page_html(parts, title=title or _title(parts), made=made).encode("utf-8")

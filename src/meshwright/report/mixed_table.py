@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from meshwright.report.columns import Column, print_columns
-from meshwright.report.mixed_words import chunks_words, mixed_words, recompute_words, runs_of
+from meshwright.report.layout_words import chunks_words, mixed_words, recompute_words, runs_of
 from meshwright.report.plan_table import between, number_words, say, tflops_words
 from meshwright.search.result import Plan, PlanResult
 from meshwright.values.units import GIB, format_count

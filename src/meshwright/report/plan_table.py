@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from meshwright.report.columns import Column, print_columns
-from meshwright.report.mixed_words import mixed_words
+from meshwright.report.layout_words import mixed_words
 from meshwright.search.request import PlanRequest
 from meshwright.search.result import NearestMiss, Plan, PlanResult, layout_dict, mixed_dict
 from meshwright.values.layout import Layout

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from meshwright.report.whatif.answer import Answers
+from meshwright.report.whatif.answers import Answers
 
 starlette = pytest.importorskip(
     "starlette.testclient", reason="starlette is not installed: pip install 'meshwright[ui]'"

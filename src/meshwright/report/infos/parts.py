@@ -8,12 +8,19 @@ from typing import Any
 
 from meshwright.report.charts.forms import Bar, Grid, Series, Stack
 from meshwright.report.charts.svg import SEQUENCE, number
-from meshwright.report.infos.anything import anything_part, records_info
-from meshwright.report.infos.asked import Resolve
 from meshwright.report.infos.explain import explain_part
 from meshwright.report.infos.memory import memory_part
-from meshwright.report.infos.part import Block, Part, Record, Section, Words
-from meshwright.report.infos.plan_part import plan_part
+from meshwright.report.infos.part import (
+    Block,
+    Part,
+    Record,
+    Resolve,
+    Section,
+    Words,
+    anything_part,
+    records_info,
+)
+from meshwright.report.infos.plan import plan_part
 from meshwright.report.infos.serving import loads_part, serving_part
 from meshwright.report.infos.sizing import estimate_part, size_part
 from meshwright.report.infos.study import study_part

@@ -3,6 +3,6 @@ change."""
 
 from __future__ import annotations
 
-from meshwright.report.whatif.state import WhatIf, read_state
+from meshwright.report.whatif.answers import WhatIf, read_state
 
 __all__ = ["WhatIf", "read_state"]

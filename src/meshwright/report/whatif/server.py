@@ -9,8 +9,7 @@ from importlib import resources
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-from meshwright.report.whatif.answer import Answers
-from meshwright.report.whatif.state import WhatIf, choices_record, query_of, read_state
+from meshwright.report.whatif.answers import Answers, WhatIf, choices_record, query_of, read_state
 from meshwright.values.errors import ConfigError, MeshwrightError, MissingExtraError
 
 __all__ = ["HOSTS", "make_app", "serve"]

@@ -1,4 +1,4 @@
-"""Look at everything at once: programs that answer slowly are waited for together."""
+"""What this installation and this machine have; slow programs are waited for together."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,6 +32,7 @@ __all__ = [
     "calibration_finding",
     "examine",
     "gpu_finding",
+    "health_lines",
     "installed_version",
     "kubernetes_finding",
     "ngc_finding",
@@ -497,3 +499,31 @@ def examine(*, calibration: Calibration | None = None, profile: Profile | None =
 
 def _kubernetes() -> Finding:
     return kubernetes_finding(client_version=installed_version("kubernetes"))
+
+
+_MARKS = {"ok": "ok", "absent": "-", "broken": "BROKEN"}
+INDENT = 24
+"""Letters before the words of a finding."""
+
+
+def health_lines(found: Health) -> list[str]:
+    """Return a paragraph per room, and a sentence that sums up."""
+    lines: list[str] = []
+    for room, findings in groupby(found.findings, key=lambda finding: finding.room):
+        lines += [room, *(_line(finding) for finding in findings), ""]
+    return [*lines, _summary(found)]
+
+
+def _line(finding: Finding) -> str:
+    remedy = "" if finding.remedy is None else f": {finding.remedy}"
+    return f"  {finding.name:<12}  {_MARKS[finding.state]:<8}{finding.words}{remedy}"
+
+
+def _summary(found: Health) -> str:
+    if not found.broken:
+        return (
+            "nothing is broken; what has a - is not here, and only the commands that name it"
+            " need it"
+        )
+    names = ", ".join(finding.name for finding in found.broken)
+    return f"broken: {names}"
