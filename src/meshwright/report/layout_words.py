@@ -6,13 +6,7 @@ from itertools import groupby
 
 from meshwright.values.mixed_layout import MixedLayout, StageLayout
 
-__all__ = [
-    "chunks_words",
-    "layers_words",
-    "mixed_words",
-    "recompute_words",
-    "runs_of",
-]
+__all__ = ["chunks_words", "layers_words", "mixed_words", "recompute_words", "runs_of"]
 
 
 def runs_of(layout: MixedLayout) -> list[tuple[StageLayout, ...]]:

@@ -18,7 +18,9 @@ from meshwright.report.infos.part import (
     Section,
     Words,
     anything_part,
+    present,
     records_info,
+    sections_of,
 )
 from meshwright.report.infos.plan import plan_part
 from meshwright.report.infos.serving import loads_part, serving_part
@@ -73,43 +75,25 @@ def accuracy_part(record: Record, name: str, resolve: object) -> Part:
     tables = [{"table": table, **figures} for table, figures in record["tables"].items()]
     chart = error_info(record)
     runs = sum(figures.get("n_time", 0) or 0 for figures in record["tables"].values())
-    counted = (
-        f"{runs:,} measured step times in {len(tables)} tables"
-        if runs
-        else f"{len(tables)} tables of measured runs"
-    )
-    answer = f"Predictions held against {counted}."
+    held = f"{len(tables)} tables of measured runs"
+    if runs:
+        held = f"{runs:,} measured step times in {len(tables)} tables"
+    answer = f"Predictions held against {held}."
     if chart is not None:
         middle = sorted(bar.total for bar in chart.bars)[len(chart.bars) // 2]
-        answer = (
-            f"Predictions held against {counted}: the middle table's median error is"
-            f" {number(middle)} %."
-        )
-    blocks: tuple[Block, ...] = (
-        *(() if chart is None else (chart,)),
-        records_info(tables, key="tables"),
-    )
+        answer = f"{answer[:-1]}: the middle table's median error is {number(middle)} %."
     unanswered = [
-        {"table": table, **{"reason": why, "rows": count}}
+        {"table": table, "reason": why, "rows": count}
         for table, found in record["unanswered"].items()
         for why, count in found.items()
     ]
-    sections = [Section(key="errors", title="Errors by table", blocks=blocks)]
-    if unanswered:
-        sections.append(
-            Section(
-                key="unanswered",
-                title="Rows that were not answered",
-                blocks=(records_info(unanswered, key="unanswered"),),
-            )
-        )
-    return Part(
-        kind="validate",
-        title=f"Accuracy: {name}",
-        answer=answer,
-        tiles=(),
-        sections=tuple(sections),
+    rows = (records_info(unanswered, key="unanswered"),) if unanswered else ()
+    sections = sections_of(
+        ("errors", "Errors by table", (*present(chart), records_info(tables, key="tables"))),
+        ("unanswered", "Rows that were not answered", rows),
     )
+    title = f"Accuracy: {name}"
+    return Part(kind="validate", title=title, answer=answer, tiles=(), sections=sections)
 
 
 def error_info(record: Record) -> Stack | None:

@@ -5,17 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from meshwright.report.charts.forms import (
-    Axis,
-    Cell,
-    Column,
-    Grid,
-    Group,
-    Point,
-    Points,
-    Stack,
-    columns_of,
-)
+from meshwright.report.charts.forms import Axis, Cell, Grid, Group, Point, Points, Stack, columns_of
 from meshwright.report.charts.svg import BEST, OTHER, number
 from meshwright.report.explain_json import explanation_record
 from meshwright.report.infos.computed import (
@@ -56,6 +46,7 @@ from meshwright.report.infos.part import (
     memory_stack,
     present,
     recompute_words,
+    sections_of,
     short_words,
     time_stack,
 )
@@ -103,15 +94,8 @@ def memory_front_info(record: Record) -> Points:
         f"{len(front)} of {counted(len(plans), 'ranked plan')}: others need more memory and are"
         " slower."
     )
-    return _front(
-        plans,
-        points,
-        key="front",
-        title="Throughput against memory",
-        sentence=sentence,
-        x=_MEMORY,
-        y=_SPEED,
-    )
+    title = "Throughput against memory"
+    return _front(plans, points, key="front", title=title, sentence=sentence, axes=_MEMORY_AXES)
 
 
 def cost_front_info(record: Record) -> Points | None:
@@ -127,50 +111,43 @@ def cost_front_info(record: Record) -> Points | None:
         for price, plan, chips in zip(prices, plans, used, strict=True)
     ]
     sentence = "Chips may be left idle: what a token costs against how fast tokens are trained on."
-    return _front(
-        plans,
-        points,
-        key="cost",
-        title="Throughput against cost",
-        sentence=sentence,
-        x=_COST,
-        y=_WHOLE_SPEED,
-    )
+    title = "Throughput against cost"
+    return _front(plans, points, key="cost", title=title, sentence=sentence, axes=_COST_AXES)
 
 
-_MEMORY = Axis(key="peak_memory_gib", title="GiB on the fullest chip")
-_SPEED = Axis(key="tokens_per_s_per_gpu", title="tokens/s per GPU")
-_COST = Axis(key="usd_per_million_tokens", title="dollars per million tokens")
-_WHOLE_SPEED = Axis(key="tokens_per_s", title="tokens/s")
+_MEMORY_AXES = (
+    Axis(key="peak_memory_gib", title="GiB on the fullest chip"),
+    Axis(key="tokens_per_s_per_gpu", title="tokens/s per GPU"),
+)
+_COST_AXES = (
+    Axis(key="usd_per_million_tokens", title="dollars per million tokens"),
+    Axis(key="tokens_per_s", title="tokens/s"),
+)
 
 
 def _front(
     plans: Sequence[Mapping[str, Any]],
-    points: Sequence[tuple[float, float]],
+    pairs: Sequence[tuple[float, float]],
     *,
     key: str,
     title: str,
     sentence: str,
-    x: Axis,
-    y: Axis,
+    axes: tuple[Axis, Axis],
 ) -> Points:
-    front = unbeaten(points)
-
-    def point(place: int) -> Point:
-        return Point(
-            x=points[place][0],
-            y=points[place][1],
-            label=short_words(plans[place]),
-            named=place == 0,
-        )
-
-    others = tuple(point(place) for place in range(len(plans)) if place not in front)
-    best = tuple(point(place) for place in front)
+    points = [
+        Point(x=x, y=y, label=short_words(plan), named=place == 0)
+        for place, (plan, (x, y)) in enumerate(zip(plans, pairs, strict=True))
+    ]
+    best = unbeaten(pairs)
+    front = tuple(points[place] for place in best)
+    others = tuple(point for place, point in enumerate(points) if place not in best)
     groups = (
         Group(title="beaten on both counts", colour=OTHER, mark="ring", points=others),
-        Group(title="not beaten on both", colour=BEST, mark="diamond", joined="steps", points=best),
+        Group(
+            title="not beaten on both", colour=BEST, mark="diamond", joined="steps", points=front
+        ),
     )
-    return Points(key=key, title=title, sentence=sentence, x=x, y=y, groups=groups)
+    return Points(key=key, title=title, sentence=sentence, x=axes[0], y=axes[1], groups=groups)
 
 
 SHOWN = 10
@@ -219,55 +196,37 @@ def plan_tiles_info(record: Record, *, limit_gib: float | None) -> tuple[Tile, .
     """Return the best plan's figures, and what was searched."""
     search = record["search"]
     rejected = sum(record["rejected"].values())
-    searched = Tile(
-        title="Layouts priced",
-        value=f"{search['layouts']:,}",
-        note=(
-            f"{rejected:,} more rejected; {number(search['seconds'])} s"
-            if rejected
-            else f"in {number(search['seconds'])} s"
-        ),
-    )
-    return (
-        *(figure_tiles(record["plans"][0], limit_gib=limit_gib) if record["plans"] else ()),
-        searched,
-    )
+    took = number(search["seconds"])
+    note = f"{rejected:,} more rejected; {took} s" if rejected else f"in {took} s"
+    best = figure_tiles(record["plans"][0], limit_gib=limit_gib) if record["plans"] else ()
+    return (*best, Tile(title="Layouts priced", value=f"{search['layouts']:,}", note=note))
 
 
 _AXES = ("tp", "cp", "pp", "vpp", "schedule", "ep", "etp", "dp", "sharding", "mbs", "gbs")
+
+
+_USUAL = {"cp": 1, "vpp": 1, "schedule": "1f1b", "ep": 1, "etp": None, "sharding": "zero1"}
+"""An axis that has this value in every plan is left out."""
 
 
 def plans_info(record: Record) -> Grid:
     """Return all plans as a table; an axis that is the same usual value in every plan is left
     out."""
     plans = record["plans"]
-    usual = {
-        "cp": 1,
-        "vpp": 1,
-        "schedule": "1f1b",
-        "ep": 1,
-        "etp": None,
-        "sharding": "zero1",
-        "gbs": record["request"]["gbs"],
-    }
+    usual = {**_USUAL, "gbs": record["request"]["gbs"]}
     axes = [
         axis
         for axis in _AXES
         if axis not in usual or any(plan["layout"][axis] != usual[axis] for plan in plans)
     ]
-    columns = (
-        *columns_of(("rank", "#", 6)),
-        *(
-            Column(key=axis, title=axis, digits=None if axis in ("sharding", "schedule") else 9)
-            for axis in axes
-        ),
-        *columns_of(("recompute", "recompute")),
-        *(Column(key=key, title=title, digits=digits) for key, title, digits, _ in _FIGURES),
-        *columns_of(
-            ("fits", "fits"),
-            ("beats_next", "beats the next by", "wide"),
-            ("layout", "--layout", "wide"),
-        ),
+    columns = columns_of(
+        ("rank", "#", 6),
+        *((axis, axis, None if axis in ("sharding", "schedule") else 9) for axis in axes),
+        ("recompute", "recompute"),
+        *((key, title, digits) for key, title, digits, _ in _FIGURES),
+        ("fits", "fits"),
+        ("beats_next", "beats the next by", "wide"),
+        ("layout", "--layout", "wide"),
     )
     rows = tuple(_row(plan, axes) for plan in plans)
     sentence = (
@@ -285,32 +244,23 @@ def plans_info(record: Record) -> Grid:
 
 _FIGURES: tuple[tuple[str, str, int, Any], ...] = (
     ("step_s", "step, s", 4, lambda plan: plan["step_s"]),
-    ("step_s_low", "low", 3, lambda plan: (plan["interval"] or {}).get("step_s", [None])[0]),
-    (
-        "step_s_high",
-        "high",
-        3,
-        lambda plan: (plan["interval"] or {}).get("step_s", [None, None])[1],
-    ),
+    ("step_s_low", "low", 3, lambda plan: _step_ends(plan)[0]),
+    ("step_s_high", "high", 3, lambda plan: _step_ends(plan)[1]),
     ("tokens_per_s_per_gpu", "tokens/s/GPU", 4, lambda plan: plan["tokens_per_s_per_gpu"]),
     ("mfu_percent", "MFU, %", 3, lambda plan: 100 * plan["mfu"]),
     ("peak_memory_gib", "peak, GiB", 3, lambda plan: max(plan["peak_memory_gib"])),
 )
 
 
+def _step_ends(plan: Mapping[str, Any]) -> Sequence[float | None]:
+    return (plan["interval"] or {}).get("step_s", (None, None))
+
+
 def _row(plan: Mapping[str, Any], axes: Sequence[str]) -> tuple[Cell, ...]:
-    layout, about = plan["layout"], plan["provenance"]
-    figures = (value(plan) for _, _, _, value in _FIGURES)
-    cells = (layout[axis] for axis in axes)
-    return (
-        plan["rank"],
-        *cells,
-        recompute_words(layout),
-        *figures,
-        plan["fits"],
-        about.get("beats_next", ""),
-        layout_words(plan),
-    )
+    layout, figures = plan["layout"], (value(plan) for _, _, _, value in _FIGURES)
+    cells = (*(layout[axis] for axis in axes), recompute_words(layout))
+    beats = plan["provenance"].get("beats_next", "")
+    return (plan["rank"], *cells, *figures, plan["fits"], beats, layout_words(plan))
 
 
 def time_info(record: Record) -> Stack:
@@ -371,14 +321,14 @@ def sources_info(plan: Mapping[str, Any]) -> Grid:
     rows: list[tuple[Cell, ...]] = [
         (f"{100 * share:.0f} % of the step", words[name]) for name, share in shares.items()
     ]
-    rows += [("pipeline", about["pipeline"]), ("kernels", about["kernels"])]
     rows += [
+        ("pipeline", about["pipeline"]),
+        ("kernels", about["kernels"]),
         ("step time, against measured runs", about["error"]),
         ("memory, against measured runs", about["memory_error"]),
     ]
-    rows += [
-        (key, about[key]["words"]) for key in ("profile", "calibration", "close") if about.get(key)
-    ]
+    fitted = ("profile", "calibration", "close")
+    rows += [(key, about[key]["words"]) for key in fitted if about.get(key)]
     columns = columns_of(("figure", "figure"), ("stands_on", "stands on", "wide"))
     return Grid(
         key="sources", title="What these figures stand on", columns=columns, rows=tuple(rows)
@@ -390,17 +340,14 @@ def plan_part(record: Record, name: str, resolve: Resolve) -> Part:
     again."""
     asked = asked_of(record["request"], resolve)
     explained = _explained(record, asked)
-    sections = _sections(record, asked, explained) if record["plans"] else []
-    if record["rejected"]:
-        sections.append(
-            Section(key="rejected", title="What was rejected", blocks=(rejected_info(record),))
-        )
+    sections = _sections(record, asked, explained) if record["plans"] else ()
+    rejected = (rejected_info(record),) if record["rejected"] else ()
     return Part(
         kind="plan",
         title=asked_words(record["request"]),
         answer=plan_answer_info(record, limit_gib=asked.limit_gib),
         tiles=plan_tiles_info(record, limit_gib=asked.limit_gib),
-        sections=tuple(sections),
+        sections=(*sections, *sections_of(("rejected", "What was rejected", rejected))),
         notes=(*asked.notes, *_computed_notes(record, explained)),
     )
 
@@ -432,12 +379,12 @@ def _computed_notes(record: Record, explained: Record | None) -> tuple[str, ...]
     return tuple(notes)
 
 
-def _sections(record: Record, asked: Asked, explained: Record | None) -> list[Section]:
+def _sections(record: Record, asked: Asked, explained: Record | None) -> tuple[Section, ...]:
     best = record["plans"][0]
     time: tuple[Block, ...] = (time_info(record),)
     memory: tuple[Block, ...] = (whole_memory_info(record, limit_gib=asked.limit_gib),)
     sources: tuple[Block, ...] = (sources_info(best),)
-    computed: list[Section] = []
+    computed: tuple[Section, ...] = ()
     if asked.problem is not None and explained is not None:
         time += (terms_info(explained),)
         memory = (stage_memory_info(best, asked.problem), *memory)
@@ -446,18 +393,19 @@ def _sections(record: Record, asked: Asked, explained: Record | None) -> list[Se
     if asked.mixed is not None and is_mixed(best):
         memory = (mixed_memory_info(best, asked.mixed), *memory)
         steps = _pipeline(mixed_timeline_info(best, asked.mixed))
-        computed = [
-            Section(key="pipeline", title="The pipeline", blocks=(stages_table_info(best), *steps))
-        ]
-    fronts = (*present(memory_front_info(record)), *present(cost_front_info(record)))
-    return [
-        Section(key="plans", title="Plans", blocks=(plans_info(record),)),
-        Section(key="time", title="Where the time goes", blocks=time),
-        Section(key="memory", title="Where the memory goes", blocks=memory),
+        computed = sections_of(("pipeline", "The pipeline", (stages_table_info(best), *steps)))
+    fronts = (memory_front_info(record), *present(cost_front_info(record)))
+    return (
+        *sections_of(
+            ("plans", "Plans", (plans_info(record),)),
+            ("time", "Where the time goes", time),
+            ("memory", "Where the memory goes", memory),
+        ),
         *computed,
-        Section(key="front", title="What else could be had", blocks=fronts),
-        Section(key="sources", title="What it stands on", blocks=sources),
-    ]
+        *sections_of(
+            ("front", "What else could be had", fronts), ("sources", "What it stands on", sources)
+        ),
+    )
 
 
 def _pipeline(steps: Timeline | str) -> tuple[Block, ...]:
@@ -466,28 +414,16 @@ def _pipeline(steps: Timeline | str) -> tuple[Block, ...]:
     return (Words(lines=(steps,)),) if isinstance(steps, str) else (steps, stage_time_info(steps))
 
 
-def _computed(record: Record, explained: Record, problem: Problem) -> list[Section]:
+def _computed(record: Record, explained: Record, problem: Problem) -> tuple[Section, ...]:
     """Sections that the request is priced again for."""
     best = record["plans"][0]
     cells = cells_info(cells_of(problem), record["plans"], problem)
     counts = scaling(problem, layout_of(best["layout"]))
-    return [
-        Section(
-            key="pipeline", title="The pipeline", blocks=_pipeline(timeline_info(best, problem))
-        ),
-        Section(
-            key="operators",
-            title="The operators",
-            blocks=(*present(roofline_info(explained)), operators_info(explained)),
-        ),
-        Section(
-            key="space",
-            title="The space around it",
-            blocks=(cells, rival_steps_info(explained), rivals_info(explained)),
-        ),
-        Section(
-            key="scaling",
-            title="More chips, fewer chips",
-            blocks=(drawn(scaling_info(counts, problem)),),
-        ),
-    ]
+    operators = (*present(roofline_info(explained)), operators_info(explained))
+    rivals = (rival_steps_info(explained), rivals_info(explained))
+    return sections_of(
+        ("pipeline", "The pipeline", _pipeline(timeline_info(best, problem))),
+        ("operators", "The operators", operators),
+        ("space", "The space around it", (cells, *rivals)),
+        ("scaling", "More chips, fewer chips", (drawn(scaling_info(counts, problem)),)),
+    )

@@ -12,9 +12,7 @@ from meshwright.report.charts.svg import GROUND, cell_words, chart_css
 from meshwright.report.infos.part import Block, Part, Words
 from meshwright.values.errors import MissingExtraError
 
-__all__ = [
-    "page_html",
-]
+__all__ = ["page_html"]
 
 
 def page_html(parts: Sequence[Part], *, title: str, made: str) -> str:

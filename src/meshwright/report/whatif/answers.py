@@ -33,14 +33,7 @@ from meshwright.values.stack import find_stack, stack_names
 from meshwright.values.units import DAY_S, GIB, format_count, parse_count
 from meshwright.values.workload import PRECISIONS
 
-__all__ = [
-    "DEFAULTS",
-    "Answers",
-    "WhatIf",
-    "choices_record",
-    "query_of",
-    "read_state",
-]
+__all__ = ["DEFAULTS", "Answers", "WhatIf", "choices_record", "query_of", "read_state"]
 
 _CLUSTER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*:[0-9]+")
 _MOST_WORDS = 2000
