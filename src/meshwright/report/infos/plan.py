@@ -253,7 +253,8 @@ _FIGURES: tuple[tuple[str, str, int, Any], ...] = (
 
 
 def _step_ends(plan: Mapping[str, Any]) -> Sequence[float | None]:
-    return (plan["interval"] or {}).get("step_s", (None, None))
+    ends: Sequence[float | None] = (plan["interval"] or {}).get("step_s", (None, None))
+    return ends
 
 
 def _row(plan: Mapping[str, Any], axes: Sequence[str]) -> tuple[Cell, ...]:
