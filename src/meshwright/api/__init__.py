@@ -413,8 +413,8 @@ def ui(
     `ready` is called once with its address. ConfigError where the port is taken, MissingExtraError
     without the extra `ui`.
     """
-    from meshwright.report.whatif.answers import Answers
-    from meshwright.report.whatif.server import serve
+    from meshwright.report.whatif_page.answers import Answers
+    from meshwright.report.whatif_page.server import serve
 
     names = {"calibration": calibration, "profile": profile}
     files = Files(

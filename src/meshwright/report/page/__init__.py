@@ -9,7 +9,7 @@ from typing import Any
 from meshwright.report.charts.draw import draw
 from meshwright.report.charts.forms import Grid, Timeline
 from meshwright.report.charts.svg import GROUND, cell_words, chart_css
-from meshwright.report.infos.part import Block, Part, Words
+from meshwright.report.parts.part import Block, Part, Words
 from meshwright.values.errors import MissingExtraError
 
 __all__ = ["page_html"]

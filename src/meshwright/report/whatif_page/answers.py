@@ -1,5 +1,4 @@
-"""Answers of the page as plain objects; every figure is the one that the command of the same
-question prints."""
+"""What the page asks, and its answers as plain objects: the figures that commands print."""
 
 from __future__ import annotations
 

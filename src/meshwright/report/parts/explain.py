@@ -17,7 +17,7 @@ from meshwright.report.charts.forms import (
     Stack,
 )
 from meshwright.report.charts.svg import TIME_COLOURS, number
-from meshwright.report.infos.part import (
+from meshwright.report.parts.part import (
     Part,
     Record,
     Resolve,

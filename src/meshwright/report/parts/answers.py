@@ -1,4 +1,4 @@
-"""From what a command printed to a part of a report."""
+"""From what any command printed to its part of a report, and a report as JSON."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 from meshwright.report.charts.forms import Bar, Grid, Series, Stack
 from meshwright.report.charts.svg import SEQUENCE, number
-from meshwright.report.infos.explain import explain_part
-from meshwright.report.infos.memory import memory_part
-from meshwright.report.infos.part import (
+from meshwright.report.parts.explain import explain_part
+from meshwright.report.parts.memory import memory_part
+from meshwright.report.parts.part import (
     Block,
     Part,
     Record,
@@ -22,10 +22,10 @@ from meshwright.report.infos.part import (
     records_info,
     sections_of,
 )
-from meshwright.report.infos.plan import plan_part
-from meshwright.report.infos.serving import loads_part, serving_part
-from meshwright.report.infos.sizing import estimate_part, size_part
-from meshwright.report.infos.study import study_part
+from meshwright.report.parts.plan import plan_part
+from meshwright.report.parts.serving import loads_part, serving_part
+from meshwright.report.parts.sizing import estimate_part, size_part
+from meshwright.report.parts.study import study_part
 from meshwright.values.errors import ConfigError
 
 __all__ = ["accuracy_part", "error_info", "part_of", "report_record"]

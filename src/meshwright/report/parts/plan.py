@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from meshwright.report.charts.forms import Axis, Cell, Grid, Group, Point, Points, Stack, columns_of
 from meshwright.report.charts.svg import BEST, OTHER, number
 from meshwright.report.explain_json import explanation_record
-from meshwright.report.infos.computed import (
+from meshwright.report.parts.computed import (
     cells_info,
     mixed_memory_info,
     mixed_timeline_info,
@@ -18,7 +18,7 @@ from meshwright.report.infos.computed import (
     stages_table_info,
     timeline_info,
 )
-from meshwright.report.infos.explain import (
+from meshwright.report.parts.explain import (
     constants_info,
     operators_info,
     rival_steps_info,
@@ -26,7 +26,7 @@ from meshwright.report.infos.explain import (
     roofline_info,
     terms_info,
 )
-from meshwright.report.infos.part import (
+from meshwright.report.parts.part import (
     Asked,
     Block,
     Part,

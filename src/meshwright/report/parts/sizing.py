@@ -18,7 +18,7 @@ from meshwright.report.charts.forms import (
     Stack,
 )
 from meshwright.report.charts.svg import BEST, SEQUENCE, number
-from meshwright.report.infos.part import (
+from meshwright.report.parts.part import (
     Block,
     Part,
     Record,
@@ -34,7 +34,7 @@ from meshwright.report.infos.part import (
     time_stack,
     values_info,
 )
-from meshwright.report.infos.plan import sources_info
+from meshwright.report.parts.plan import sources_info
 from meshwright.values.units import format_count
 
 __all__ = ["days_info", "estimate_answer_info", "estimate_part", "size_part", "tried_info"]

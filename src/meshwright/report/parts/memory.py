@@ -7,7 +7,7 @@ from typing import Any
 
 from meshwright.report.charts.forms import Axis, Cell, Grid, Group, Guide, Point, Points, columns_of
 from meshwright.report.charts.svg import BEST, OTHER, SEQUENCE, number
-from meshwright.report.infos.part import (
+from meshwright.report.parts.part import (
     Part,
     Record,
     asked_words,

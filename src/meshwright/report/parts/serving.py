@@ -17,7 +17,7 @@ from meshwright.report.charts.forms import (
     columns_of,
 )
 from meshwright.report.charts.svg import BEST, OTHER, SEQUENCE, number
-from meshwright.report.infos.part import (
+from meshwright.report.parts.part import (
     Block,
     Part,
     Record,

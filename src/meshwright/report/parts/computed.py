@@ -25,7 +25,7 @@ from meshwright.report.charts.forms import (
     columns_of,
 )
 from meshwright.report.charts.svg import SEQUENCE, TIME_COLOURS, number
-from meshwright.report.infos.part import layout_of, memory_stack, short_words
+from meshwright.report.parts.part import layout_of, memory_stack, short_words
 from meshwright.search.mixed.front import mixed_layout_of
 from meshwright.search.result import layout_dict
 from meshwright.values.units import GIB
