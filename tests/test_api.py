@@ -15,7 +15,7 @@ from typing import assert_type
 import pytest
 
 import meshwright
-from meshwright.report.health import Health
+from meshwright.report.doctor import Health
 from meshwright.search.diff import Comparison
 from meshwright.search.explain import Explanation
 from meshwright.search.result import PlanResult

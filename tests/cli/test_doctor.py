@@ -7,8 +7,7 @@ import pytest
 
 import meshwright
 from meshwright.cli import run
-from meshwright.report import health as examine
-from meshwright.report import health as packages
+from meshwright.report import doctor
 
 
 def test_json_has_every_finding_and_the_exit_code_says_what_is_broken(
@@ -24,7 +23,7 @@ def test_json_has_every_finding_and_the_exit_code_says_what_is_broken(
     names = [finding["name"] for finding in found["findings"]]
     assert names[:3] == ["meshwright", "python", "numpy"]
     assert {"gpus", "slurm", "kubernetes", "base command", "calibration", "profile"} <= set(names)
-    monkeypatch.setattr(packages, "installed_version", lambda name: None)
+    monkeypatch.setattr(doctor, "installed_version", lambda name: None)
     assert run(["doctor"]) == 1
     out = capsys.readouterr().out
     assert "BROKEN  is not installed, and every command needs it: pip install 'numpy>=2.0'" in out
@@ -38,4 +37,4 @@ def test_a_file_that_is_none_is_one_line(capsys: pytest.CaptureFixture[str]) -> 
 
 def test_the_function_is_public() -> None:
     assert meshwright.doctor is not None
-    assert examine.examine().findings[0].words == meshwright.__version__
+    assert doctor.examine().findings[0].words == meshwright.__version__

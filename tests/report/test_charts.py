@@ -33,7 +33,7 @@ from meshwright.report.charts.svg import (
     number,
     ramp,
 )
-from meshwright.report.infos.computed import stage_time_info
+from meshwright.report.parts.computed import stage_time_info
 
 STACK = Stack(
     key="time",

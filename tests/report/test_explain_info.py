@@ -7,7 +7,7 @@ from tests.report.answers import LAYOUT
 
 from meshwright import api
 from meshwright.report.explain_json import explanation_record
-from meshwright.report.infos.explain import (
+from meshwright.report.parts.explain import (
     constants_info,
     explain_answer_info,
     operators_info,

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.report.answers import plan_answer, plan_of
 
-from meshwright.report.infos.front import cost_front_info, memory_front_info, unbeaten
+from meshwright.report.parts.plan import cost_front_info, memory_front_info, unbeaten
 
 
 def test_a_front_keeps_what_nothing_beats() -> None:

@@ -17,7 +17,7 @@ from meshwright.api.report import find_chart, page_bytes, report_parts
 from meshwright.cli import run
 from meshwright.report.charts.draw import alone
 from meshwright.report.charts.forms import Grid, Heat, Points, Stack
-from meshwright.report.infos.part import Part
+from meshwright.report.parts.part import Part
 
 CASE = ["llama3-8b", "--cluster", "h100:8", "--seq", "8192", "--gbs", "32"]
 COMMANDS = {

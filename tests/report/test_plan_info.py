@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from tests.report.answers import plan_answer, plan_of
 
-from meshwright.report.infos.plan import (
+from meshwright.report.parts.plan import (
     plan_answer_info,
     plan_tiles_info,
     plans_info,

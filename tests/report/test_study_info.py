@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from tests.report.answers import LAYOUT
 
-from meshwright.report.infos.study import (
+from meshwright.report.parts.study import (
     history_info,
     predicted_info,
     runs_info,

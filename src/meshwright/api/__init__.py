@@ -34,7 +34,7 @@ from meshwright.values.units import DAY_S, TERA
 
 if TYPE_CHECKING:
     from meshwright.platforms.job import JobOptions
-    from meshwright.report.health import Health
+    from meshwright.report.doctor import Health
     from meshwright.runs.loop import StudyLimits, View
     from meshwright.runs.trackers import Tracking
     from meshwright.runs.training.request import TrainRequest
@@ -390,7 +390,7 @@ def doctor(*, calibration: str | Path | None = None, profile: str | Path | None 
 
     Calibration and profile are those that plans are to use.
     """
-    from meshwright.report.health import examine
+    from meshwright.report.doctor import examine
 
     return examine(
         calibration=None if calibration is None else read_calibration(calibration),
@@ -413,8 +413,8 @@ def ui(
     `ready` is called once with its address. ConfigError where the port is taken, MissingExtraError
     without the extra `ui`.
     """
-    from meshwright.report.whatif.answer import Answers
-    from meshwright.report.whatif.server import serve
+    from meshwright.report.whatif_page.answers import Answers
+    from meshwright.report.whatif_page.server import serve
 
     names = {"calibration": calibration, "profile": profile}
     files = Files(

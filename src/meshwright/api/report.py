@@ -15,7 +15,7 @@ from meshwright.values.errors import ConfigError, MissingExtraError, UnknownName
 
 if TYPE_CHECKING:
     from meshwright.report.charts.forms import Chart
-    from meshwright.report.infos.part import Part, Record
+    from meshwright.report.parts.part import Part, Record
     from meshwright.search.mixed.problem import MixedProblem
     from meshwright.search.problem import Problem
 
@@ -58,7 +58,7 @@ def write_report(
 
 def report_parts(results: Iterable[str | Path | Mapping[str, Any]]) -> list[Part]:
     """Return a part for each result."""
-    from meshwright.report.infos.parts import part_of
+    from meshwright.report.parts.answers import part_of
 
     read = [(read_result(result), _name(result)) for result in results]
     if not read:
@@ -117,7 +117,7 @@ def read_result(result: str | Path | Mapping[str, Any]) -> Record:
 def page_bytes(parts: list[Part], *, title: str | None = None) -> bytes:
     """Return the page of some parts."""
     from meshwright import __version__
-    from meshwright.report.page.html import page_html
+    from meshwright.report.page import page_html
 
     made = f"Meshwright {__version__}, {datetime.now().astimezone():%d %B %Y %H:%M %Z}"
     return page_html(parts, title=title or _title(parts), made=made).encode("utf-8")

@@ -49,7 +49,7 @@ def doctor(
         print(json.dumps(found.to_dict(), indent=2))
     else:
         from meshwright.cli.terminal import print_page
-        from meshwright.report.health_text import INDENT, health_lines
+        from meshwright.report.doctor import INDENT, health_lines
 
         print_page(health_lines(found), indent=INDENT)
     if found.broken:

@@ -461,8 +461,9 @@ def _show(
         print(json.dumps(result.to_dict() | _current_record(current), indent=2, allow_nan=False))
     from rich.console import Console
 
+    from meshwright.report.columns import say
     from meshwright.report.mixed_table import print_mixed_miss, print_mixed_plans
-    from meshwright.report.plan_table import cost_words, print_front, print_miss, print_plans, say
+    from meshwright.report.plan_table import cost_words, print_front, print_miss, print_plans
 
     mixed = result.proof is not None
     if not result.plans:

@@ -82,7 +82,7 @@ def report(
             f" {', '.join(keys) or '(this report has none)'}"
         )
     if json_output:
-        from meshwright.report.infos.parts import report_record
+        from meshwright.report.parts.answers import report_record
 
         _print_json(report_record(parts))
         if output is None:

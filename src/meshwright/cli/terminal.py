@@ -166,7 +166,7 @@ def write_steps(folder: Path, result: PlanResult, problem: Problem | MixedProble
 
 
 def _write_plan(path: Path, plan: Plan, problem: Problem | MixedProblem) -> None:
-    from meshwright.report.mixed_words import mixed_words
+    from meshwright.report.layout_words import mixed_words
     from meshwright.search.mixed.problem import MixedProblem
     from meshwright.search.traced import traced_layout, traced_mixed
 

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["Column", "blocks", "fold", "print_columns"]
+__all__ = [
+    "Column",
+    "blocks",
+    "fold",
+    "lines_of",
+    "print_columns",
+    "print_items",
+    "say",
+    "shown_columns",
+]
 
 _GAPS = (2, 1)
 """Blanks between two columns; the smaller where the larger does not fit."""
@@ -29,6 +38,28 @@ class Column:
     """Where a terminal is too narrow, columns go from the greatest on; those of 0 stay."""
     under: bool = False
     """One that goes is written in a line under each row; else it is named as left out."""
+    cell: Callable[[Any], str] = str
+    """What `print_items` writes of an item."""
+    usual: str | None = None
+    """`print_items` leaves a column out that holds this in every row."""
+
+
+def say(console: Console, text: str) -> None:
+    """Print a line as it is."""
+    console.print(text, highlight=False, markup=False, soft_wrap=not console.is_terminal)
+
+
+def print_items(
+    console: Console, columns: Iterable[Column], items: Sequence[Any], *, more: str
+) -> None:
+    """Print what the columns say of each item, as `print_columns` does."""
+    shown = shown_columns(columns, items)
+    print_columns(console, shown, [[c.cell(item) for c in shown] for item in items], more=more)
+
+
+def shown_columns(columns: Iterable[Column], items: Sequence[Any]) -> list[Column]:
+    """Return the columns that hold another value than their usual one in some row."""
+    return [c for c in columns if c.usual is None or {c.cell(item) for item in items} != {c.usual}]
 
 
 def print_columns(
@@ -43,35 +74,26 @@ def print_columns(
     limit = console.width if console.is_terminal else None
     keep = _kept(columns, rows, limit)
     gap = _GAPS[0] if limit is None or _width(keep, columns, rows, _GAPS[0]) <= limit else _GAPS[1]
-    widths = [_cell_width(k, columns, rows) for k in range(len(columns))]
-    parts = (
-        [keep]
-        if limit is None
-        else [
-            [keep[0], *part]
-            for part in blocks(keep[1:], widths, limit=limit - widths[keep[0]], gap=gap)
-        ]
-    )
+    parts = [keep]
+    if limit is not None:
+        widths = [_cell_width(k, columns, rows) for k in range(len(columns))]
+        room = limit - widths[keep[0]]
+        parts = [[keep[0], *part] for part in blocks(keep[1:], widths, limit=room, gap=gap)]
     gone = [k for k in range(len(columns)) if k not in keep]
     under = [
         "; ".join(f"{columns[k].heading} {row[k]}" for k in gone if columns[k].under and row[k])
         for row in rows
     ]
-    for number, part in enumerate(parts or [keep]):
-        if number:
+    for number, part in enumerate(parts or [keep], start=1):
+        if number > 1:
             console.print()
-        last = number + 1 >= len(parts)
-        lines = _lines(
-            [columns[k] for k in part], [[row[k] for k in part] for row in rows], gap=gap
-        )
-        _print_block(console, lines, under if last else [""] * len(rows))
+        cells = [[row[k] for k in part] for row in rows]
+        lines = lines_of([columns[k] for k in part], cells, gap=gap)
+        _print_block(console, lines, under if number >= len(parts) else [""] * len(rows))
     named = ", ".join(columns[k].heading for k in gone if not columns[k].under)
     if named:
-        console.print(
-            f"left out to fit {console.width} columns: {named}; {more}",
-            highlight=False,
-            markup=False,
-        )
+        words = f"left out to fit {console.width} columns: {named}; {more}"
+        console.print(words, highlight=False, markup=False)
 
 
 def blocks(keys: Sequence[int], widths: Sequence[int], *, limit: int, gap: int) -> list[list[int]]:
@@ -126,19 +148,14 @@ def _cell_width(k: int, columns: Sequence[Column], rows: Sequence[Sequence[str]]
     return max(cell_len(text) for text in (columns[k].heading, *(row[k] for row in rows)))
 
 
-def _lines(columns: Sequence[Column], rows: Sequence[Sequence[str]], *, gap: int) -> list[str]:
-    """The heading and each row, in columns."""
+def lines_of(columns: Sequence[Column], rows: Sequence[Sequence[str]], *, gap: int) -> list[str]:
+    """Return the heading and each row, in columns."""
     widths = [_cell_width(k, columns, rows) for k in range(len(columns))]
-    found = [tuple(column.heading for column in columns), *rows]
-    return [
-        (" " * gap)
-        .join(
-            _padded(cell, width, column)
-            for cell, width, column in zip(cells, widths, columns, strict=True)
-        )
-        .rstrip()
-        for cells in found
-    ]
+
+    def line(cells: Iterable[str]) -> str:
+        return (" " * gap).join(map(_padded, cells, widths, columns)).rstrip()
+
+    return [line(column.heading for column in columns), *map(line, rows)]
 
 
 def _print_block(console: Console, lines: Sequence[str], under: Sequence[str]) -> None:
@@ -149,12 +166,8 @@ def _print_block(console: Console, lines: Sequence[str], under: Sequence[str]) -
     for line, below in zip(lines[1:], under, strict=True):
         console.print(line, soft_wrap=True, highlight=False, markup=False)
         if below:
-            console.print(
-                fold(f"{_SET_IN}{below}", width=console.width, indent=len(_SET_IN)),
-                soft_wrap=True,
-                highlight=False,
-                markup=False,
-            )
+            folded = fold(f"{_SET_IN}{below}", width=console.width, indent=len(_SET_IN))
+            console.print(folded, soft_wrap=True, highlight=False, markup=False)
 
 
 def _padded(cell: str, width: int, column: Column) -> str:

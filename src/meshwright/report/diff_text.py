@@ -16,11 +16,7 @@ if TYPE_CHECKING:
     from meshwright.search.oom import Ladder, Rung
     from meshwright.search.quote import Quote, Setting
 
-__all__ = [
-    "print_comparison",
-    "print_ladder",
-    "print_prices",
-]
+__all__ = ["print_comparison", "print_ladder", "print_prices"]
 
 VERDICTS: dict[Label, str] = {
     "execution only": (

@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from meshwright.report.columns import Column, print_columns
-from meshwright.report.mixed_words import chunks_words, mixed_words, recompute_words, runs_of
-from meshwright.report.plan_table import between, number_words, say, tflops_words
+from meshwright.report.columns import Column, print_items, say
+from meshwright.report.layout_words import chunks_words, mixed_words, recompute_words, runs_of
+from meshwright.report.plan_table import (
+    PLAN_FIGURES,
+    asked_line,
+    between,
+    chips_line,
+    print_rejected,
+    tokens_per_dollar_words,
+)
 from meshwright.search.result import Plan, PlanResult
-from meshwright.values.units import GIB, format_count
+from meshwright.values.units import GIB
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 __all__ = ["print_mixed_miss", "print_mixed_plans"]
-
-_ONE = {"cp": "1", "vpp": "1", "ep": "1"}
-"""A column that holds this in every row is left out."""
-
-
-def _mixed(name: str) -> Callable[[Plan], str]:
-    return lambda plan: str(getattr(plan.mixed, name))
 
 
 def _runs(name: str) -> Callable[[Plan], str]:
@@ -41,11 +41,6 @@ def _recompute(plan: Plan) -> str:
     return words[0] if len(set(words)) == 1 else " | ".join(words)
 
 
-def _stages(plan: Plan) -> str:
-    assert plan.mixed is not None
-    return mixed_words(plan.mixed)
-
-
 def _memory(plan: Plan) -> str:
     """GiB of each kind's fullest stage."""
     assert plan.mixed is not None
@@ -60,26 +55,26 @@ def _chips(plan: Plan) -> str:
     return f"{used}, {idle} idle" if idle else str(used)
 
 
-def _dollar(plan: Plan) -> str:
-    return "-" if plan.tokens_per_dollar is None else format_count(plan.tokens_per_dollar)
-
-
-_COLUMNS: tuple[tuple[Column, Callable[[Plan], str]], ...] = (
-    (Column(heading="#"), lambda p: str(p.rank)),
-    (Column(heading="stages: chip, tp, layers", justify="left", spare=4, under=True), _stages),
-    (Column(heading="cp"), _mixed("cp")),
-    (Column(heading="vpp"), _mixed("vpp")),
-    (Column(heading="ep"), _mixed("ep")),
-    (Column(heading="dp"), _runs("dp")),
-    (Column(heading="mbs"), _runs("mbs")),
-    (Column(heading="recompute", justify="left", spare=3, under=True), _recompute),
-    (Column(heading="chips", spare=1, under=True), _chips),
-    (Column(heading="step s"), lambda p: f"{p.step_s:.4g}"),
-    (Column(heading="tokens/s/GPU"), lambda p: f"{p.tokens_per_s_per_gpu:.0f}"),
-    (Column(heading="MFU %"), lambda p: f"{p.mfu * 100:.1f}"),
-    (Column(heading="tokens/$", spare=2), _dollar),
-    (Column(heading="GiB"), _memory),
-    (Column(heading="fits", justify="left"), lambda p: str(p.fits)),
+_COLUMNS = (
+    Column(heading="#", cell=lambda p: str(p.rank)),
+    Column(
+        heading="stages: chip, tp, layers",
+        cell=lambda p: mixed_words(p.mixed),
+        justify="left",
+        spare=4,
+        under=True,
+    ),
+    Column(heading="cp", cell=lambda p: str(p.mixed.cp), usual="1"),
+    Column(heading="vpp", cell=lambda p: str(p.mixed.vpp), usual="1"),
+    Column(heading="ep", cell=lambda p: str(p.mixed.ep), usual="1"),
+    Column(heading="dp", cell=_runs("dp")),
+    Column(heading="mbs", cell=_runs("mbs")),
+    Column(heading="recompute", cell=_recompute, justify="left", spare=3, under=True),
+    Column(heading="chips", cell=_chips, spare=1, under=True),
+    *PLAN_FIGURES,
+    Column(heading="tokens/$", cell=tokens_per_dollar_words, spare=2),
+    Column(heading="GiB", cell=_memory),
+    Column(heading="fits", cell=lambda p: str(p.fits), justify="left"),
 )
 
 
@@ -88,38 +83,15 @@ def print_mixed_plans(result: PlanResult, console: Console) -> None:
     are proven to be."""
     for line in (*_heading(result), ""):
         say(console, line)
-    shown = [
-        (column, cell)
-        for column, cell in _COLUMNS
-        if {cell(plan) for plan in result.plans} != {_ONE.get(column.heading, "")}
-    ]
-    rows = [[cell(plan) for _, cell in shown] for plan in result.plans]
-    print_columns(console, [column for column, _ in shown], rows, more="--json and --csv have them")
+    print_items(console, _COLUMNS, result.plans, more="--json and --csv have them")
     for line in ("", *_footing(result)):
         say(console, line)
 
 
 def _heading(result: PlanResult) -> list[str]:
-    facts, request = result.facts, result.request
-    active = (
-        f", {format_count(facts['active_params'])} active"
-        if facts["active_params"] < facts["params"]
-        else ""
-    )
-    batch = f"gbs {request.gbs}" if request.gbs is not None else "gbs searched"
-    lines = [
-        f"{facts['model']} ({format_count(facts['params'])} parameters{active}), seq"
-        f" {request.seq_len}, {batch}, {number_words(request)}, stack {facts['stack']},"
-        f" {'up to ' if request.num_gpus is not None else ''}{facts['num_chips']} chips"
-    ]
-    for pool in facts["pools"]:
-        lines.append(
-            f"{'up to ' if request.num_gpus is not None else ''}{pool['num_chips']} x"
-            f" {pool['chip']}, {pool['chips_per_node']} a node, {tflops_words(pool['peak_tflops'])}"
-            f" TFLOPS dense peak, {pool['limit_gib']:.1f} GiB usable, {pool['headroom_gib']:.1f} of"
-            " them kept free"
-        )
-    return lines
+    most = "up to " if result.request.num_gpus is not None else ""
+    first = f"{asked_line(result)}, {most}{result.facts['num_chips']} chips"
+    return [first, *(f"{most}{chips_line(pool)}" for pool in result.facts["pools"])]
 
 
 def _footing(result: PlanResult) -> list[str]:
@@ -158,10 +130,4 @@ def _footing(result: PlanResult) -> list[str]:
 
 def print_mixed_miss(result: PlanResult, console: Console) -> None:
     """Print why nothing fits."""
-    for line in (
-        *_heading(result),
-        "",
-        "nothing fits:",
-        *(f"  {count:>9} {reason}" for reason, count in result.rejected.items()),
-    ):
-        say(console, line)
+    print_rejected(_heading(result), result, console)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
-from meshwright.report.columns import Column, print_columns
-from meshwright.report.mixed_words import mixed_words
-from meshwright.search.request import PlanRequest
+from meshwright.report.columns import Column, print_items, say, shown_columns
+from meshwright.report.layout_words import mixed_words
 from meshwright.search.result import NearestMiss, Plan, PlanResult, layout_dict, mixed_dict
 from meshwright.values.layout import Layout
 from meshwright.values.units import DAY_S, GIB, TERA, format_count, format_seconds
@@ -17,15 +16,17 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 __all__ = [
+    "PLAN_FIGURES",
+    "asked_line",
     "between",
+    "chips_line",
     "cost_words",
-    "number_words",
     "plan_rows",
     "print_front",
     "print_miss",
     "print_plans",
-    "say",
-    "tflops_words",
+    "print_rejected",
+    "tokens_per_dollar_words",
 ]
 
 WIDE = 130
@@ -37,24 +38,6 @@ CAUSAL_SHARE = 0.05
 
 CLOSE_MARK = "~"
 """Behind the rank of a best plan that leans on one constant."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Column:
-    heading: str
-    cell: Callable[[Plan], str]
-    always: bool = False
-    """Else it is left out where every plan has the same."""
-    justify: Literal["left", "right"] = "right"
-    spare: int = 0
-    under: bool = False
-
-    @property
-    def shown(self) -> Column:
-        """What of it a table needs."""
-        return Column(
-            heading=self.heading, justify=self.justify, spare=self.spare, under=self.under
-        )
 
 
 def _recompute(layout: Layout) -> str:
@@ -80,60 +63,52 @@ def _axis(name: str) -> Callable[[Plan], str]:
     return lambda plan: str(getattr(plan.layout, name))
 
 
+def _expert_tp(layout: Layout) -> str:
+    return str(layout.expert_tp if layout.ep > 1 or layout.etp is not None else "-")
+
+
+def tokens_per_dollar_words(plan: Plan) -> str:
+    """Write the tokens that a dollar trains on, a dash where no price is known."""
+    return "-" if plan.tokens_per_dollar is None else format_count(plan.tokens_per_dollar)
+
+
+PLAN_FIGURES = (
+    Column(heading="step s", cell=lambda p: f"{p.step_s:.4g}"),
+    Column(heading="tokens/s/GPU", cell=lambda p: f"{p.tokens_per_s_per_gpu:.0f}"),
+    Column(heading="MFU %", cell=lambda p: f"{p.mfu * 100:.1f}"),
+)
+_FIRST_TO_GO: Any = {"justify": "left", "spare": 1, "under": True}
 _COLUMNS = (
-    _Column(
-        heading="#",
-        cell=lambda p: f"{p.rank}{CLOSE_MARK if p.provenance.get('close') else ''}",
-        always=True,
+    Column(
+        heading="#", cell=lambda p: f"{p.rank}{CLOSE_MARK if p.provenance.get('close') else ''}"
     ),
-    _Column(heading="tp", cell=_axis("tp"), always=True),
-    _Column(heading="cp", cell=_axis("cp")),
-    _Column(heading="pp", cell=lambda p: _stages(p.layout), always=True),
-    _Column(heading="vpp", cell=_axis("vpp")),
-    _Column(heading="schedule", cell=_axis("schedule"), justify="left", spare=1, under=True),
-    _Column(heading="ep", cell=_axis("ep")),
-    _Column(
-        heading="etp",
-        cell=lambda p: str(
-            p.layout.expert_tp if p.layout.ep > 1 or p.layout.etp is not None else "-"
-        ),
-    ),
-    _Column(heading="dp", cell=_axis("dp"), always=True),
-    _Column(
-        heading="sharding", cell=lambda p: _sharding(p.layout), justify="left", spare=1, under=True
-    ),
-    _Column(heading="mbs", cell=_axis("mbs"), always=True),
-    _Column(heading="gbs", cell=_axis("gbs")),
-    _Column(
+    Column(heading="tp", cell=_axis("tp")),
+    Column(heading="cp", cell=_axis("cp"), usual="1"),
+    Column(heading="pp", cell=lambda p: _stages(p.layout)),
+    Column(heading="vpp", cell=_axis("vpp"), usual="1"),
+    Column(heading="schedule", cell=_axis("schedule"), usual="1f1b", **_FIRST_TO_GO),
+    Column(heading="ep", cell=_axis("ep"), usual="1"),
+    Column(heading="etp", cell=lambda p: _expert_tp(p.layout), usual="-"),
+    Column(heading="dp", cell=_axis("dp")),
+    Column(heading="sharding", cell=lambda p: _sharding(p.layout), usual="zero1", **_FIRST_TO_GO),
+    Column(heading="mbs", cell=_axis("mbs")),
+    Column(heading="gbs", cell=_axis("gbs")),
+    Column(
         heading="recompute",
         cell=lambda p: _recompute(p.layout),
-        always=True,
         justify="left",
         spare=3,
         under=True,
     ),
-    _Column(heading="step s", cell=lambda p: f"{p.step_s:.4g}", always=True),
-    _Column(heading="tokens/s/GPU", cell=lambda p: f"{p.tokens_per_s_per_gpu:.0f}", always=True),
-    _Column(heading="MFU %", cell=lambda p: f"{p.mfu * 100:.1f}", always=True),
+    *PLAN_FIGURES,
 )
-_CAUSAL = _Column(
-    heading="causal", cell=lambda p: f"{p.causal_mfu * 100:.1f}", always=True, spare=2
-)
-_TFLOPS = _Column(
-    heading="TFLOPS", cell=lambda p: f"{p.flops_per_s_per_gpu / TERA:.0f}", always=True
-)
-_DOLLAR = _Column(
-    heading="tokens/$",
-    cell=lambda p: "-" if p.tokens_per_dollar is None else format_count(p.tokens_per_dollar),
-    always=True,
-)
+_CAUSAL = Column(heading="causal", cell=lambda p: f"{p.causal_mfu * 100:.1f}", spare=2)
+_TFLOPS = Column(heading="TFLOPS", cell=lambda p: f"{p.flops_per_s_per_gpu / TERA:.0f}")
 _MEMORY = (
-    _Column(heading="GiB", cell=lambda p: f"{p.peak_bytes / GIB:.1f}", always=True),
-    _Column(heading="fits", cell=lambda p: p.fits, always=True, justify="left"),
+    Column(heading="GiB", cell=lambda p: f"{p.peak_bytes / GIB:.1f}"),
+    Column(heading="fits", cell=lambda p: p.fits, justify="left"),
 )
-_WHY = _Column(
-    heading="beats the next by", cell=lambda p: p.beats_next, always=True, justify="left"
-)
+_WHY = Column(heading="beats the next by", cell=lambda p: p.beats_next, justify="left")
 
 
 def print_plans(result: PlanResult, console: Console) -> None:
@@ -152,36 +127,34 @@ def print_plans(result: PlanResult, console: Console) -> None:
         say(console, line)
 
 
-def say(console: Console, text: str) -> None:
-    """Print a line as it is."""
-    console.print(text, highlight=False, markup=False, soft_wrap=not console.is_terminal)
-
-
 def _heading(result: PlanResult) -> list[str]:
+    return [asked_line(result), chips_line(result.facts)]
+
+
+def asked_line(result: PlanResult) -> str:
+    """Return the model, the batch and what else was asked, in a line."""
     facts, request = result.facts, result.request
-    active = (
-        f", {format_count(facts['active_params'])} active"
-        if facts["active_params"] < facts["params"]
-        else ""
-    )
+    active = ""
+    if facts["active_params"] < facts["params"]:
+        active = f", {format_count(facts['active_params'])} active"
     batch = f"gbs {request.gbs}" if request.gbs is not None else "gbs searched"
-    asked = f"seq {request.seq_len}, {batch}, {number_words(request)}, stack {facts['stack']}"
-    return [
-        f"{facts['model']} ({format_count(facts['params'])} parameters{active}), {asked}",
-        (
-            f"{facts['num_chips']} x {facts['chip']}, {facts['chips_per_node']} a node,"
-            f" {tflops_words(facts['peak_tflops'])} TFLOPS dense peak, {facts['limit_gib']:.1f} GiB"
-            f" usable, {facts['headroom_gib']:.1f} of them kept free"
-        ),
-    ]
+    kernel = "" if request.attention == "flash" else f", {request.attention} attention"
+    return (
+        f"{facts['model']} ({format_count(facts['params'])} parameters{active}), seq"
+        f" {request.seq_len}, {batch}, {request.precision}{kernel}, stack {facts['stack']}"
+    )
 
 
-def number_words(request: PlanRequest) -> str:
-    """Precision, and the attention kernel where it is not flash."""
-    return f"{request.precision}{'' if request.attention == 'flash' else f', {request.attention} attention'}"  # noqa: E501
+def chips_line(facts: Mapping[str, Any]) -> str:
+    """Return the chips of one kind and what each of them has, in a line."""
+    return (
+        f"{facts['num_chips']} x {facts['chip']}, {facts['chips_per_node']} a node,"
+        f" {_tflops_words(facts['peak_tflops'])} TFLOPS dense peak, {facts['limit_gib']:.1f} GiB"
+        f" usable, {facts['headroom_gib']:.1f} of them kept free"
+    )
 
 
-def tflops_words(peak: float) -> str:
+def _tflops_words(peak: float) -> str:
     """Without decimals, but for processors of less than ten."""
     return f"{peak:.0f}" if peak >= 10 else f"{peak:.2g}"
 
@@ -191,10 +164,7 @@ def _print_table(result: PlanResult, console: Console, *, wide: bool) -> None:
 
     columns = _chosen(result, wide=wide)
     if not wide:
-        rows = [[column.cell(plan) for column in columns] for plan in result.plans]
-        print_columns(
-            console, [column.shown for column in columns], rows, more="--json and --csv have them"
-        )
+        print_items(console, columns, result.plans, more="--json and --csv have them")
         return
     table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
     for column in columns:
@@ -204,21 +174,17 @@ def _print_table(result: PlanResult, console: Console, *, wide: bool) -> None:
     console.print(table, highlight=False, markup=False)
 
 
-def _chosen(result: PlanResult, *, wide: bool) -> list[_Column]:
-    plans = result.plans
-    usual = {**_USUAL, "gbs": str(result.request.gbs)}
-    columns = [c for c in _COLUMNS if c.always or {c.cell(p) for p in plans} != {usual[c.heading]}]
+def _chosen(result: PlanResult, *, wide: bool) -> list[Column]:
+    plans, gbs = result.plans, str(result.request.gbs)
+    columns = [replace(c, usual=gbs) if c.heading == "gbs" else c for c in _COLUMNS]
+    columns = shown_columns(columns, plans)
     if any(abs(p.mfu - p.causal_mfu) > CAUSAL_SHARE * p.mfu for p in plans):
         columns.append(_CAUSAL)
     if wide:
         columns.append(_TFLOPS)
     if result.request.objective == "tokens_per_dollar":
-        columns.append(_DOLLAR)
+        columns.append(Column(heading="tokens/$", cell=tokens_per_dollar_words))
     return [*columns, *_MEMORY, *([_WHY] if wide else [])]
-
-
-_USUAL = {"cp": "1", "vpp": "1", "schedule": "1f1b", "ep": "1", "etp": "-", "sharding": "zero1"}
-"""A column that holds this in every row is left out."""
 
 
 def _footing(result: PlanResult) -> list[str]:
@@ -258,15 +224,16 @@ def between(interval: tuple[float, float], unit: float) -> str:
     return " to ".join(f"{end / unit:.3g}" for end in interval)
 
 
+def print_rejected(heading: Iterable[str], result: PlanResult, console: Console) -> None:
+    """Print what was asked, and how many layouts each reason rejected."""
+    rejected = (f"  {count:>9} {reason}" for reason, count in result.rejected.items())
+    for line in (*heading, "", "nothing fits:", *rejected):
+        say(console, line)
+
+
 def print_miss(result: PlanResult, console: Console) -> None:
     """Print why nothing fits, the nearest miss and what would make it fit."""
-    for line in (
-        *_heading(result),
-        "",
-        "nothing fits:",
-        *(f"  {count:>9} {reason}" for reason, count in result.rejected.items()),
-    ):
-        say(console, line)
+    print_rejected(_heading(result), result, console)
     if result.nearest_miss is not None:
         for line in _miss_lines(result.nearest_miss):
             say(console, line)
@@ -307,6 +274,7 @@ def _row(plan: Plan) -> dict[str, Any]:
     }
     if plan.mixed is not None:
         layout["stages"] = mixed_words(plan.mixed)
+    (low_s, high_s), (low_bytes, high_bytes) = plan.intervals.step_s, plan.intervals.peak_bytes
     return {
         "rank": plan.rank,
         **layout,
@@ -317,14 +285,10 @@ def _row(plan: Plan) -> dict[str, Any]:
         "tflops_per_gpu": plan.flops_per_s_per_gpu / TERA,
         "tokens_per_dollar": plan.tokens_per_dollar,
         "fits": plan.fits,
-        **{
-            f"step_s_{end}": value
-            for end, value in zip(("low", "high"), plan.intervals.step_s, strict=True)
-        },
-        **{
-            f"peak_memory_gib_{end}": value / GIB
-            for end, value in zip(("low", "high"), plan.intervals.peak_bytes, strict=True)
-        },
+        "step_s_low": low_s,
+        "step_s_high": high_s,
+        "peak_memory_gib_low": low_bytes / GIB,
+        "peak_memory_gib_high": high_bytes / GIB,
         "peak_memory_gib": plan.peak_bytes / GIB,
         **{f"{term}_s": seconds for term, seconds in plan.time_s.items()},
         **{f"{term}_gib": size / GIB for term, size in plan.memory_bytes.items()},
@@ -332,40 +296,29 @@ def _row(plan: Plan) -> dict[str, Any]:
     }
 
 
-_FRONT_TEXT_COLUMNS = (
-    Column(heading="#"),
-    Column(heading="tokens/s"),
-    Column(heading="$ per 1M tokens"),
-    Column(heading="chips", justify="left"),
-    Column(heading="step s"),
-    Column(heading="stages: chip, tp, layers", justify="left", spare=1, under=True),
+def _chips_in_use(plan: Plan) -> str:
+    return ", ".join(f"{used} {name}" for name, used, _ in plan.chips if used)
+
+
+_FRONT_COLUMNS = (
+    Column(heading="#", cell=lambda p: str(p.rank)),
+    Column(heading="tokens/s", cell=lambda p: f"{p.tokens_per_s:.0f}"),
+    Column(heading="$ per 1M tokens", cell=lambda p: f"{1e6 / (p.tokens_per_dollar or 1.0):.4g}"),
+    Column(heading="chips", cell=_chips_in_use, justify="left"),
+    Column(heading="step s", cell=lambda p: f"{p.step_s:.4g}"),
+    Column(
+        heading="stages: chip, tp, layers",
+        cell=lambda p: p.layout.words() if p.mixed is None else mixed_words(p.mixed),
+        **_FIRST_TO_GO,
+    ),
 )
 
 
 def print_front(front: Sequence[Plan], console: Console) -> None:
     """Print the plans of which no other is both faster and cheaper."""
-    say(console, "")
-    say(
-        console,
-        "no plan found is both faster and cheaper than one of these; chips in use are paid, idle"
-        " ones are not:",
-    )
-    print_columns(
-        console, _FRONT_TEXT_COLUMNS, [_cells(plan) for plan in front], more="--json has them"
-    )
-
-
-def _cells(plan: Plan) -> list[str]:
-    chips = ", ".join(f"{used} {name}" for name, used, _ in plan.chips if used)
-    words = plan.layout.words() if plan.mixed is None else mixed_words(plan.mixed)
-    return [
-        str(plan.rank),
-        f"{plan.tokens_per_s:.0f}",
-        f"{1e6 / (plan.tokens_per_dollar or 1.0):.4g}",
-        chips,
-        f"{plan.step_s:.4g}",
-        words,
-    ]
+    words = "no plan found is both faster and cheaper than one of these"
+    say(console, f"\n{words}; chips in use are paid, idle ones are not:")
+    print_items(console, _FRONT_COLUMNS, front, more="--json has them")
 
 
 def cost_words(plan: Plan, tokens: int, words: str) -> str:

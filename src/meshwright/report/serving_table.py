@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-from meshwright.report.columns import Column, print_columns
+from meshwright.report.columns import Column, lines_of, print_columns, print_items, say
 from meshwright.runs.loads.figures import Figures
 from meshwright.serving.result import ServingOption, ServingPlan
 from meshwright.values.units import GIB, counted
@@ -27,17 +29,8 @@ __all__ = [
 ]
 
 HEADINGS = (
-    "requests",
-    "failed",
-    "req/s",
-    "tok/s",
-    "TTFT ms",
-    "p99",
-    "TPOT ms",
-    "p99",
-    "e2e ms",
-    "p99",
-    "good/s",
+    *("requests", "failed", "req/s", "tok/s"),
+    *("TTFT ms", "p99", "TPOT ms", "p99", "e2e ms", "p99", "good/s"),
 )
 DEFINITIONS = (
     "TTFT: from sending a request to its first token; TPOT: (last token - first) / (output tokens -"
@@ -54,33 +47,16 @@ def figure_cells(figures: Figures) -> tuple[str, ...]:
         for value in (spread.mean, spread.p99)
     ]
     good = math.nan if figures.good_per_s is None else figures.good_per_s
-    return (
-        *(
-            str(figures.requests),
-            str(figures.failed),
-            _number(figures.requests_per_s),
-            _number(figures.tokens_per_s),
-        ),
-        *(_number(1e3 * value) for value in times),
-        _number(good),
-    )
+    rates = (figures.requests_per_s, figures.tokens_per_s)
+    numbers = (*rates, *(1e3 * value for value in times), good)
+    return (str(figures.requests), str(figures.failed), *map(_number, numbers))
 
 
 def load_lines(rows: Sequence[tuple[Sequence[str], Figures]], *, names: Sequence[str]) -> list[str]:
     """Return a table as lines: the columns of `names`, then the figures."""
-    cells = [(*names, *HEADINGS), *((*row, *figure_cells(figures)) for row, figures in rows)]
-    widths = [max(len(line[column]) for line in cells) for column in range(len(cells[0]))]
-    left = len(names)
-    return [
-        "  ".join(
-            _placed(cell, widths[at], left=at < left) for at, cell in enumerate(line)
-        ).rstrip()
-        for line in cells
-    ]
-
-
-def _placed(cell: str, width: int, *, left: bool) -> str:
-    return cell.ljust(width) if left else cell.rjust(width)
+    columns = [Column(heading=name, justify="left") for name in names]
+    columns += [Column(heading=heading) for heading in HEADINGS]
+    return lines_of(columns, [(*row, *figure_cells(figures)) for row, figures in rows], gap=2)
 
 
 _DIGITS = 3
@@ -131,9 +107,7 @@ def print_miss(found: ServingPlan, console: Console) -> None:
     if not found.nearest:
         console.print("no deployment fits:", highlight=False)
         for reason, count in sorted(found.rejected.items(), key=lambda item: -item[1])[:12]:
-            console.print(
-                f"  {count} x {reason}", highlight=False, soft_wrap=not console.is_terminal
-            )
+            say(console, f"  {count} x {reason}")
         return
     console.print("no deployment keeps the limits; the nearest:", highlight=False)
     for name, option in found.nearest.items():
@@ -151,39 +125,53 @@ _AXES = {
 }
 
 
+def _deployment(option: ServingOption, *, several: bool = False) -> str:
+    return " + ".join(
+        f"{part.count} x ({part.worker.name}){f' {part.chip}' if several else ''}"
+        f"{f' {part.role}' if len(option.parts) > 1 else ''}"
+        for part in option.parts
+    )
+
+
+def _dollars(option: ServingOption) -> str:
+    cost = option.usd_per_million_tokens
+    return "" if cost is None else f"{cost:.2f}"
+
+
+def _memory(option: ServingOption) -> str:
+    return f"{max(part.memory_bytes for part in option.parts) / GIB:.1f}"
+
+
+_WORDS: Any = {"justify": "left", "under": True}
 _COLUMNS = (
-    Column(heading="mode", justify="left"),
-    Column(heading="weights", justify="left", spare=3, under=True),
-    Column(heading="cache", justify="left", spare=3, under=True),
-    Column(heading="GPUs", justify="left"),
-    Column(heading="deployment", justify="left", spare=4, under=True),
-    Column(heading="requests"),
-    Column(heading="TTFT ms"),
-    Column(heading="TPOT ms"),
-    Column(heading="e2e s", spare=1),
-    Column(heading="req/s", spare=4),
-    Column(heading="tok/s/GPU"),
-    Column(heading="tok/s/user", spare=2),
-    Column(heading="USD/M", spare=1),
-    Column(heading="GiB"),
+    Column(heading="mode", cell=lambda o: o.mode, justify="left"),
+    Column(heading="weights", cell=lambda o: o.weights, spare=3, **_WORDS),
+    Column(heading="cache", cell=lambda o: o.cache, spare=3, **_WORDS),
+    Column(heading="GPUs", cell=lambda o: str(o.chips), justify="left"),
+    Column(heading="deployment", cell=_deployment, spare=4, **_WORDS),
+    Column(heading="requests", cell=lambda o: str(o.concurrency)),
+    Column(heading="TTFT ms", cell=lambda o: f"{1e3 * o.ttft_s:.0f}"),
+    Column(heading="TPOT ms", cell=lambda o: f"{1e3 * o.tpot_s:.2f}"),
+    Column(heading="e2e s", cell=lambda o: f"{o.e2e_s:.2f}", spare=1),
+    Column(heading="req/s", cell=lambda o: f"{o.requests_per_s:.2f}", spare=4),
+    Column(heading="tok/s/GPU", cell=lambda o: f"{o.tokens_per_s_per_chip:.0f}"),
+    Column(heading="tok/s/user", cell=lambda o: f"{o.tokens_per_s_per_user:.0f}", spare=2),
+    Column(heading="USD/M", cell=_dollars, spare=1),
+    Column(heading="GiB", cell=_memory),
 )
 
 
 def _options(
-    options: Iterable[ServingOption], console: Console, *, ranked: bool, several: bool
+    options: Sequence[ServingOption], console: Console, *, ranked: bool, several: bool
 ) -> None:
     """`several`: the cluster has several kinds of chips, and each deployment says which it is
     on."""
-    rows = [
-        (*((str(rank),) if ranked else ()), *_cells(option, several))
-        for rank, option in enumerate(options, 1)
-    ]
-    print_columns(
-        console,
-        [Column(heading="#", justify="left"), *_COLUMNS] if ranked else _COLUMNS,
-        rows,
-        more="--json has them",
-    )
+    deployment = partial(_deployment, several=several)
+    columns = [replace(c, cell=deployment) if c.cell is _deployment else c for c in _COLUMNS]
+    if ranked:
+        ranks = {id(option): str(rank) for rank, option in enumerate(options, 1)}
+        columns.insert(0, Column(heading="#", justify="left", cell=lambda o: ranks[id(o)]))
+    print_items(console, columns, options, more="--json has them")
 
 
 _TIMES = (("ttft", "TTFT ms", 1e3), ("tpot", "TPOT ms", 1e3), ("e2e", "e2e s", 1.0))
@@ -223,68 +211,30 @@ def _arrivals(options: Iterable[ServingOption], console: Console) -> None:
     console.print()
 
 
-def _cells(option: ServingOption, several: bool) -> tuple[str, ...]:
-    cost = option.usd_per_million_tokens
-    memory = max(part.memory_bytes for part in option.parts) / GIB
-    return (
-        option.mode,
-        option.weights,
-        option.cache,
-        str(option.chips),
-        " + ".join(_part(option, i, several) for i in range(len(option.parts))),
-        str(option.concurrency),
-        f"{1e3 * option.ttft_s:.0f}",
-        f"{1e3 * option.tpot_s:.2f}",
-        f"{option.e2e_s:.2f}",
-        f"{option.requests_per_s:.2f}",
-        f"{option.tokens_per_s_per_chip:.0f}",
-        f"{option.tokens_per_s_per_user:.0f}",
-        "" if cost is None else f"{cost:.2f}",
-        f"{memory:.1f}",
-    )
-
-
-def _part(option: ServingOption, i: int, several: bool) -> str:
-    part = option.parts[i]
-    role = f" {part.role}" if len(option.parts) > 1 else ""
-    chip = f" {part.chip}" if several else ""
-    return f"{part.count} x ({part.worker.name}){chip}{role}"
-
-
 def _words(found: ServingPlan, console: Console) -> None:
     modes = {option.mode for option in (*found.options, *found.nearest.values())}
-    lines = (
-        *_DEFINITIONS,
-        *((_STATIC,) if "static" in modes else ()),
-        *(f"note: {note}" for note in found.notes),
-    )
-    for line in lines:
-        console.print(line, highlight=False, soft_wrap=not console.is_terminal, markup=False)
+    static = (_STATIC,) if "static" in modes else ()
+    for line in (*_DEFINITIONS, *static, *(f"note: {note}" for note in found.notes)):
+        say(console, line)
 
 
 def print_load(seen: Seen, console: Console) -> None:
     """Print mean and percentiles of what requests saw."""
-    from rich.table import Table
-
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("ms")
-    for heading in ("mean", "p50", "p90", "p99"):
-        table.add_column(heading, justify="right")
-    for name, figures in seen.figures.items():
-        table.add_row(_NAMES[name], *(f"{1e3 * value:.2f}" for value in figures.values()))
-    console.print(table, highlight=False)
+    columns = [Column(heading="ms", justify="left")]
+    columns += [Column(heading=heading) for heading in ("mean", "p50", "p90", "p99")]
+    rows = [
+        (_NAMES[name], *(f"{1e3 * value:.2f}" for value in figures.values()))
+        for name, figures in seen.figures.items()
+    ]
+    print_columns(console, columns, rows, more="--json has them")
     found = seen.to_dict()
     rate = f"{found['tokens_per_s']:.0f} new tokens/s, {found['tokens_per_s_per_gpu']:.1f} per GPU"
     chips = (
         f"{counted(seen.chips, 'GPU')} in {seen.copies} {'copy' if seen.copies == 1 else 'copies'}"
     )
-    console.print(
-        f"{counted(found['requests'], 'request')} in {found['makespan_s']:.1f} s: {rate} on"
-        f" {chips}",
-        highlight=False,
-        soft_wrap=not console.is_terminal,
-    )
-    console.print(_OVER_REQUESTS, highlight=False, soft_wrap=not console.is_terminal)
+    requests = counted(found["requests"], "request")
+    say(console, f"{requests} in {found['makespan_s']:.1f} s: {rate} on {chips}")
+    say(console, _OVER_REQUESTS)
 
 
 _NAMES = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "end to end"}

@@ -6,20 +6,20 @@ from pathlib import Path
 import pytest
 from tests.values.hardware.profiles import ON_H100
 
-from meshwright.report import health as machine
-from meshwright.report.health import (
+from meshwright.report import doctor as machine
+from meshwright.report.doctor import (
     Finding,
     Health,
     State,
     calibration_finding,
     gpu_finding,
+    health_lines,
     kubernetes_finding,
     ngc_finding,
     profile_finding,
     slurm_finding,
     torch_finding,
 )
-from meshwright.report.health_text import health_lines
 from meshwright.trust.calibration import Calibration
 
 

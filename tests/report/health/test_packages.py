@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from meshwright.report.health import Finding, package_findings, read_requirement
+from meshwright.report.doctor import Finding, package_findings, read_requirement
 
 ROOT = Path(__file__).resolve().parents[3]
 LINES = [

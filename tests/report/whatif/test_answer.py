@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from meshwright import api
 from meshwright.report.explain_json import explanation_record
-from meshwright.report.whatif.answer import Answers
-from meshwright.report.whatif.state import WhatIf, choices_record
+from meshwright.report.whatif_page.answers import Answers, WhatIf, choices_record
 from meshwright.search.asked import ask
 from meshwright.search.axes import nearest_valid
 from meshwright.search.problem import Files, Problem

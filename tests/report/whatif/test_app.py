@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from meshwright.report.whatif.answer import Answers
+from meshwright.report.whatif_page.answers import Answers
 
 starlette = pytest.importorskip(
     "starlette.testclient", reason="starlette is not installed: pip install 'meshwright[ui]'"
 )
-from meshwright.report.whatif.server import make_app  # noqa: E402
+from meshwright.report.whatif_page.server import make_app  # noqa: E402
 
 SMALL = "model=tiny-llama&cluster=h100:8&seq=512&gbs=8&layout=tp=1"
 

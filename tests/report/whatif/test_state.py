@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwright.report.whatif.state import DEFAULTS, WhatIf, query_of, read_state
+from meshwright.report.whatif_page.answers import DEFAULTS, WhatIf, query_of, read_state
 from meshwright.values.errors import ConfigError
 
 

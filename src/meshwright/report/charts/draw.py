@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
+from html import escape
 
 from meshwright.report.charts.forms import (
     Bar,
@@ -49,6 +51,7 @@ __all__ = [
     "grid_markdown",
 ]
 
+soft = partial(text, kind="soft")
 HIGH = 40.0
 """Of a cell."""
 WIDEST = 110.0
@@ -66,19 +69,16 @@ def draw_heat(chart: Heat) -> str:
     top = 56.0
     for place, column in enumerate(chart.columns):
         parts.append(
-            text(
+            soft(
                 LEFT + (place + 0.5) * wide,
                 top - 8,
                 f"{chart.column_axis} {column}",
-                kind="soft",
                 anchor="middle",
             )
         )
     for line, (row, cells) in enumerate(zip(chart.rows, chart.cells, strict=True)):
         y = top + line * HIGH
-        parts.append(
-            text(LEFT - 10, y + HIGH / 2 + 4, f"{chart.row_axis} {row}", kind="soft", anchor="end")
-        )
+        parts.append(soft(LEFT - 10, y + HIGH / 2 + 4, f"{chart.row_axis} {row}", anchor="end"))
         for place, (column, cell) in enumerate(zip(chart.columns, cells, strict=True)):
             title = f"{chart.row_axis} {row}, {chart.column_axis} {column}"
             parts += _cell(chart, cell, title, LEFT + place * wide, y, wide, best, worst)
@@ -99,7 +99,7 @@ def _hatch(key: str) -> str:
 def _key(chart: Heat, best: float, worst: float) -> list[str]:
     """What the colours and the hatching mean."""
     steps = 24
-    parts = [text(0, 12, f"{chart.value_title}: {number(best)}", kind="soft")]
+    parts = [soft(0, 12, f"{chart.value_title}: {number(best)}")]
     x = text_width(f"{chart.value_title}: {number(best)}") + 8
     for step in range(steps):
         parts.append(
@@ -107,16 +107,16 @@ def _key(chart: Heat, best: float, worst: float) -> list[str]:
             f' fill="{ramp(step / (steps - 1))}"/>'
         )
     x += 6 * steps + 8
-    parts.append(text(x, 12, number(worst), kind="soft"))
+    parts.append(soft(x, 12, number(worst)))
     x += text_width(number(worst)) + 28
     parts.append(
         f'<rect x="{x:.1f}" y="2" width="24" height="12" class="rule"'
         f' fill="url(#{chart.key}-hatch)" style="fill:url(#{chart.key}-hatch)"/>'
     )
-    parts.append(text(x + 32, 12, "does not fit: GiB too much, at the least", kind="soft"))
+    parts.append(soft(x + 32, 12, "does not fit: GiB too much, at the least"))
     x += 32 + text_width("does not fit: GiB too much, at the least") + 20
-    parts.append(text(x, 12, NEVER, kind="soft"))
-    parts.append(text(x + 12, 12, "breaks a rule", kind="soft"))
+    parts.append(soft(x, 12, NEVER))
+    parts.append(soft(x + 12, 12, "breaks a rule"))
     return parts
 
 
@@ -136,22 +136,19 @@ def _cell(
         fill = f' style="fill:url(#{chart.key}-hatch)"' if cell.possible else ' style="fill:none"'
         parts = [tipped(f'<rect {place} class="rule"{fill}/>', f"{title}\n{cell.reason}")]
         if not cell.possible:
-            return [*parts, text(*middle, NEVER, kind="soft", anchor="middle")]
+            return [*parts, soft(*middle, NEVER, anchor="middle")]
         if cell.short:
             half = text_width(cell.short) / 2 + 3
             parts.append(
                 f'<rect x="{middle[0] - half:.1f}" y="{middle[1] - 13:.1f}" width="{2 * half:.1f}"'
                 ' height="18" class="void"/>'
             )
-            parts.append(text(*middle, cell.short, kind="soft", anchor="middle"))
+            parts.append(soft(*middle, cell.short, anchor="middle"))
         return parts
     colour = ramp((cell.value - best) / (worst - best) if worst > best else 0.0)
     words = number(cell.value)
-    tip = "\n".join(
-        line
-        for line in (title, f"{chart.value_title}: {number(cell.value, digits=4)}", cell.detail)
-        if line
-    )
+    lines = (title, f"{chart.value_title}: {number(cell.value, digits=4)}", cell.detail)
+    tip = "\n".join(filter(None, lines))
     parts = [tipped(f'<rect {place} rx="3" fill="{colour}"/>', tip)]
     parts.append(text(*middle, words, kind=on_colour(colour), anchor="middle"))
     if cell.value == best:
@@ -179,19 +176,17 @@ def draw_points(chart: Points) -> str:
     every = [point for group in chart.groups for point in group.points]
     lines = [corner for guide in chart.guides for corner in guide.points]
     xs = [point.x for point in every] + [x for x, _ in lines]
-    ys = [
-        value for point in every for value in (point.y, point.low, point.high) if value is not None
-    ] + [y for _, y in lines]
+    ends = [value for point in every for value in (point.y, point.low, point.high)]
+    ys = [value for value in ends if value is not None] + [y for _, y in lines]
     across = scale_of(chart.x, xs, start=POINTS_LEFT, end=WIDTH - RIGHT)
     up = scale_of(chart.y, ys, start=top + POINTS_HIGH, end=top)
     parts += _axes(chart, across, up, top)
+    guides = "".join(_guide(guide, across, up) for guide in chart.guides)
     parts.append(
         f'<clipPath id="{chart.key}-plane"><rect x="{POINTS_LEFT}" y="{top}"'
         f' width="{WIDTH - POINTS_LEFT - RIGHT}" height="{POINTS_HIGH}"/></clipPath>'
     )
-    parts.append(
-        f'<g clip-path="url(#{chart.key}-plane)">{"".join(_guide(guide, across, up) for guide in chart.guides)}</g>'  # noqa: E501
-    )
+    parts.append(f'<g clip-path="url(#{chart.key}-plane)">{guides}</g>')
     for group in chart.groups:
         parts += _group(chart, group, across, up)
     return document(top + POINTS_HIGH + 46, parts, label=f"{chart.title}. {chart.sentence}")
@@ -202,14 +197,10 @@ def _axes(chart: Points, across: Scale, up: Scale, top: float) -> list[str]:
     parts = []
     for tick in up.ticks:
         parts.append(f'<path class="rule" d="M{POINTS_LEFT} {up(tick):.1f}H{right}"/>')
-        parts.append(
-            text(POINTS_LEFT - 8, up(tick) + 4, tick_words(tick), kind="soft", anchor="end")
-        )
+        parts.append(soft(POINTS_LEFT - 8, up(tick) + 4, tick_words(tick), anchor="end"))
     for tick in across.ticks:
         parts.append(f'<path class="rule" d="M{across(tick):.1f} {top}V{bottom + 4:.1f}"/>')
-        parts.append(
-            text(across(tick), bottom + 18, tick_words(tick), kind="soft", anchor="middle")
-        )
+        parts.append(soft(across(tick), bottom + 18, tick_words(tick), anchor="middle"))
     parts.append(f'<path class="axis" d="M{POINTS_LEFT} {top}V{bottom}H{right}"/>')
     parts.append(text(right, bottom + 38, chart.x.title, kind="ink", anchor="end"))
     parts.append(text(0, top - 12, chart.y.title, kind="ink"))
@@ -250,13 +241,8 @@ def _group(chart: Points, group: Group, across: Scale, up: Scale) -> list[str]:
 def _name(point: Point, x: float, y: float) -> str:
     """Write the label at the side with room."""
     beside = x + SIZE + 5 + text_width(point.label) < WIDTH
-    return text(
-        x + SIZE + 5 if beside else x - SIZE - 5,
-        y - 6,
-        point.label,
-        kind="strong",
-        anchor="start" if beside else "end",
-    )
+    place, anchor = (x + SIZE + 5, "start") if beside else (x - SIZE - 5, "end")
+    return text(place, y - 6, point.label, kind="strong", anchor=anchor)
 
 
 def _name_below(point: Point, x: float, y: float) -> str:
@@ -313,14 +299,8 @@ def draw_stack(stack: Stack) -> str:
     )
     top += 24 if stack.limit is not None else 8
     left = min(MOST_LABEL, max(text_width(bar.label) for bar in stack.bars) + 12)
-    most = (
-        max(
-            [bar.total for bar in stack.bars]
-            + [bar.high or 0.0 for bar in stack.bars]
-            + [stack.limit or 0.0]
-        )
-        or 1.0
-    )
+    ends = [max(bar.total, bar.high or 0.0) for bar in stack.bars]
+    most = max(*ends, stack.limit or 0.0) or 1.0
     along = Scale(0.0, most * 1.02, start=left, end=WIDTH - 86)
     bottom = top + len(stack.bars) * (STACK_HIGH + GAP)
     parts += _axis(along, top, bottom, stack.unit)
@@ -339,8 +319,8 @@ def _axis(along: Scale, top: float, bottom: float, unit: str) -> list[str]:
     parts = []
     for tick in along.ticks:
         parts.append(f'<path class="rule" d="M{along(tick):.1f} {top - 4:.1f}V{bottom:.1f}"/>')
-        parts.append(text(along(tick), bottom + 16, tick_words(tick), kind="soft", anchor="middle"))
-    return [*parts, text(WIDTH, bottom + 16, unit, kind="soft", anchor="end")]
+        parts.append(soft(along(tick), bottom + 16, tick_words(tick), anchor="middle"))
+    return [*parts, soft(WIDTH, bottom + 16, unit, anchor="end")]
 
 
 def _bar(stack: Stack, bar: Bar, along: Scale, y: float, left: float) -> list[str]:
@@ -358,18 +338,12 @@ def _bar(stack: Stack, bar: Bar, along: Scale, y: float, left: float) -> list[st
             f' fill="{series.colour}" class="gap"/>'
         )
         share = f", {value / bar.total:.1%}" if bar.total else ""
-        parts.append(
-            tipped(
-                rect, f"{bar.label}\n{series.title}: {number(value, digits=4)} {stack.unit}{share}"
-            )
-        )
+        tip = f"{bar.label}\n{series.title}: {number(value, digits=4)} {stack.unit}{share}"
+        parts.append(tipped(rect, tip))
         words = number(value)
         if end - start > text_width(words) + 8:
-            parts.append(
-                text(
-                    (start + end) / 2, y + 17, words, kind=on_colour(series.colour), anchor="middle"
-                )
-            )
+            kind = on_colour(series.colour)
+            parts.append(text((start + end) / 2, y + 17, words, kind=kind, anchor="middle"))
     shown = along(done)
     if bar.low is not None and bar.high is not None:
         parts.append(_whisker(along(bar.low), along(bar.high), y + STACK_HIGH + 3))
@@ -411,7 +385,7 @@ def draw_timeline(chart: Timeline) -> str:
     along = Scale(0.0, chart.step_s, start=TIMELINE_LEFT, end=WIDTH)
     for stage in range(chart.stages):
         y = top + stage * (TIMELINE_HIGH + TIMELINE_GAP)
-        parts.append(text(0, y + 18, f"stage {stage}", kind="soft"))
+        parts.append(soft(0, y + 18, f"stage {stage}"))
         parts.append(
             f'<rect x="{TIMELINE_LEFT}" y="{y:.1f}"'
             f' width="{WIDTH - TIMELINE_LEFT:.1f}" height="{TIMELINE_HIGH:.0f}"'
@@ -429,7 +403,7 @@ def draw_timeline(chart: Timeline) -> str:
         f' data-step="{chart.step_s!r}"'
     )
     parts.append(f'<g class="ticks" {places}>{_timeline_axis(along, top + tall)}</g>')
-    parts.append(text(WIDTH, top + tall + 18, "s", kind="soft", anchor="end"))
+    parts.append(soft(WIDTH, top + tall + 18, "s", anchor="end"))
     return document(
         top + tall + 28, parts, label=f"{chart.title}. {chart.sentence} {number(chart.step_s)} s."
     )
@@ -438,8 +412,7 @@ def draw_timeline(chart: Timeline) -> str:
 def _timeline_axis(along: Scale, y: float) -> str:
     marks = [(along(tick), tick_words(tick)) for tick in along.ticks if along(tick) < WIDTH - 24]
     return "".join(
-        f'<path class="axis" d="M{x:.1f}'
-        f' {y:.1f}v5"/>{text(x, y + 18, words, kind="soft", anchor="middle")}'
+        f'<path class="axis" d="M{x:.1f} {y:.1f}v5"/>{soft(x, y + 18, words, anchor="middle")}'
         for x, words in marks
     )
 
@@ -491,7 +464,7 @@ def alone(chart: Chart) -> str:
     )
     heading = (
         f'<text x="{MARGIN:.0f}" y="{MARGIN + 12:.0f}" class="strong"'
-        f' style="font-size:16px">{_escaped(chart.title)}</text>'
+        f' style="font-size:16px">{escape(chart.title)}</text>'
     )
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide:.0f} {tall:.0f}"'
@@ -499,12 +472,6 @@ def alone(chart: Chart) -> str:
         f"<style>{chart_css('light')}</style>"
         f'<rect width="{wide:.0f}" height="{tall:.0f}" class="ground"/>{heading}{placed}</svg>\n'
     )
-
-
-def _escaped(words: str) -> str:
-    from html import escape
-
-    return escape(words)
 
 
 def chart_markdown(chart: Chart) -> str:
@@ -520,10 +487,8 @@ def grid_markdown(grid: Grid) -> str:
         [cell_words(cell, column.digits) for cell, column in zip(row, grid.columns, strict=True)]
         for row in grid.rows
     ]
-    return "".join(
-        f"| {' | '.join(_markdown_cell(cell) for cell in row)} |\n"
-        for row in (heading, rule, *rows)
-    )
+    lines = (" | ".join(map(_markdown_cell, row)) for row in (heading, rule, *rows))
+    return "".join(f"| {line} |\n" for line in lines)
 
 
 def _markdown_cell(words: str) -> str:

@@ -4,7 +4,7 @@ drawn."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 __all__ = [
     "Axis",
@@ -23,6 +23,7 @@ __all__ = [
     "Series",
     "Stack",
     "Timeline",
+    "columns_of",
 ]
 
 Cell = str | int | float | None
@@ -44,6 +45,16 @@ class Column:
     def is_number(self) -> bool:
         """Whether its cells are aligned and sorted as numbers."""
         return self.digits is not None
+
+
+def columns_of(*specs: tuple[Any, ...]) -> tuple[Column, ...]:
+    """Return columns from (key, title), (key, title, digits) or (key, title, "wide")."""
+
+    def column(key: str, title: str, form: int | str | None = None) -> Column:
+        digits = form if isinstance(form, int) else None
+        return Column(key=key, title=title, digits=digits, wide=form == "wide")
+
+    return tuple(column(*spec) for spec in specs)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,19 +118,12 @@ class Stack:
     def data(self) -> Grid:
         """Its numbers as a table."""
         ends = any(bar.low is not None for bar in self.bars)
-        between = (
-            (
-                Column(key="low", title="low, 80 %", digits=4),
-                Column(key="high", title="high, 80 %", digits=4),
-            )
-            if ends
-            else ()
-        )
+        between = columns_of(("low", "low, 80 %", 4), ("high", "high, 80 %", 4)) if ends else ()
         parts = tuple(Column(key=part.key, title=part.title, digits=4) for part in self.series)
         columns = (
-            Column(key=self.over, title=self.over),
+            *columns_of((self.over, self.over)),
             *parts,
-            Column(key="total", title=f"total, {self.unit}", digits=4),
+            *columns_of(("total", f"total, {self.unit}", 4)),
             *between,
         )
         rows = tuple(
@@ -195,21 +199,15 @@ class Points:
         """Its numbers as a table."""
         every = [(group, point) for group in self.groups for point in group.points]
         ends = any(point.low is not None for _, point in every)
-        between = (
-            (
-                Column(key="low", title="low, 80 %", digits=4),
-                Column(key="high", title="high, 80 %", digits=4),
-            )
-            if ends
-            else ()
-        )
+        between = columns_of(("low", "low, 80 %", 4), ("high", "high, 80 %", 4)) if ends else ()
         more = (
-            (Column(key="detail", title="detail", wide=True),)
+            columns_of(("detail", "detail", "wide"))
             if any(point.detail for _, point in every)
             else ()
         )
         columns = (
-            *(Column(key="group", title="group"), Column(key="label", title="label"), *more),
+            *columns_of(("group", "group"), ("label", "label")),
+            *more,
             *(Column(key=axis.key, title=axis.title, digits=4) for axis in (self.x, self.y)),
             *between,
         )
@@ -262,10 +260,10 @@ class Heat:
         """Its numbers as a table."""
         columns = (
             *(Column(key=axis, title=axis, digits=4) for axis in (self.row_axis, self.column_axis)),
-            Column(key="value", title=self.value_title, digits=4),
-            *(
-                Column(key="detail", title="layout", wide=True),
-                Column(key="reason", title="why not", wide=True),
+            *columns_of(
+                ("value", self.value_title, 4),
+                ("detail", "layout", "wide"),
+                ("reason", "why not", "wide"),
             ),
         )
         rows = tuple(
@@ -303,16 +301,13 @@ class Timeline:
     @property
     def data(self) -> Grid:
         """Its numbers as a table."""
-        columns = (
-            *(Column(key="stage", title="stage", digits=6), Column(key="kind", title="kind")),
-            *(
-                Column(key="chunk", title="chunk", digits=6),
-                Column(key="microbatch", title="micro batch", digits=6),
-            ),
-            *(
-                Column(key="start_s", title="start, s", digits=6),
-                Column(key="end_s", title="end, s", digits=6),
-            ),
+        columns = columns_of(
+            ("stage", "stage", 6),
+            ("kind", "kind"),
+            ("chunk", "chunk", 6),
+            ("microbatch", "micro batch", 6),
+            ("start_s", "start, s", 6),
+            ("end_s", "end, s", 6),
         )
         rows = tuple(
             (op.stage, op.kind, op.chunk, op.microbatch, op.start_s, op.end_s) for op in self.ops

@@ -17,17 +17,20 @@ from meshwright.report.charts.forms import (
     Stack,
 )
 from meshwright.report.charts.svg import TIME_COLOURS, number
-from meshwright.report.infos.asked import Resolve, present
-from meshwright.report.infos.part import (
+from meshwright.report.parts.part import (
     Part,
     Record,
+    Resolve,
     Section,
+    asked_words,
+    between_words,
+    figure_tiles,
     layout_words,
     memory_stack,
+    present,
     short_words,
     time_stack,
 )
-from meshwright.report.infos.plan import asked_words, between_words, figure_tiles
 from meshwright.search.terms import MEMORY_READINGS, TIME_READINGS, MemoryReading, Reading
 
 __all__ = [

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from meshwright.report.charts.forms import Axis, Cell, Column, Grid, Group, Guide, Point, Points
+from meshwright.report.charts.forms import Axis, Cell, Grid, Group, Guide, Point, Points, columns_of
 from meshwright.report.charts.svg import BEST, OTHER, SEQUENCE, number
-from meshwright.report.infos.part import Part, Record, Section, Tile, Words, layout_of, short_words
+from meshwright.report.parts.part import (
+    Part,
+    Record,
+    Tile,
+    Words,
+    layout_of,
+    sections_of,
+    short_words,
+    tiles_of,
+)
 from meshwright.values.units import GIB, counted
 
 __all__ = [
@@ -32,14 +41,10 @@ def study_part(record: Record, name: str, resolve: object) -> Part:
         title=_title(record),
         answer=study_answer_info(record),
         tiles=study_tiles_info(record),
-        sections=(
-            Section(key="history", title="How it was found", blocks=charts[:1] or (nothing,)),
-            *(
-                [Section(key="predicted", title="Predicted against measured", blocks=charts[1:])]
-                if charts
-                else []
-            ),
-            Section(key="runs", title="Runs", blocks=(runs_info(record),)),
+        sections=sections_of(
+            ("history", "How it was found", charts[:1] or (nothing,)),
+            ("predicted", "Predicted against measured", charts[1:]),
+            ("runs", "Runs", (runs_info(record),)),
         ),
     )
 
@@ -93,18 +98,18 @@ def study_tiles_info(record: Record) -> tuple[Tile, ...]:
     inside = sum(_is_inside(run) for run in measured)
     low, high = best["measured"]["step_low_s"], best["measured"]["step_high_s"]
     return (
-        Tile(
-            title="Step time",
-            value=f"{number(best['measured']['step_s'])} s",
-            note=f"steps from {number(low)} to {number(high)} s",
-        ),
-        Tile(
-            title="Against prediction",
-            value=f"x{best['measured']['step_s'] / best['predicted']['step_s']:.2f}",
-            note="of the best run",
-        ),
-        Tile(
-            title="Inside 80 % interval", value=f"{inside} of {len(measured)}", note="measured runs"
+        *tiles_of(
+            (
+                "Step time",
+                f"{number(best['measured']['step_s'])} s",
+                f"steps from {number(low)} to {number(high)} s",
+            ),
+            (
+                "Against prediction",
+                f"x{best['measured']['step_s'] / best['predicted']['step_s']:.2f}",
+                "of the best run",
+            ),
+            ("Inside 80 % interval", f"{inside} of {len(measured)}", "measured runs"),
         ),
         spent,
     )
@@ -132,14 +137,8 @@ def history_info(record: Record) -> Points:
         Group(title="measured", colour=SEQUENCE[0], points=measured),
         Group(title="failed, where it was predicted", colour=OTHER, points=failed, mark="cross"),
     )
-    found = next(
-        (
-            run["number"]
-            for run in record["runs"]
-            if run.get("measured") and run["measured"]["step_s"] <= best_s
-        ),
-        0,
-    )
+    fastest = _fastest(record)
+    found = 0 if fastest is None else fastest["number"]
     return Points(
         key="history",
         title="Best so far by run",
@@ -200,32 +199,20 @@ def _predicted_point(run: Mapping[str, Any]) -> Point:
     )
 
 
-_RUN_COLUMNS: Sequence[Column] = (
-    *(
-        Column(key="number", title="run", digits=6),
-        Column(key="layout", title="layout"),
-        Column(key="state", title="state"),
-    ),
-    *(
-        Column(key="predicted_s", title="predicted, s", digits=4),
-        Column(key="low", title="low", digits=3),
-    ),
-    *(
-        Column(key="high", title="high", digits=3),
-        Column(key="measured_s", title="measured, s", digits=4),
-    ),
-    *(
-        Column(key="off", title="measured / predicted", digits=3),
-        Column(key="tokens_per_s", title="tokens/s", digits=4),
-    ),
-    *(
-        Column(key="predicted_gib", title="predicted, GiB", digits=3),
-        Column(key="reserved_gib", title="reserved, GiB", digits=3),
-    ),
-    *(
-        Column(key="why", title="chosen because", wide=True),
-        Column(key="failure", title="failure", wide=True),
-    ),
+_RUN_COLUMNS = columns_of(
+    ("number", "run", 6),
+    ("layout", "layout"),
+    ("state", "state"),
+    ("predicted_s", "predicted, s", 4),
+    ("low", "low", 3),
+    ("high", "high", 3),
+    ("measured_s", "measured, s", 4),
+    ("off", "measured / predicted", 3),
+    ("tokens_per_s", "tokens/s", 4),
+    ("predicted_gib", "predicted, GiB", 3),
+    ("reserved_gib", "reserved, GiB", 3),
+    ("why", "chosen because", "wide"),
+    ("failure", "failure", "wide"),
 )
 
 
@@ -239,7 +226,7 @@ def runs_info(record: Record) -> Grid:
     return Grid(
         key="runs",
         title="Every run, in the order of choice",
-        columns=tuple(_RUN_COLUMNS),
+        columns=_RUN_COLUMNS,
         rows=rows,
         marked=marked,
     )
@@ -253,20 +240,12 @@ def _run_row(run: Mapping[str, Any]) -> tuple[Cell, ...]:
         if failure
         else ""
     )
+    figures = (predicted["step_s"], *predicted["step_interval_s"], step_s)
     return (
-        *(
-            run["number"],
-            short_words(run),
-            run["state"],
-            predicted["step_s"],
-            *predicted["step_interval_s"],
-            step_s,
-        ),
-        *(None if step_s is None else step_s / predicted["step_s"], measured.get("tokens_per_s")),
-        *(
-            predicted["peak_bytes"] / GIB,
-            None if reserved is None else reserved / GIB,
-            run["chosen_because"],
-            why_failed,
-        ),
+        *(run["number"], short_words(run), run["state"], *figures),
+        None if step_s is None else step_s / predicted["step_s"],
+        measured.get("tokens_per_s"),
+        predicted["peak_bytes"] / GIB,
+        None if reserved is None else reserved / GIB,
+        *(run["chosen_because"], why_failed),
     )

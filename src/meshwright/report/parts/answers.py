@@ -1,4 +1,4 @@
-"""From what a command printed to a part of a report."""
+"""From what any command printed to its part of a report, and a report as JSON."""
 
 from __future__ import annotations
 
@@ -8,23 +8,27 @@ from typing import Any
 
 from meshwright.report.charts.forms import Bar, Grid, Series, Stack
 from meshwright.report.charts.svg import SEQUENCE, number
-from meshwright.report.infos.anything import anything_part, records_info
-from meshwright.report.infos.asked import Resolve
-from meshwright.report.infos.explain import explain_part
-from meshwright.report.infos.memory import memory_part
-from meshwright.report.infos.part import Block, Part, Record, Section, Words
-from meshwright.report.infos.plan_part import plan_part
-from meshwright.report.infos.serving import loads_part, serving_part
-from meshwright.report.infos.sizing import estimate_part, size_part
-from meshwright.report.infos.study import study_part
+from meshwright.report.parts.explain import explain_part
+from meshwright.report.parts.memory import memory_part
+from meshwright.report.parts.part import (
+    Block,
+    Part,
+    Record,
+    Resolve,
+    Section,
+    Words,
+    anything_part,
+    present,
+    records_info,
+    sections_of,
+)
+from meshwright.report.parts.plan import plan_part
+from meshwright.report.parts.serving import loads_part, serving_part
+from meshwright.report.parts.sizing import estimate_part, size_part
+from meshwright.report.parts.study import study_part
 from meshwright.values.errors import ConfigError
 
-__all__ = [
-    "accuracy_part",
-    "error_info",
-    "part_of",
-    "report_record",
-]
+__all__ = ["accuracy_part", "error_info", "part_of", "report_record"]
 
 
 def report_record(parts: Sequence[Part]) -> dict[str, Any]:
@@ -71,43 +75,25 @@ def accuracy_part(record: Record, name: str, resolve: object) -> Part:
     tables = [{"table": table, **figures} for table, figures in record["tables"].items()]
     chart = error_info(record)
     runs = sum(figures.get("n_time", 0) or 0 for figures in record["tables"].values())
-    counted = (
-        f"{runs:,} measured step times in {len(tables)} tables"
-        if runs
-        else f"{len(tables)} tables of measured runs"
-    )
-    answer = f"Predictions held against {counted}."
+    held = f"{len(tables)} tables of measured runs"
+    if runs:
+        held = f"{runs:,} measured step times in {len(tables)} tables"
+    answer = f"Predictions held against {held}."
     if chart is not None:
         middle = sorted(bar.total for bar in chart.bars)[len(chart.bars) // 2]
-        answer = (
-            f"Predictions held against {counted}: the middle table's median error is"
-            f" {number(middle)} %."
-        )
-    blocks: tuple[Block, ...] = (
-        *(() if chart is None else (chart,)),
-        records_info(tables, key="tables"),
-    )
+        answer = f"{answer[:-1]}: the middle table's median error is {number(middle)} %."
     unanswered = [
-        {"table": table, **{"reason": why, "rows": count}}
+        {"table": table, "reason": why, "rows": count}
         for table, found in record["unanswered"].items()
         for why, count in found.items()
     ]
-    sections = [Section(key="errors", title="Errors by table", blocks=blocks)]
-    if unanswered:
-        sections.append(
-            Section(
-                key="unanswered",
-                title="Rows that were not answered",
-                blocks=(records_info(unanswered, key="unanswered"),),
-            )
-        )
-    return Part(
-        kind="validate",
-        title=f"Accuracy: {name}",
-        answer=answer,
-        tiles=(),
-        sections=tuple(sections),
+    rows = (records_info(unanswered, key="unanswered"),) if unanswered else ()
+    sections = sections_of(
+        ("errors", "Errors by table", (*present(chart), records_info(tables, key="tables"))),
+        ("unanswered", "Rows that were not answered", rows),
     )
+    title = f"Accuracy: {name}"
+    return Part(kind="validate", title=title, answer=answer, tiles=(), sections=sections)
 
 
 def error_info(record: Record) -> Stack | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from meshwright.report.charts.forms import (
@@ -17,19 +18,23 @@ from meshwright.report.charts.forms import (
     Stack,
 )
 from meshwright.report.charts.svg import BEST, SEQUENCE, number
-from meshwright.report.infos.anything import records_info, values_info
-from meshwright.report.infos.part import (
+from meshwright.report.parts.part import (
     Block,
     Part,
     Record,
-    Section,
     Tile,
+    asked_words,
+    between_words,
     layout_words,
     memory_stack,
+    records_info,
+    sections_of,
     short_words,
+    tiles_of,
     time_stack,
+    values_info,
 )
-from meshwright.report.infos.plan import asked_words, between_words, sources_info
+from meshwright.report.parts.plan import sources_info
 from meshwright.values.units import format_count
 
 __all__ = ["days_info", "estimate_answer_info", "estimate_part", "size_part", "tried_info"]
@@ -87,61 +92,40 @@ def days_info(run: Mapping[str, Any]) -> Stack:
 
 
 def _run_tiles(run: Mapping[str, Any]) -> tuple[Tile, ...]:
-    figures = (
-        ("Days", f"{number(run['days'])}", f"80 %: {between_words(run['interval']['days'])}"),
-        (
-            "Cost",
-            None if run["usd"] is None else f"${run['usd']:,.0f}",
-            f"{number(run['usd_per_chip_hour'] or 0)} a chip-hour",
-        ),
-        (
-            "Energy",
-            None if run["mwh"] is None else f"{number(run['mwh'])} MWh",
-            f"{number(run['tonnes_co2'] or 0)} t CO2",
-        ),
-        (
-            "Goodput",
-            f"{100 * run['goodput']:.1f} %",
-            f"a failure every {number(run['mtbf_hours'])} h",
-        ),
-    )
-    return tuple(
-        Tile(title=title, value=value, note=note)
-        for title, value, note in figures
-        if value is not None
+    hourly, co2 = number(run["usd_per_chip_hour"] or 0), number(run["tonnes_co2"] or 0)
+    failures = f"a failure every {number(run['mtbf_hours'])} h"
+    return tiles_of(
+        ("Days", number(run["days"]), f"80 %: {between_words(run['interval']['days'])}"),
+        ("Cost", None if run["usd"] is None else f"${run['usd']:,.0f}", f"{hourly} a chip-hour"),
+        ("Energy", None if run["mwh"] is None else f"{number(run['mwh'])} MWh", f"{co2} t CO2"),
+        ("Goodput", f"{100 * run['goodput']:.1f} %", failures),
     )
 
 
 def estimate_part(record: Record, name: str, resolve: object) -> Part:
     """Return days, cost and energy, the plan that they stand on, and every constant."""
     run, plan = record["run"], record["plan"]
-    sections: list[Section] = []
+    days: list[Block] = []
     if run is not None and plan is not None:
-        sections.append(
-            Section(
-                key="days",
-                title="How long it takes",
-                blocks=(days_info(run), _flat(run, "run", "Figures of the run")),
-            )
-        )
-        sections.append(_plan_section(plan))
-    if record["other_clusters"]:
-        others = records_info(record["other_clusters"], key="other_clusters")
-        sections.append(Section(key="others", title="Other clusters", blocks=(others,)))
+        days = [days_info(run), _flat(run, "run", "Figures of the run")]
+    others = record["other_clusters"]
     constants = _flat(record["constants"], "constants", "Constants")
-    sections.append(
-        Section(
-            key="constants",
-            title="What it stands on",
-            blocks=(constants, *((sources_info(plan),) if plan else ())),
-        )
+    sections = sections_of(
+        ("days", "How long it takes", days),
+        ("plan", "The plan it stands on", _plan_blocks(plan) if days else ()),
+        (
+            "others",
+            "Other clusters",
+            (records_info(others, key="other_clusters"),) if others else (),
+        ),
+        ("constants", "What it stands on", (constants, *((sources_info(plan),) if plan else ()))),
     )
     return Part(
         kind="estimate",
         title=asked_words(record["request"]),
         answer=estimate_answer_info(record),
         tiles=_run_tiles(run) if run is not None else (),
-        sections=tuple(sections),
+        sections=sections,
         notes=(_closed_form(record["classic"]),),
     )
 
@@ -154,11 +138,10 @@ def _closed_form(classic: Mapping[str, Any]) -> str:
 
 
 def _flat(values: Mapping[str, Any], key: str, title: str) -> Grid:
-    found = values_info(values)
-    return Grid(key=key, title=title, columns=found.columns, rows=found.rows)
+    return replace(values_info(values), key=key, title=title)
 
 
-def _plan_section(plan: Record) -> Section:
+def _plan_blocks(plan: Record) -> tuple[Block, ...]:
     words = f"--layout {layout_words(plan)}"
     time = time_stack(
         [(short_words(plan), plan)], key="time", title="Step time by term", sentence=words
@@ -172,7 +155,7 @@ def _plan_section(plan: Record) -> Section:
         limit_gib=None,
         over="layout",
     )
-    return Section(key="plan", title="The plan it stands on", blocks=(time, memory))
+    return time, memory
 
 
 def tried_info(record: Record) -> Points:
@@ -222,17 +205,13 @@ def size_part(record: Record, name: str, resolve: object) -> Part:
     blocks: tuple[Block, ...] = (
         (tried_info(record),) if any(one["days"] is not None for one in record["tried"]) else ()
     )
-    sections = [Section(key="tried", title="Sizes", blocks=blocks)] if blocks else []
-    if best:
-        sections.append(
-            Section(
-                key="shape", title="Its shape", blocks=(_flat(best["model"], "model", "The model"),)
-            )
-        )
-        sections.append(_plan_section(best["plan"]))
-        sections.append(
-            Section(key="sources", title="What it stands on", blocks=(sources_info(best["plan"]),))
-        )
+    shape = (_flat(best["model"], "model", "The model"),) if best else ()
+    sections = sections_of(
+        ("tried", "Sizes", blocks),
+        ("shape", "Its shape", shape),
+        ("plan", "The plan it stands on", _plan_blocks(best["plan"]) if best else ()),
+        ("sources", "What it stands on", (sources_info(best["plan"]),) if best else ()),
+    )
     said = (
         f"{format_count(best['params'])} parameters like {best['like']}:"
         f" {number(best['run']['days'])} days"
@@ -242,11 +221,7 @@ def size_part(record: Record, name: str, resolve: object) -> Part:
     return Part(
         kind="size",
         title=f"Size of a {record['series']} model",
-        answer=(
-            f"With {asked}, the largest model is {said}. {closed}"
-            if best
-            else f"With {asked}: {said}. {closed}"
-        ),
+        answer=f"With {asked}{', the largest model is' if best else ':'} {said}. {closed}",
         tiles=_run_tiles(best["run"]) if best else (),
-        sections=tuple(sections),
+        sections=sections,
     )

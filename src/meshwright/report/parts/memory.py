@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from meshwright.report.charts.forms import Axis, Cell, Column, Grid, Group, Guide, Point, Points
+from meshwright.report.charts.forms import Axis, Cell, Grid, Group, Guide, Point, Points, columns_of
 from meshwright.report.charts.svg import BEST, OTHER, SEQUENCE, number
-from meshwright.report.infos.part import (
+from meshwright.report.parts.part import (
     Part,
     Record,
-    Section,
+    asked_words,
+    figure_tiles,
     layout_words,
     memory_stack,
+    sections_of,
     short_words,
 )
-from meshwright.report.infos.plan import asked_words, figure_tiles
 from meshwright.search.terms import MEMORY_READINGS
 
 __all__ = ["fixes_info", "ladder_info", "memory_part", "oom_answer_info"]
@@ -49,17 +50,15 @@ def oom_answer_info(record: Record) -> str:
 
 def ladder_info(record: Record) -> Grid:
     """Return every fix with what it saves and costs."""
-    columns = (
-        *(Column(key="fix", title="fix", wide=True), Column(key="gpus", title="GPUs", digits=6)),
-        *(
-            Column(key="peak_gib", title="peak, GiB", digits=4),
-            Column(key="saved_gib", title="saves, GiB", digits=3),
-        ),
-        *(
-            Column(key="step_s", title="step, s", digits=4),
-            Column(key="percent", title="longer by, %", digits=3),
-        ),
-        *(Column(key="fits", title="fits"), Column(key="labels", title="means", wide=True)),
+    columns = columns_of(
+        ("fix", "fix", "wide"),
+        ("gpus", "GPUs", 6),
+        ("peak_gib", "peak, GiB", 4),
+        ("saved_gib", "saves, GiB", 3),
+        ("step_s", "step, s", 4),
+        ("percent", "longer by, %", 3),
+        ("fits", "fits"),
+        ("labels", "means", "wide"),
     )
     rows = tuple(_rung_row(rung) for rung in _rungs(record))
     return Grid(key="ladder", title="Fixes, least slowdown first", columns=columns, rows=rows)
@@ -137,12 +136,8 @@ def memory_part(record: Record, name: str, resolve: object) -> Part:
         title=f"{of}{short_words(record)}",
         answer=oom_answer_info(record),
         tiles=figure_tiles(record, limit_gib=record["limit_gib"]),
-        sections=(
-            Section(key="memory", title="What fills it", blocks=(stack,)),
-            Section(
-                key="fixes",
-                title="What would mend it",
-                blocks=(fixes_info(record), ladder_info(record)),
-            ),
+        sections=sections_of(
+            ("memory", "What fills it", (stack,)),
+            ("fixes", "What would mend it", (fixes_info(record), ladder_info(record))),
         ),
     )

@@ -3,12 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from meshwright.report.charts.forms import Axis, Cell, Column, Grid, Group, Point, Points
+from meshwright.report.charts.forms import (
+    Axis,
+    Cell,
+    Column,
+    Grid,
+    Group,
+    Point,
+    Points,
+    columns_of,
+)
 from meshwright.report.charts.svg import BEST, OTHER, SEQUENCE, number
-from meshwright.report.infos.anything import values_info
-from meshwright.report.infos.part import Block, Part, Record, Section, Tile, Words
+from meshwright.report.parts.part import (
+    Block,
+    Part,
+    Record,
+    Tile,
+    Words,
+    sections_of,
+    tiles_of,
+    values_info,
+)
 
 __all__ = [
     "latency_info",
@@ -27,29 +45,18 @@ def serving_part(record: Record, name: str, resolve: object) -> Part:
     charts: tuple[Block, ...] = (
         (serving_front_info(record), latency_info(record)) if record["pareto"] else ()
     )
-    sections = [
-        *(
-            [Section(key="options", title="Deployments", blocks=(options_info(record),))]
-            if shown
-            else []
-        ),
-        *(
-            [Section(key="front", title="Throughput against speed", blocks=charts)]
-            if charts
-            else []
-        ),
-        Section(
-            key="rules",
-            title="What the figures are",
-            blocks=(*asked, _definitions(record), *_rejected(record)),
-        ),
-    ]
+    rules = (*asked, _definitions(record), *_rejected(record))
+    sections = sections_of(
+        ("options", "Deployments", (options_info(record),) if shown else ()),
+        ("front", "Throughput against speed", charts),
+        ("rules", "What the figures are", rules),
+    )
     return Part(
         kind="serving plan",
         title=_title(record, name),
         answer=serving_answer_info(record),
         tiles=_tiles(record["plans"][0]) if record["plans"] else (),
-        sections=tuple(sections),
+        sections=sections,
         notes=tuple(record.get("notes", ())),
     )
 
@@ -66,12 +73,13 @@ def _title(record: Record, name: str) -> str:
 
 def parts_words(option: Mapping[str, Any]) -> str:
     """Write a deployment: `2 x tp1 pp2 prompts + 1 x tp4 answers on h100`."""
-    return " + ".join(
-        f"{part['workers']} x"
-        f" {' '.join(f'{axis}{size}' for axis, size in part['layout'].items() if size > 1 or axis == 'tp')}{'' if part['role'] == 'prompts and answers' else ' ' + part['role']}"  # noqa: E501
-        f" on {part['chip']}"
-        for part in option["parts"]
-    )
+    return " + ".join(map(_part_words, option["parts"]))
+
+
+def _part_words(part: Mapping[str, Any]) -> str:
+    axes = [f"{axis}{n}" for axis, n in part["layout"].items() if n > 1 or axis == "tp"]
+    role = [] if part["role"] == "prompts and answers" else [part["role"]]
+    return f"{part['workers']} x {' '.join([*axes, *role])} on {part['chip']}"
 
 
 def serving_answer_info(record: Record) -> str:
@@ -98,54 +106,34 @@ def _figures(option: Mapping[str, Any]) -> str:
 
 
 def _tiles(best: Mapping[str, Any]) -> tuple[Tile, ...]:
-    return (
-        Tile(
-            title="Throughput",
-            value=f"{number(best['tokens_per_s_per_gpu'])} tokens/s",
-            note="new tokens, a GPU",
+    return tiles_of(
+        ("Throughput", f"{number(best['tokens_per_s_per_gpu'])} tokens/s", "new tokens, a GPU"),
+        (
+            "A user sees",
+            f"{number(best['tokens_per_s_per_user'])} tokens/s",
+            "after the first token",
         ),
-        Tile(
-            title="A user sees",
-            value=f"{number(best['tokens_per_s_per_user'])} tokens/s",
-            note="after the first token",
-        ),
-        Tile(title="TTFT", value=f"{number(1e3 * best['ttft_s'])} ms", note="mean"),
-        Tile(title="TPOT", value=f"{number(1e3 * best['tpot_s'])} ms", note="mean"),
-        Tile(
-            title="Chips",
-            value=str(best["chips"]),
-            note=f"{best['concurrency']} requests under way",
-        ),
+        ("TTFT", f"{number(1e3 * best['ttft_s'])} ms", "mean"),
+        ("TPOT", f"{number(1e3 * best['tpot_s'])} ms", "mean"),
+        ("Chips", str(best["chips"]), f"{best['concurrency']} requests under way"),
     )
 
 
-_COLUMNS = (
-    *(
-        Column(key="rank", title="#", digits=6),
-        Column(key="mode", title="mode"),
-        Column(key="concurrency", title="requests", digits=6),
-    ),
-    *(
-        Column(key="ttft_ms", title="TTFT, ms", digits=4),
-        Column(key="tpot_ms", title="TPOT, ms", digits=3),
-    ),
-    *(
-        Column(key="e2e_s", title="whole, s", digits=3),
-        Column(key="tokens_per_s_per_gpu", title="tokens/s/GPU", digits=4),
-    ),
-    *(
-        Column(key="tokens_per_s_per_user", title="tokens/s/user", digits=3),
-        Column(key="usd", title="$ / 1M tokens", digits=3),
-    ),
-    *(
-        Column(key="chips", title="chips", digits=6),
-        Column(key="peak_gib", title="peak, GiB", digits=3),
-    ),
-    *(
-        Column(key="weights", title="weights"),
-        Column(key="cache", title="cache"),
-        Column(key="deployment", title="deployment"),
-    ),
+_COLUMNS = columns_of(
+    ("rank", "#", 6),
+    ("mode", "mode"),
+    ("concurrency", "requests", 6),
+    ("ttft_ms", "TTFT, ms", 4),
+    ("tpot_ms", "TPOT, ms", 3),
+    ("e2e_s", "whole, s", 3),
+    ("tokens_per_s_per_gpu", "tokens/s/GPU", 4),
+    ("tokens_per_s_per_user", "tokens/s/user", 3),
+    ("usd", "$ / 1M tokens", 3),
+    ("chips", "chips", 6),
+    ("peak_gib", "peak, GiB", 3),
+    ("weights", "weights"),
+    ("cache", "cache"),
+    ("deployment", "deployment"),
 )
 
 
@@ -171,25 +159,14 @@ def options_info(record: Record) -> Grid:
 
 
 def _row(rank: Cell, option: Mapping[str, Any]) -> tuple[Cell, ...]:
-    peak = max(part["peak_memory_gib"] for part in option["parts"])
-    return (
-        *(
-            rank,
-            option["mode"],
-            option["concurrency"],
-            1e3 * option["ttft_s"],
-            1e3 * option["tpot_s"],
-            option["e2e_s"],
-        ),
-        *(
-            option["tokens_per_s_per_gpu"],
-            option["tokens_per_s_per_user"],
-            option["usd_per_million_tokens"],
-            option["chips"],
-            peak,
-        ),
-        *(option["weights"], option["cache"], parts_words(option)),
+    figures = (
+        *(1e3 * option["ttft_s"], 1e3 * option["tpot_s"], option["e2e_s"]),
+        *(option[key] for key in ("tokens_per_s_per_gpu", "tokens_per_s_per_user")),
+        *(option[key] for key in ("usd_per_million_tokens", "chips")),
+        max(part["peak_memory_gib"] for part in option["parts"]),
     )
+    kept = (option["weights"], option["cache"], parts_words(option))
+    return (rank, option["mode"], option["concurrency"], *figures, *kept)
 
 
 def serving_front_info(record: Record) -> Points:
@@ -226,15 +203,8 @@ def serving_front_info(record: Record) -> Points:
 
 def latency_info(record: Record) -> Points:
     """Return the time to the first token over throughput along the front."""
-    points = sorted(
-        (option["tokens_per_s_per_gpu"], 1e3 * option["ttft_s"], _label(option))
-        for option in record["pareto"]
-    )
-    best = record["plans"][:1]
-    chosen = tuple(
-        Point(x=o["tokens_per_s_per_gpu"], y=1e3 * o["ttft_s"], label=_label(o), named=True)
-        for o in best
-    )
+    front = sorted(map(_first_token_point, record["pareto"]), key=lambda p: (p.x, p.y, p.label))
+    chosen = [replace(_first_token_point(option), named=True) for option in record["plans"][:1]]
     return Points(
         key="ttft",
         title="Time to the first token against throughput",
@@ -244,15 +214,16 @@ def latency_info(record: Record) -> Points:
         x=Axis(key="tokens_per_s_per_gpu", title="new tokens/s per GPU", log=True),
         y=Axis(key="ttft_ms", title="TTFT, ms", log=True),
         groups=(
+            Group(title="front", colour=SEQUENCE[0], points=tuple(front), mark="diamond"),
             Group(
-                title="front",
-                colour=SEQUENCE[0],
-                points=tuple(Point(x=x, y=y, label=label) for x, y, label in points),
-                mark="diamond",
+                title="best that keeps the limits", colour=BEST, points=tuple(chosen), mark="square"
             ),
-            Group(title="best that keeps the limits", colour=BEST, points=chosen, mark="square"),
         ),
     )
+
+
+def _first_token_point(option: Mapping[str, Any]) -> Point:
+    return Point(x=option["tokens_per_s_per_gpu"], y=1e3 * option["ttft_s"], label=_label(option))
 
 
 def _label(option: Mapping[str, Any]) -> str:
@@ -266,12 +237,11 @@ def _front_point(option: Mapping[str, Any], *, named: bool) -> Point:
 
 
 def _request_grid(record: Record) -> Grid:
-    found = values_info(record["request"])
-    return Grid(key="request", title="What was asked", columns=found.columns, rows=found.rows)
+    return replace(values_info(record["request"]), key="request", title="What was asked")
 
 
 def _definitions(record: Record) -> Grid:
-    columns = (Column(key="figure", title="figure"), Column(key="meaning", title="is", wide=True))
+    columns = columns_of(("figure", "figure"), ("meaning", "is", "wide"))
     return Grid(
         key="definitions",
         title="Definitions",
@@ -283,10 +253,7 @@ def _definitions(record: Record) -> Grid:
 def _rejected(record: Record) -> tuple[Grid, ...]:
     if not record["rejected"]:
         return ()
-    columns = (
-        Column(key="reason", title="reason", wide=True),
-        Column(key="deployments", title="deployments", digits=9),
-    )
+    columns = columns_of(("reason", "reason", "wide"), ("deployments", "deployments", 9))
     sentence = f"{record['search']['priced']:,} deployments and loads were priced; these were not."
     return (
         Grid(
@@ -312,7 +279,7 @@ def loads_part(record: Record, name: str, resolve: object) -> Part:
         (title, scale, unit, record[key]) for key, title, scale, unit in _SEEN if key in record
     ]
     columns = (
-        *(Column(key="figure", title="figure"), Column(key="unit", title="unit")),
+        *columns_of(("figure", "figure"), ("unit", "unit")),
         *(Column(key=key, title=key, digits=4) for key in ("mean", "p50", "p90", "p99")),
     )
     rows = tuple(
@@ -343,7 +310,7 @@ def loads_part(record: Record, name: str, resolve: object) -> Part:
         )
     )
     asked = (_request_grid(record),) if "request" in record else ()
-    sections = (Section(key="seen", title="Latency", blocks=(grid, *asked, means)),)
+    sections = sections_of(("seen", "Latency", (grid, *asked, means)))
     return Part(
         kind="serving simulate",
         title=_title(record, name),

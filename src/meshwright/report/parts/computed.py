@@ -22,9 +22,10 @@ from meshwright.report.charts.forms import (
     Series,
     Stack,
     Timeline,
+    columns_of,
 )
 from meshwright.report.charts.svg import SEQUENCE, TIME_COLOURS, number
-from meshwright.report.infos.part import layout_of, memory_stack, short_words
+from meshwright.report.parts.part import layout_of, memory_stack, short_words
 from meshwright.search.mixed.front import mixed_layout_of
 from meshwright.search.result import layout_dict
 from meshwright.values.units import GIB
@@ -295,12 +296,12 @@ def stages_table_info(plan: Mapping[str, Any]) -> Grid:
     """Return what each stage runs as."""
     keys = ("chip", "layers", "tp", "dp", "mbs", "recompute")
     columns = (
-        Column(key="stage", title="stage", digits=6),
+        *columns_of(("stage", "stage", 6)),
         *(
             Column(key=key, title=key, digits=6 if key in ("layers", "tp", "dp", "mbs") else None)
             for key in keys
         ),
-        Column(key="peak_gib", title="peak, GiB", digits=3),
+        *columns_of(("peak_gib", "peak, GiB", 3)),
     )
     rows = tuple(
         (place, *(stage[key] for key in keys), peak)

@@ -1,4 +1,4 @@
-"""Look at everything at once: programs that answer slowly are waited for together."""
+"""What this installation and this machine have; slow programs are waited for together."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,6 +33,7 @@ __all__ = [
     "calibration_finding",
     "examine",
     "gpu_finding",
+    "health_lines",
     "installed_version",
     "kubernetes_finding",
     "ngc_finding",
@@ -90,10 +93,9 @@ _NO_PROFILE = (
 
 def calibration_finding(fitted: Calibration | None, measured: Profile | None) -> Finding:
     """Return what a calibration was fitted on, and whether it goes with the profile."""
+    finding = partial(Finding, room="own figures", name="calibration")
     if fitted is None:
-        return Finding(
-            room="own figures", name="calibration", state="absent", words=_NO_CALIBRATION
-        )
+        return finding(state="absent", words=_NO_CALIBRATION)
     from meshwright import __version__
 
     fit = f"{counted(len(fitted.runs), 'run')}, {counted(len(fitted.factors), 'factor')}"
@@ -101,33 +103,26 @@ def calibration_finding(fitted: Calibration | None, measured: Profile | None) ->
     try:
         check_profile(fitted, profile="" if measured is None else profile_words(measured.machine))
     except ConfigError as error:
-        return Finding(room="own figures", name="calibration", state="broken", words=str(error))
+        return finding(state="broken", words=str(error))
     if fitted.version not in ("", __version__):
         remedy = (
             f"its factors multiply the constants of {fitted.version}, and this is {__version__}:"
             " fit it again with meshwright calibrate"
         )
-        return Finding(
-            room="own figures", name="calibration", state="broken", words=words, remedy=remedy
-        )
-    return Finding(room="own figures", name="calibration", state="ok", words=words)
+        return finding(state="broken", words=words, remedy=remedy)
+    return finding(state="ok", words=words)
 
 
 def profile_finding(measured: Profile | None) -> Finding:
     """Return what a profile was measured on, and whether it is complete."""
+    finding = partial(Finding, room="own figures", name="profile")
     if measured is None:
-        return Finding(room="own figures", name="profile", state="absent", words=_NO_PROFILE)
+        return finding(state="absent", words=_NO_PROFILE)
     words = f"{profile_words(measured.machine)}, {measured.num_measured} shapes"
     if not measured.complete:
         remedy = "the same `meshwright profile` again measures the rest"
-        return Finding(
-            room="own figures",
-            name="profile",
-            state="broken",
-            words=f"{words}; partial",
-            remedy=remedy,
-        )
-    return Finding(room="own figures", name="profile", state="ok", words=words)
+        return finding(state="broken", words=f"{words}; partial", remedy=remedy)
+    return finding(state="ok", words=words)
 
 
 _NO_EXTRAS = "no record of an installation names them, so nobody can say what they lack"
@@ -176,41 +171,20 @@ def package_findings(
     named = lines if lines is not None else _own_lines()
     found = [read_requirement(line) for line in named or ()]
     required = [requirement for requirement in found if requirement.applies]
+    software = partial(Finding, room="software", state="ok")
+    python = f"{platform.python_version()} on {platform.platform(terse=True)}"
     findings = [
-        Finding(room="software", name="meshwright", state="ok", words=__version__),
-        Finding(
-            room="software",
-            name="python",
-            state="ok",
-            words=f"{platform.python_version()} on {platform.platform(terse=True)}",
-        ),
-        *(
-            _core_finding(requirement, look(requirement.name))
-            for requirement in required
-            if requirement.extra is None
-        ),
+        software(name="meshwright", words=__version__),
+        software(name="python", words=python),
+        *(_core_finding(one, look(one.name)) for one in required if one.extra is None),
     ]
-    extras = dict.fromkeys(
-        requirement.extra for requirement in found if requirement.extra is not None
-    )
+    extras = dict.fromkeys(one.extra for one in found if one.extra is not None)
+    for extra in extras:
+        findings.append(_extra_finding(extra, [r for r in required if r.extra == extra], look))
     if not extras:
-        return [
-            *findings,
-            Finding(
-                room="extras",
-                name="extras",
-                state="absent",
-                words=_NO_EXTRAS,
-                remedy="pip install .",
-            ),
-        ]
-    return [
-        *findings,
-        *(
-            _extra_finding(extra, [r for r in required if r.extra == extra], look)
-            for extra in extras
-        ),
-    ]
+        nothing = partial(Finding, room="extras", name="extras", state="absent")
+        findings.append(nothing(words=_NO_EXTRAS, remedy="pip install ."))
+    return findings
 
 
 def _own_lines() -> list[str] | None:
@@ -229,29 +203,23 @@ def installed_version(name: str) -> str | None:
 
 
 def _core_finding(requirement: Requirement, version: str | None) -> Finding:
-    line = (
-        "pip install"
-        f" '{requirement.name}{'' if requirement.least is None else f'>={requirement.least}'}'"
-    )
+    finding = partial(Finding, room="software", name=requirement.name)
+    least = "" if requirement.least is None else f">={requirement.least}"
+    line = f"pip install '{requirement.name}{least}'"
     if version is None:
-        return Finding(
-            room="software",
-            name=requirement.name,
-            state="broken",
-            words="is not installed, and every command needs it",
-            remedy=line,
+        return finding(
+            state="broken", words="is not installed, and every command needs it", remedy=line
         )
     if _is_older(version, requirement.least):
         words = f"{version} is older than the {requirement.least} that is needed"
-        return Finding(
-            room="software", name=requirement.name, state="broken", words=words, remedy=line
-        )
-    return Finding(room="software", name=requirement.name, state="ok", words=version)
+        return finding(state="broken", words=words, remedy=line)
+    return finding(state="ok", words=version)
 
 
 def _extra_finding(
     extra: str, requirements: list[Requirement], look: Callable[[str], str | None]
 ) -> Finding:
+    finding = partial(Finding, room="extras", name=extra)
     versions = {requirement.name: look(requirement.name) for requirement in requirements}
     missing = [name for name, version in versions.items() if version is None]
     needed = {requirement.name: requirement.least for requirement in requirements}
@@ -263,23 +231,14 @@ def _extra_finding(
     ]
     remedy = f"pip install 'meshwright[{extra}]'"
     if old:
-        return Finding(
-            room="extras", name=extra, state="broken", words="; ".join(old), remedy=remedy
-        )
+        return finding(state="broken", words="; ".join(old), remedy=remedy)
     if missing:
         verb = "is" if len(missing) == 1 else "are"
-        return Finding(
-            room="extras",
-            name=extra,
-            state="absent",
-            words=f"{', '.join(missing)} {verb} not installed",
-            remedy=remedy,
+        return finding(
+            state="absent", words=f"{', '.join(missing)} {verb} not installed", remedy=remedy
         )
-    return Finding(
-        room="extras",
-        name=extra,
-        state="ok",
-        words=", ".join(f"{name} {version}" for name, version in versions.items()),
+    return finding(
+        state="ok", words=", ".join(f"{name} {version}" for name, version in versions.items())
     )
 
 
@@ -310,17 +269,18 @@ _CLIENT_LINE = "pip install 'meshwright[k8s]'"
 
 def gpu_finding() -> Finding:
     """Return the GPUs that nvidia-smi lists, and whether the catalogue knows them."""
+    finding = partial(Finding, room="machine", name="gpus")
     from meshwright.platforms.given import cluster_of_listing
 
     if shutil.which("nvidia-smi") is None:
-        return Finding(room="machine", name="gpus", state="absent", words=_NO_GPU)
+        return finding(state="absent", words=_NO_GPU)
     said, failure = _ask("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
     if said is None:
         words, remedy = (
             f"nvidia-smi {failure}",
             "look at the driver: nvidia-smi must list the GPUs before anything can use them",
         )
-        return Finding(room="machine", name="gpus", state="broken", words=words, remedy=remedy)
+        return finding(state="broken", words=words, remedy=remedy)
     rows = [line.rsplit(",", 1) for line in said.splitlines() if line.strip()]
     names = [row[0].strip() for row in rows]
     listed = ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
@@ -328,44 +288,34 @@ def gpu_finding() -> Finding:
     try:
         cluster = cluster_of_listing("\n".join(names))
     except ConfigError as error:
-        return Finding(
-            room="machine", name="gpus", state="broken", words=f"{listed or 'none'}: {error}"
-        )
+        return finding(state="broken", words=f"{listed or 'none'}: {error}")
     kinds = ", ".join(f"{pool.node.chip.name}:{pool.num_chips}" for pool in cluster.pools)
-    return Finding(
-        room="machine",
-        name="gpus",
-        state="ok",
-        words=f"{listed}, driver {driver}; --cluster local is {kinds}",
-    )
+    return finding(state="ok", words=f"{listed}, driver {driver}; --cluster local is {kinds}")
 
 
 def torch_finding(version: str | None, *, gpus: Finding) -> Finding | None:
     """Return whether torch is a build that can use the GPUs that are here; None where there are
     none, or no torch."""
+    finding = partial(Finding, room="machine", name="torch")
     if version is None or gpus.state != "ok":
         return None
     if version.endswith("+cpu"):
         words = f"{version} is a build for processors, and trains and profiles on none of the GPUs"
         remedy = "pip uninstall torch, then install the build for CUDA (pytorch.org/get-started)"
-        return Finding(room="machine", name="torch", state="broken", words=words, remedy=remedy)
-    return Finding(room="machine", name="torch", state="ok", words=version)
+        return finding(state="broken", words=words, remedy=remedy)
+    return finding(state="ok", words=version)
 
 
 def slurm_finding() -> Finding:
     """Return whether Slurm's commands are here and its controller answers."""
+    finding = partial(Finding, room="launchers", name="slurm")
     missing = [program for program in _SLURM if shutil.which(program) is None]
     if len(missing) == len(_SLURM):
-        return Finding(
-            room="launchers",
-            name="slurm",
-            state="absent",
-            words="sbatch is not on the PATH; --launcher slurm needs a login node",
+        return finding(
+            state="absent", words="sbatch is not on the PATH; --launcher slurm needs a login node"
         )
     if missing:
-        return Finding(
-            room="launchers",
-            name="slurm",
+        return finding(
             state="broken",
             words=f"{', '.join(missing)} not on the PATH, though others of Slurm are",
         )
@@ -375,25 +325,22 @@ def slurm_finding() -> Finding:
             "its commands are here, and no cluster is configured for them (no slurm.conf);"
             " --launcher slurm needs one"
         )
-        return Finding(room="launchers", name="slurm", state="absent", words=words)
+        return finding(state="absent", words=words)
     version, _ = _ask("sbatch", "--version")
     name = (version or "slurm of an unknown version").strip()
     if said is None:
-        return Finding(
-            room="launchers",
-            name="slurm",
+        return finding(
             state="broken",
             words=f"{name}, but its controller does not answer: scontrol ping {failure}",
         )
-    return Finding(
-        room="launchers", name="slurm", state="ok", words=f"{name}; {' '.join(said.split())}"
-    )
+    return finding(state="ok", words=f"{name}; {' '.join(said.split())}")
 
 
 def kubernetes_finding(
     *, client_version: str | None, environ: Any = os.environ, home: Path | None = None
 ) -> Finding:
     """Return which cluster the client's configuration names; the cluster itself is not asked."""
+    finding = partial(Finding, room="launchers", name="kubernetes")
     paths = [Path(word) for word in environ.get("KUBECONFIG", "").split(os.pathsep) if word] or [
         (home or Path.home()) / ".kube" / "config"
     ]
@@ -401,20 +348,15 @@ def kubernetes_finding(
     path = next((path for path in paths if path.is_file()), None)
     if path is None and not inside:
         words = f"no configuration at {paths[0]}; --launcher k8s needs one"
-        return Finding(room="launchers", name="kubernetes", state="absent", words=words)
+        return finding(state="absent", words=words)
     where, failure = ("inside a pod", None) if path is None else _context_of(path)
     if failure is not None:
-        return Finding(room="launchers", name="kubernetes", state="broken", words=failure)
+        return finding(state="broken", words=failure)
     if client_version is None:
         words = f"{where}, but its Python client is not installed"
-        return Finding(
-            room="launchers", name="kubernetes", state="absent", words=words, remedy=_CLIENT_LINE
-        )
-    return Finding(
-        room="launchers",
-        name="kubernetes",
-        state="ok",
-        words=f"{where}, client {client_version}; not asked whether it answers",
+        return finding(state="absent", words=words, remedy=_CLIENT_LINE)
+    return finding(
+        state="ok", words=f"{where}, client {client_version}; not asked whether it answers"
     )
 
 
@@ -434,19 +376,13 @@ def _context_of(path: Path) -> tuple[str, str | None]:
 
 def ngc_finding() -> Finding:
     """Return the version of NGC CLI, which starts jobs on Base Command."""
+    finding = partial(Finding, room="launchers", name="base command")
     if shutil.which("ngc") is None:
-        return Finding(
-            room="launchers",
-            name="base command",
-            state="absent",
-            words="ngc is not on the PATH; --launcher bcp needs NGC CLI",
-        )
+        return finding(state="absent", words="ngc is not on the PATH; --launcher bcp needs NGC CLI")
     said, failure = _ask("ngc", "--version")
     if said is None:
-        return Finding(
-            room="launchers", name="base command", state="broken", words=f"ngc --version {failure}"
-        )
-    return Finding(room="launchers", name="base command", state="ok", words=" ".join(said.split()))
+        return finding(state="broken", words=f"ngc --version {failure}")
+    return finding(state="ok", words=" ".join(said.split()))
 
 
 def _ask(*words: str) -> tuple[str | None, str]:
@@ -497,3 +433,31 @@ def examine(*, calibration: Calibration | None = None, profile: Profile | None =
 
 def _kubernetes() -> Finding:
     return kubernetes_finding(client_version=installed_version("kubernetes"))
+
+
+_MARKS = {"ok": "ok", "absent": "-", "broken": "BROKEN"}
+INDENT = 24
+"""Letters before the words of a finding."""
+
+
+def health_lines(found: Health) -> list[str]:
+    """Return a paragraph per room, and a sentence that sums up."""
+    lines: list[str] = []
+    for room, findings in groupby(found.findings, key=lambda finding: finding.room):
+        lines += [room, *(_line(finding) for finding in findings), ""]
+    return [*lines, _summary(found)]
+
+
+def _line(finding: Finding) -> str:
+    remedy = "" if finding.remedy is None else f": {finding.remedy}"
+    return f"  {finding.name:<12}  {_MARKS[finding.state]:<8}{finding.words}{remedy}"
+
+
+def _summary(found: Health) -> str:
+    if not found.broken:
+        return (
+            "nothing is broken; what has a - is not here, and only the commands that name it"
+            " need it"
+        )
+    names = ", ".join(finding.name for finding in found.broken)
+    return f"broken: {names}"

@@ -9,15 +9,16 @@ from importlib import resources
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-from meshwright.report.whatif.answer import Answers
-from meshwright.report.whatif.state import WhatIf, choices_record, query_of, read_state
+from meshwright.report.whatif_page.answers import (
+    Answers,
+    WhatIf,
+    choices_record,
+    query_of,
+    read_state,
+)
 from meshwright.values.errors import ConfigError, MeshwrightError, MissingExtraError
 
-__all__ = [
-    "HOSTS",
-    "make_app",
-    "serve",
-]
+__all__ = ["HOSTS", "make_app", "serve"]
 
 HOSTS = ("127.0.0.1", "localhost")
 """Names under which a browser may ask. A page of somebody else whose name was bound to this address
@@ -98,7 +99,7 @@ class _Guard:
 def _file(name: str) -> Callable[[Any], Any]:
     from starlette.responses import Response
 
-    text = (resources.files("meshwright.report.whatif") / "page" / name).read_bytes()
+    text = (resources.files("meshwright.report.whatif_page") / "page" / name).read_bytes()
 
     async def endpoint(_request: Any) -> Any:
         return Response(text, media_type=_KINDS[name])
