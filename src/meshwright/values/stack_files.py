@@ -79,7 +79,7 @@ def all_entries() -> tuple[StackEntry, ...]:
 @cache
 def plugins() -> tuple[Plugin, ...]:
     """Return the softwares of other packages by name."""
-    from importlib.metadata import entry_points  # noqa: PLC0415 # slow, and seldom needed
+    from importlib.metadata import entry_points  # slow, and seldom needed
 
     found = {point.name: point.value for point in entry_points(group=GROUP)}
     return tuple(Plugin(name=name, package=found[name]) for name in sorted(found))
@@ -161,7 +161,9 @@ def _groups(groups: Any, place: str) -> list[tuple[str, dict[str, Any]]]:
     for group in cast("list[dict[str, Any]]", groups):
         figures = {key: value for key, value in group.items() if key != "source"}
         if not isinstance(group.get("source"), str) or not group["source"].strip():
-            raise ConfigError(f"{place}: {', '.join(figures) or 'a group of figures'} has no source")
+            raise ConfigError(
+                f"{place}: {', '.join(figures) or 'a group of figures'} has no source"
+            )
         twice = seen & figures.keys()
         if twice:
             raise ConfigError(f"{place}: {min(twice)} stands there twice")

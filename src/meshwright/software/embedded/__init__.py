@@ -1,3 +1,36 @@
 """The embedded trainer: its log."""
 
 from __future__ import annotations
+
+from meshwright.software.folders import LogForm, Software, Training
+
+__all__ = [
+    "LAST",
+    "SOFTWARE",
+]
+
+LAST = 2
+"""Newest checkpoints that it keeps beside its best."""
+
+
+def _logs() -> tuple[LogForm, ...]:
+    from meshwright.software.embedded.log import MARKS, read_own_line
+
+    return (LogForm(framework="meshwright", marks=MARKS, read=read_own_line),)
+
+
+SOFTWARE = Software(
+    name="meshwright",
+    title="the embedded trainer",
+    order=0,
+    logs=_logs,
+    training=(
+        Training(
+            name="meshwright",
+            stop=("minutes={limit}",),
+            form="decimal minutes",
+            keeps=LAST,
+            source="docs/trainer.md",
+        ),
+    ),
+)
