@@ -51,6 +51,8 @@ class LogForm:
     """One of these is in every line that says something."""
     read: Callable[[str, Collected], None]
     """Reads a line into what was found; any text is read or passed over, none raises."""
+    sample: str
+    """The line of one step, which the contract suite holds the reader to."""
     redraws: bool = False
     """Whether a step's line is drawn more than once."""
 

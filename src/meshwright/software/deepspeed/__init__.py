@@ -13,6 +13,8 @@ __all__ = [
     "SOFTWARE",
 ]
 
+_SAMPLE = "steps: 2 loss: 9.5000 iter time (s): 1.500 samples/sec: 42.667\n"
+
 
 def _targets() -> tuple[ExportTarget, ...]:
     from meshwright.software.deepspeed.export import DEEPSPEED
@@ -23,7 +25,7 @@ def _targets() -> tuple[ExportTarget, ...]:
 def _logs() -> tuple[LogForm, ...]:
     from meshwright.software.deepspeed.log import MARKS, read_deepspeed_line
 
-    return (LogForm(framework="deepspeed", marks=MARKS, read=read_deepspeed_line),)
+    return (LogForm(framework="deepspeed", marks=MARKS, read=read_deepspeed_line, sample=_SAMPLE),)
 
 
 SOFTWARE = Software(

@@ -12,11 +12,13 @@ __all__ = [
 LAST = 2
 """Newest checkpoints that it keeps beside its best."""
 
+_SAMPLE = '{"event": "step", "step": 2, "loss": 9.5, "gradient_norm": 2.5, "step_s": 1.5}\n'
+
 
 def _logs() -> tuple[LogForm, ...]:
     from meshwright.software.embedded.log import MARKS, read_own_line
 
-    return (LogForm(framework="meshwright", marks=MARKS, read=read_own_line),)
+    return (LogForm(framework="meshwright", marks=MARKS, read=read_own_line, sample=_SAMPLE),)
 
 
 SOFTWARE = Software(

@@ -13,6 +13,8 @@ __all__ = [
     "SOFTWARE",
 ]
 
+_SAMPLE = "Step Time : 1.50s GPU utilization: 400.0MODEL_TFLOP/s/GPU\n"
+
 
 def _targets() -> tuple[ExportTarget, ...]:
     from meshwright.software.megatron_bridge.export import MEGATRON_BRIDGE
@@ -29,7 +31,11 @@ def _sources() -> tuple[ImportSource, ...]:
 def _logs() -> tuple[LogForm, ...]:
     from meshwright.software.megatron_lm.log import BRIDGE_MARKS, read_bridge_line
 
-    return (LogForm(framework="megatron-bridge", marks=BRIDGE_MARKS, read=read_bridge_line),)
+    return (
+        LogForm(
+            framework="megatron-bridge", marks=BRIDGE_MARKS, read=read_bridge_line, sample=_SAMPLE
+        ),
+    )
 
 
 SOFTWARE = Software(

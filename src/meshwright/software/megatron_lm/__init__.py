@@ -13,6 +13,12 @@ __all__ = [
     "SOFTWARE",
 ]
 
+_SAMPLE = (
+    " [2026-03-01 10:00:00] iteration        2/     100 | consumed "
+    "samples:          128 | elapsed time per iteration (ms): 1500.0 | "
+    "global batch size:    64 | lm loss: 9.500000E+00 |\n"
+)
+
 
 def _targets() -> tuple[ExportTarget, ...]:
     from meshwright.software.megatron_lm.target import MEGATRON_LM
@@ -29,7 +35,7 @@ def _sources() -> tuple[ImportSource, ...]:
 def _logs() -> tuple[LogForm, ...]:
     from meshwright.software.megatron_lm.log import MARKS, read_megatron_line
 
-    return (LogForm(framework="megatron-lm", marks=MARKS, read=read_megatron_line),)
+    return (LogForm(framework="megatron-lm", marks=MARKS, read=read_megatron_line, sample=_SAMPLE),)
 
 
 SOFTWARE = Software(

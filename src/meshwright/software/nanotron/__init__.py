@@ -13,6 +13,11 @@ __all__ = [
     "SOFTWARE",
 ]
 
+_SAMPLE = (
+    "iteration: 2 / 100 | consumed_tokens: 131K | time_per_iteration_ms: "
+    "1.5K | global_batch_size: 65.5K | lm_loss: 9.5\n"
+)
+
 
 def _targets() -> tuple[ExportTarget, ...]:
     from meshwright.software.nanotron.export import NANOTRON
@@ -29,7 +34,7 @@ def _sources() -> tuple[ImportSource, ...]:
 def _logs() -> tuple[LogForm, ...]:
     from meshwright.software.nanotron.log import MARKS, read_nanotron_line
 
-    return (LogForm(framework="nanotron", marks=MARKS, read=read_nanotron_line),)
+    return (LogForm(framework="nanotron", marks=MARKS, read=read_nanotron_line, sample=_SAMPLE),)
 
 
 SOFTWARE = Software(

@@ -16,6 +16,11 @@ __all__ = [
 _BEST = 10
 """Checkpoints that NeMo 1.x keeps beside the last."""
 
+_SAMPLE = (
+    "Epoch 0: :   2%|#     | 2/100 [00:12<03:45, reduced_train_loss=9.500, "
+    "global_step=2.000, train_step_timing in s=1.500]\n"
+)
+
 
 def _targets() -> tuple[ExportTarget, ...]:
     from meshwright.software.nemo1.export import NEMO1
@@ -33,7 +38,11 @@ def _sources() -> tuple[ImportSource, ...]:
 def _logs() -> tuple[LogForm, ...]:
     from meshwright.software.nemo2.log import BAR_MARKS, read_bar_line
 
-    return (LogForm(framework="nemo-1", marks=BAR_MARKS, read=read_bar_line, redraws=True),)
+    return (
+        LogForm(
+            framework="nemo-1", marks=BAR_MARKS, read=read_bar_line, sample=_SAMPLE, redraws=True
+        ),
+    )
 
 
 SOFTWARE = Software(

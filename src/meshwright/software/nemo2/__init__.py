@@ -13,6 +13,11 @@ __all__ = [
     "SOFTWARE",
 ]
 
+_SAMPLE = (
+    "Training epoch 0, iteration 1/99 | global_batch_size: 64 | "
+    "global_step: 1 | reduced_train_loss: 9.5 | train_step_timing in s: 1.5\n"
+)
+
 
 def _targets() -> tuple[ExportTarget, ...]:
     from meshwright.software.nemo2.export import NEMO2
@@ -29,7 +34,9 @@ def _sources() -> tuple[ImportSource, ...]:
 def _logs() -> tuple[LogForm, ...]:
     from meshwright.software.nemo2.log import PRINTER_MARKS, read_printer_line
 
-    return (LogForm(framework="nemo-2", marks=PRINTER_MARKS, read=read_printer_line),)
+    return (
+        LogForm(framework="nemo-2", marks=PRINTER_MARKS, read=read_printer_line, sample=_SAMPLE),
+    )
 
 
 SOFTWARE = Software(

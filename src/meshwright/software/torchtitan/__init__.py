@@ -13,6 +13,12 @@ __all__ = [
     "SOFTWARE",
 ]
 
+_SAMPLE = (
+    "[titan] 2026-03-01 10:00:00,123 - root - INFO - step:  2  loss:  "
+    "9.5000  memory: 70.50GiB(89.13%)  tps: 8,192  tflops: 398.12  mfu: "
+    "40.25%\n"
+)
+
 
 def _targets() -> tuple[ExportTarget, ...]:
     from meshwright.software.torchtitan.export import TORCHTITAN
@@ -30,7 +36,9 @@ def _sources() -> tuple[ImportSource, ...]:
 def _logs() -> tuple[LogForm, ...]:
     from meshwright.software.torchtitan.log import MARKS, read_torchtitan_line
 
-    return (LogForm(framework="torchtitan", marks=MARKS, read=read_torchtitan_line),)
+    return (
+        LogForm(framework="torchtitan", marks=MARKS, read=read_torchtitan_line, sample=_SAMPLE),
+    )
 
 
 SOFTWARE = Software(
