@@ -19,6 +19,7 @@ from meshwright.values.stack_files import plugins
 
 if TYPE_CHECKING:
     from meshwright.software.contract import ExportTarget, ImportSource
+    from meshwright.software.described import Described
     from meshwright.software.log import Collected
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "TimeForm",
     "Training",
     "all_software",
+    "log_forms",
 ]
 
 TimeForm = Literal[
@@ -55,6 +57,11 @@ class LogForm:
     """The line of one step, which the contract suite holds the reader to."""
     redraws: bool = False
     """Whether a step's line is drawn more than once."""
+    counts_samples: bool = False
+    """Whether the batch that it says is in sequences."""
+    describe: Callable[[str, int | None], Described] | None = None
+    """What a whole log says of its run beside its steps, where its batch by the lines of steps is
+    known; None: it has no dump of its arguments that is read."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -125,6 +132,12 @@ def all_software() -> tuple[Software, ...]:
     if twice is not None:
         raise ConfigError(f"software {twice}: two packages have it; rename or uninstall one")
     return found
+
+
+@cache
+def log_forms() -> dict[str, LogForm]:
+    """Return every form of lines by the software that writes them."""
+    return {form.framework: form for software in all_software() for form in software.logs()}
 
 
 def _software_of(package: str) -> Software | None:

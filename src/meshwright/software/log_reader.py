@@ -5,9 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from functools import cache
 
-from meshwright.software.folders import LogForm, all_software
+from meshwright.software.folders import log_forms
 from meshwright.software.log import Collected, LogReading, lines_of, whole_lines
 
 __all__ = [
@@ -17,24 +16,20 @@ __all__ = [
 ]
 
 
-@cache
-def _forms() -> tuple[LogForm, ...]:
-    return tuple(form for software in all_software() for form in software.logs())
-
-
 @dataclass(slots=True)
 class LogReader:
     """Reads a log block by block, so that one of any size takes little memory."""
 
     found: dict[str, Collected] = field(
         default_factory=lambda: {
-            form.framework: Collected(form.framework, redraws=form.redraws) for form in _forms()
+            form.framework: Collected(form.framework, redraws=form.redraws)
+            for form in log_forms().values()
         }
     )
 
     def feed(self, block: str) -> None:
         """Read a block of whole lines, as `whole_lines` makes them."""
-        for form in _forms():
+        for form in log_forms().values():
             marks = [mark for mark in form.marks if mark in block]
             if not marks:
                 continue

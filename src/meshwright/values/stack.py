@@ -391,7 +391,9 @@ def _checked(name: str, value: Any, place: str) -> Any:
     if isinstance(value, bool) != is_flag or not isinstance(value, int | float):
         wanted = "true or false" if is_flag else "a number"
         raise ConfigError(f"{place}: {name}={value}: expected {wanted}")
-    return value if is_flag else type(default)(value)
+    if is_flag:
+        return value
+    return float(value) if isinstance(default, float) else int(value)
 
 
 def stack_names() -> list[str]:
@@ -410,11 +412,11 @@ def find_stack(name: str) -> Stack:
 def figure_source(name: str, figure: str) -> str:
     """Return where a figure of a stack comes from: its own file, or that of the nearest stack that
     it builds on and that sets it; empty where none does."""
-    entry, inherited = find_entry(name), ""
-    while entry is not None:
+    inherited, at = "", name
+    while (entry := find_entry(at)) is not None:
         if figure in entry.sources:
             return f"{inherited}{entry.sources[figure]}"
         if entry.builds_on is None:
             break
-        entry, inherited = find_entry(entry.builds_on), f"as {entry.builds_on}: "
+        at, inherited = entry.builds_on, f"as {entry.builds_on}: "
     return ""

@@ -8,6 +8,7 @@ from meshwright.software.folders import LogForm, Software, Training
 
 if TYPE_CHECKING:
     from meshwright.software.contract import ExportTarget, ImportSource
+    from meshwright.software.described import Described
 
 __all__ = [
     "SOFTWARE",
@@ -28,12 +29,23 @@ def _sources() -> tuple[ImportSource, ...]:
     return (BRIDGE_SOURCE,)
 
 
+def _describe(text: str, gbs: int | None) -> Described:
+    from meshwright.software.megatron_lm.dump import describe_megatron
+
+    return describe_megatron(text, gbs=gbs)
+
+
 def _logs() -> tuple[LogForm, ...]:
     from meshwright.software.megatron_lm.log import BRIDGE_MARKS, read_bridge_line
 
     return (
         LogForm(
-            framework="megatron-bridge", marks=BRIDGE_MARKS, read=read_bridge_line, sample=_SAMPLE
+            framework="megatron-bridge",
+            marks=BRIDGE_MARKS,
+            read=read_bridge_line,
+            sample=_SAMPLE,
+            counts_samples=True,
+            describe=_describe,
         ),
     )
 

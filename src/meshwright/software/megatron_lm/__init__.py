@@ -8,6 +8,7 @@ from meshwright.software.folders import LogForm, Software, Training
 
 if TYPE_CHECKING:
     from meshwright.software.contract import ExportTarget, ImportSource
+    from meshwright.software.described import Described
 
 __all__ = [
     "SOFTWARE",
@@ -32,10 +33,25 @@ def _sources() -> tuple[ImportSource, ...]:
     return (MEGATRON_LM_SOURCE,)
 
 
+def _describe(text: str, gbs: int | None) -> Described:
+    from meshwright.software.megatron_lm.dump import describe_megatron
+
+    return describe_megatron(text, gbs=gbs)
+
+
 def _logs() -> tuple[LogForm, ...]:
     from meshwright.software.megatron_lm.log import MARKS, read_megatron_line
 
-    return (LogForm(framework="megatron-lm", marks=MARKS, read=read_megatron_line, sample=_SAMPLE),)
+    return (
+        LogForm(
+            framework="megatron-lm",
+            marks=MARKS,
+            read=read_megatron_line,
+            sample=_SAMPLE,
+            counts_samples=True,
+            describe=_describe,
+        ),
+    )
 
 
 SOFTWARE = Software(

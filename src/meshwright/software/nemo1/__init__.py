@@ -40,7 +40,12 @@ def _logs() -> tuple[LogForm, ...]:
 
     return (
         LogForm(
-            framework="nemo-1", marks=BAR_MARKS, read=read_bar_line, sample=_SAMPLE, redraws=True
+            framework="nemo-1",
+            marks=BAR_MARKS,
+            read=read_bar_line,
+            sample=_SAMPLE,
+            redraws=True,
+            counts_samples=True,
         ),
     )
 

@@ -35,7 +35,13 @@ def _logs() -> tuple[LogForm, ...]:
     from meshwright.software.nemo2.log import PRINTER_MARKS, read_printer_line
 
     return (
-        LogForm(framework="nemo-2", marks=PRINTER_MARKS, read=read_printer_line, sample=_SAMPLE),
+        LogForm(
+            framework="nemo-2",
+            marks=PRINTER_MARKS,
+            read=read_printer_line,
+            sample=_SAMPLE,
+            counts_samples=True,
+        ),
     )
 
 

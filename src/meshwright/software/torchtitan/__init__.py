@@ -8,6 +8,7 @@ from meshwright.software.folders import LogForm, Software, Training
 
 if TYPE_CHECKING:
     from meshwright.software.contract import ExportTarget, ImportSource
+    from meshwright.software.described import Described
 
 __all__ = [
     "SOFTWARE",
@@ -33,11 +34,23 @@ def _sources() -> tuple[ImportSource, ...]:
     return (TORCHTITAN_SOURCE,)
 
 
+def _describe(text: str, _: int | None) -> Described:
+    from meshwright.software.torchtitan.dump import describe_torchtitan
+
+    return describe_torchtitan(text)
+
+
 def _logs() -> tuple[LogForm, ...]:
     from meshwright.software.torchtitan.log import MARKS, read_torchtitan_line
 
     return (
-        LogForm(framework="torchtitan", marks=MARKS, read=read_torchtitan_line, sample=_SAMPLE),
+        LogForm(
+            framework="torchtitan",
+            marks=MARKS,
+            read=read_torchtitan_line,
+            sample=_SAMPLE,
+            describe=_describe,
+        ),
     )
 
 

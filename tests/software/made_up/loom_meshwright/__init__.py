@@ -15,19 +15,19 @@ __all__ = [
 
 
 def _targets() -> tuple[ExportTarget, ...]:
-    from loom_meshwright.files import LOOM
+    from .files import LOOM
 
     return (LOOM,)
 
 
 def _sources() -> tuple[ImportSource, ...]:
-    from loom_meshwright.files import LOOM_SOURCE
+    from .files import LOOM_SOURCE
 
     return (LOOM_SOURCE,)
 
 
 def _logs() -> tuple[LogForm, ...]:
-    from loom_meshwright.log import MARKS, read_line
+    from .log import MARKS, read_line
 
     sample = "[loom] step 2 took 1.5 s, loss 9.5\n"
     return (LogForm(framework="loom", marks=MARKS, read=read_line, sample=sample),)
