@@ -59,7 +59,7 @@ FITTED_FIELDS = {
     "vtrain": {"megatron-deepspeed": ("step_overhead_s", "kernels_per_layer_scale")},
     "amp": {},
 }
-"""Fields of values/stacks.csv that were fitted on a table."""
+"""Figures of software/*/stack.toml that were fitted on a table."""
 SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
 
 

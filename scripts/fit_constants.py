@@ -18,7 +18,9 @@ import argparse
 import csv
 import io
 import math
+import re
 import sys
+import tomllib
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -52,6 +54,7 @@ STACK_FIELDS = {
 }
 """Fitted fields of a stack with their ranges."""
 CHIP_FIELDS = {"sustained_share": (0.4, 1.0), "narrow_sustained_share": (0.3, 1.0)}
+_FITTED = "fitted on published runs by scripts/fit_constants.py"
 LEAST_ROWS = 8
 """A constant is fitted where at least so many timed rows depend on it."""
 
@@ -275,21 +278,45 @@ def cross_validated(data: list[Batch], what: list[Constant], folds: int) -> list
 
 
 def write(values: dict[tuple[str, str, str], float]) -> None:
-    """Put the fitted values into the presets; chips that name a fitted one as kin take its
-    value."""
-    stacks, chips = (
-        _read(PACKAGE / "values" / "stacks.csv"),
-        _read(PACKAGE / "values" / "hardware" / "chips.csv"),
-    )
+    """Put the fitted values into the files of stacks and into the catalogue of chips.
+
+    Chips that name a fitted one as kin take its value, and so do stacks that build on a fitted one
+    and set no figure of their own.
+    """
+    chips = _read(PACKAGE / "values" / "hardware" / "chips.csv")
     for (kind, name, field), value in values.items():
         if kind == "stack":
-            next(row for row in stacks if row["name"] == name)[field] = f"{value:g}"
+            _write_figure(name, field, value)
             continue
         for row in chips:
             if _kin_of(row["chip"]) == name:
                 row[field] = f"{value:g}"
-    _write(PACKAGE / "values" / "stacks.csv", stacks)
     _write(PACKAGE / "values" / "hardware" / "chips.csv", chips)
+
+
+def _write_figure(stack: str, field: str, value: float) -> None:
+    """Replace a figure in its stack's file; one that the stack inherits gets a group of its own
+    before its rules."""
+    for path in (PACKAGE / "software").glob("*/stack.toml"):
+        text = path.read_text(encoding="utf-8")
+        if stack in tomllib.loads(text):
+            path.write_text(with_figure(text, stack, field, value), encoding="utf-8")
+
+
+def with_figure(text: str, stack: str, field: str, value: float) -> str:
+    """Return a file of stacks with one figure set."""
+    quoted = f'"{stack}"' if "." in stack else stack
+    parts = re.split(r"(?m)^(?=\[)", text)
+    own = [i for i, part in enumerate(parts) if part.startswith(f"[[{quoted}.figures]]")]
+    line = re.compile(rf"(?m)^{field} = .*$")
+    for i in own:
+        if line.search(parts[i]):
+            parts[i] = line.sub(f"{field} = {value:g}", parts[i])
+            return "".join(parts)
+    head = next(i for i, part in enumerate(parts) if part.startswith(f"[{quoted}]"))
+    group = f'[[{quoted}.figures]]\nsource = "{_FITTED}"\n{field} = {value:g}\n\n'
+    parts.insert(head + 1, group)
+    return "".join(parts)
 
 
 def _read(path: Path) -> list[dict[str, str]]:

@@ -59,7 +59,7 @@ def once_terms_s(
     Formula:  what `exposed_exchange_s` leaves of the reduction behind the backward, and of the
               gathering behind the forward pass, and `tied_exchange_s`
     Units:    seconds.
-    Source:   overlap as in `values/stacks.csv`: buckets are reduced while the last micro batch
+    Source:   overlap as in `software/*/stack.toml`: buckets are reduced while the last micro batch
               works back.
     Valid:    any layout.
     Checked:  tests/cost/test_step.py::test_data_parallel_exchange_hides_behind_the_last_backward

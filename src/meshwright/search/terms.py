@@ -10,7 +10,7 @@ from meshwright.values.hardware.catalogue import Row, chip_rows, link_rows
 from meshwright.values.hardware.chip import Chip
 from meshwright.values.hardware.cluster import Link, Pool
 from meshwright.values.layout import Layout
-from meshwright.values.stack import Stack
+from meshwright.values.stack import Stack, figure_source
 from meshwright.values.workload import Workload
 
 __all__ = [
@@ -358,7 +358,8 @@ _SOURCE_COLUMNS = {
 def _source(owner: Chip | Link | Stack, field: str) -> str:
     """Return where a constant comes from; what is not in the catalogue is the user's own."""
     if isinstance(owner, Stack):
-        return f"stack {owner.name}: {owner.source}" if owner.source else f"stack {owner.name}"
+        source = figure_source(owner.name, field) or owner.source
+        return f"stack {owner.name}: {source}" if source else f"stack {owner.name}"
     known: dict[str, Row] = (
         {row.chip.name: row.cells for row in chip_rows()} if isinstance(owner, Chip) else {}
     )

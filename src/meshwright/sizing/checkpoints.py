@@ -99,7 +99,7 @@ def checkpoint_size(
               Adam; 4 + 8 = 12 where the software keeps fp32 weights alone (FSDP without
               half-precision shards) and in fp32; 2 + 4 where it updates half-precision weights
     Units:    bytes.
-    Source:   the stack's row in values/stacks.csv (master_bytes, moment_bytes, half_shards);
+    Source:   the stack's file software/*/stack.toml (master_bytes, moment_bytes, half_shards);
               optimizers as listed above
     Valid:    every parameter is trained; padding of the vocabulary, data loaders' and generators'
               states are left out

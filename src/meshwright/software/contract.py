@@ -386,6 +386,8 @@ class ImportSource:
     """(file's name, text): whether the file is of this kind."""
     read: Callable[[str], Imported]
     """The run that a text describes; ConfigError says what is wrong, in one line."""
+    last: bool = False
+    """Whether it is tried after the others, because it takes what may be theirs."""
 
 
 def export_plan(plan: TrainingPlan, *, target: ExportTarget) -> Exported:

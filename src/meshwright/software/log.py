@@ -9,16 +9,14 @@ import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal, TypeVar, get_args
+from typing import TypeVar
 
 __all__ = [
-    "FRAMEWORKS",
     "LONGEST_LINE",
     "NUMBER",
     "WARM_UP",
     "Collected",
     "Evaluation",
-    "Framework",
     "LogReading",
     "Report",
     "after_warm_up",
@@ -161,17 +159,6 @@ def _prefixes(line: str) -> Iterator[re.Match[str]]:
         at = match.end()
 
 
-Framework = Literal[
-    "megatron-bridge",
-    "megatron-lm",
-    "nemo-1",
-    "nemo-2",
-    "torchtitan",
-    "nanotron",
-    "deepspeed",
-    "meshwright",
-]
-FRAMEWORKS: tuple[Framework, ...] = get_args(Framework)
 T = TypeVar("T")
 WARM_UP = 3
 """Reports at the start of a process that are left out: compilation, allocator, first
@@ -240,7 +227,7 @@ class Evaluation:
 class LogReading:
     """What a log says."""
 
-    framework: Framework
+    framework: str
     reports: tuple[Report, ...] = ()
     """In the order in which the steps were done; of long logs the last ones."""
     num_reports: int = 0
@@ -342,7 +329,9 @@ class _Rank:
 class Collected:
     """What one software's reader has found so far."""
 
-    framework: Framework
+    framework: str
+    redraws: bool = False
+    """Whether the software draws a step's line more than once."""
     known: bool = False
     """Whether the log is this software's, with reports or without."""
     allocated_bytes: float | None = None
@@ -385,11 +374,6 @@ class Collected:
         self.known = True
         if loss is not None and (not self.evaluations or self.evaluations[-1].step != step):
             self.evaluations.append(Evaluation(step=step, loss=loss))
-
-    @property
-    def redraws(self) -> bool:
-        """Whether the software draws a step's line more than once."""
-        return self.framework == "nemo-1"
 
     def memory(self, *, allocated: float | None = None, reserved: float | None = None) -> None:
         """Keep a report of peaks, in bytes, if it is the largest; none is smaller than a byte."""

@@ -3,16 +3,11 @@ the one that finds most has it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from meshwright.software.deepspeed import log as deepspeed
-from meshwright.software.embedded import log as own
-from meshwright.software.log import Collected, Framework, LogReading, lines_of, whole_lines
-from meshwright.software.megatron_lm import log as megatron
-from meshwright.software.nanotron import log as nanotron
-from meshwright.software.nemo2 import log as nemo
-from meshwright.software.torchtitan import log as torchtitan
+from meshwright.software.folders import log_forms
+from meshwright.software.log import Collected, LogReading, lines_of, whole_lines
 
 __all__ = [
     "LogReader",
@@ -21,39 +16,20 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Form:
-    """One software's lines."""
-
-    framework: Framework
-    marks: tuple[str, ...]
-    """One of these is in every line that says something."""
-    read: Callable[[str, Collected], None]
-
-
-_FORMS = (
-    _Form(framework="meshwright", marks=own.MARKS, read=own.read_own_line),
-    _Form(framework="megatron-lm", marks=megatron.MARKS, read=megatron.read_megatron_line),
-    _Form(framework="megatron-bridge", marks=megatron.BRIDGE_MARKS, read=megatron.read_bridge_line),
-    _Form(framework="torchtitan", marks=torchtitan.MARKS, read=torchtitan.read_torchtitan_line),
-    _Form(framework="nanotron", marks=nanotron.MARKS, read=nanotron.read_nanotron_line),
-    _Form(framework="nemo-2", marks=nemo.PRINTER_MARKS, read=nemo.read_printer_line),
-    _Form(framework="nemo-1", marks=nemo.BAR_MARKS, read=nemo.read_bar_line),
-    _Form(framework="deepspeed", marks=deepspeed.MARKS, read=deepspeed.read_deepspeed_line),
-)
-
-
 @dataclass(slots=True)
 class LogReader:
     """Reads a log block by block, so that one of any size takes little memory."""
 
-    found: dict[Framework, Collected] = field(
-        default_factory=lambda: {form.framework: Collected(form.framework) for form in _FORMS}
+    found: dict[str, Collected] = field(
+        default_factory=lambda: {
+            form.framework: Collected(form.framework, redraws=form.redraws)
+            for form in log_forms().values()
+        }
     )
 
     def feed(self, block: str) -> None:
         """Read a block of whole lines, as `whole_lines` makes them."""
-        for form in _FORMS:
+        for form in log_forms().values():
             marks = [mark for mark in form.marks if mark in block]
             if not marks:
                 continue

@@ -1,25 +1,11 @@
-"""Every target that plans are exported to, and every kind of file that they are imported from."""
+"""Every target that plans are exported to, and every kind of file that they are imported from, as
+the folders of software have them."""
 
 from __future__ import annotations
 
-from meshwright.software.accelerate.export import ACCELERATE
 from meshwright.software.contract import ExportTarget, ImportSource
-from meshwright.software.deepspeed.export import DEEPSPEED
 from meshwright.software.engines.chosen import SERVING_TARGETS
-from meshwright.software.megatron_bridge.export import MEGATRON_BRIDGE
-from meshwright.software.megatron_bridge.read import BRIDGE_SOURCE
-from meshwright.software.megatron_lm import MEGATRON_LM, MEGATRON_LM_SOURCE
-from meshwright.software.nanotron.export import NANOTRON
-from meshwright.software.nanotron.read import NANOTRON_SOURCE
-from meshwright.software.nemo1.export import NEMO1
-from meshwright.software.nemo1.read import NEMO1_SOURCE
-from meshwright.software.nemo1.script import NEMO1_SCRIPT
-from meshwright.software.nemo2.export import NEMO2
-from meshwright.software.nemo2.read import NEMO2_SOURCE
-from meshwright.software.pai_megatron_patch.export import PAI
-from meshwright.software.torchtitan.export import TORCHTITAN
-from meshwright.software.torchtitan.read import TORCHTITAN_SOURCE
-from meshwright.software.torchtitan.toml import TORCHTITAN_TOML
+from meshwright.software.folders import all_software
 from meshwright.values.errors import ConfigError, UnknownNameError
 
 __all__ = [
@@ -29,28 +15,17 @@ __all__ = [
     "find_target",
 ]
 
-TARGETS: tuple[ExportTarget, ...] = (
-    MEGATRON_LM,
-    MEGATRON_BRIDGE,
-    NEMO2,
-    NEMO1,
-    NEMO1_SCRIPT,
-    TORCHTITAN,
-    TORCHTITAN_TOML,
-    NANOTRON,
-    DEEPSPEED,
-    ACCELERATE,
-    PAI,
+
+TARGETS: tuple[ExportTarget, ...] = tuple(
+    target for software in all_software() for target in software.targets()
 )
 """In the order in which help names them."""
 
-SOURCES: tuple[ImportSource, ...] = (
-    BRIDGE_SOURCE,
-    NEMO2_SOURCE,
-    NEMO1_SOURCE,
-    TORCHTITAN_SOURCE,
-    NANOTRON_SOURCE,
-    MEGATRON_LM_SOURCE,
+SOURCES: tuple[ImportSource, ...] = tuple(
+    sorted(
+        (source for software in all_software() for source in software.sources()),
+        key=lambda source: source.last,
+    )
 )
 """In the order in which a file is tried."""
 

@@ -3,14 +3,13 @@ memory."""
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
-from importlib import resources
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_type_hints
 
 from meshwright.values.errors import ConfigError, UnknownNameError
+from meshwright.values.stack_files import all_entries, find_entry
 from meshwright.values.workload import Precision
 
 __all__ = [
@@ -19,6 +18,7 @@ __all__ = [
     "Factors",
     "Feature",
     "Stack",
+    "figure_source",
     "find_stack",
     "stack_names",
 ]
@@ -72,7 +72,7 @@ place)."""
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stack:
-    """One training software; `values/stacks.csv` holds them with the source of each figure."""
+    """One training software; `software/*/stack.toml` holds them with the source of each figure."""
 
     name: str
     family: Literal["megatron", "fsdp"] = "megatron"
@@ -260,6 +260,7 @@ class Stack:
     """Reserved beyond allocated where tensors pass through exchanges, against what comes and goes
     in a step in many pieces: activations and workspaces, not logits."""
     source: str = ""
+    """What it is, in a line; `figure_source` says where each figure comes from."""
     factors: Factors = field(default_factory=Factors)
     """What a calibration found on the user's own runs."""
 
@@ -339,72 +340,83 @@ class Stack:
 
 
 @cache
-def _stacks() -> dict[str, Stack]:
-    with (resources.files("meshwright") / "values" / "stacks.csv").open(encoding="utf-8") as handle:
-        return {
-            row["name"]: Stack(**{k: _value(k, v) for k, v in row.items() if v != ""})
-            for row in csv.DictReader(handle)
-        }
+def _stack(name: str) -> Stack | None:
+    """Return a stack by its exact name, with what it inherits."""
+    entry = find_entry(name)
+    if entry is None:
+        return None
+    basis = None if entry.builds_on is None else _basis(entry.builds_on, (name,))
+    own = {field: _checked(field, value, entry.place) for field, value in entry.figures.items()}
+    if entry.family is not None:
+        own["family"] = _checked("family", entry.family, entry.place)
+    if basis is None:
+        return Stack(name=name, source=entry.about, **own)
+    return replace(basis, name=name, source=entry.about, **own)
 
 
-_TEXT = {
-    f.name
-    for f in fields(Stack)
-    if f.name
-    in (
-        "name",
-        "family",
-        "attention_library",
-        "context_exchange",
-        "dispatcher",
-        "gathered",
-        "grouped_products",
-        "p2p",
-        "source",
-    )
-}
-_FLAGS = {
-    "embedded",
-    "batch_first",
-    "narrow_gathers",
-    "gradients_apart",
-    "shards_by_tensor",
-    "pointwise_fused",
-    "cross_entropy_fused",
-    "vocab_parallel_loss",
-    "gradients_freed",
-    "gradients_sharded",
-    "shards_over_context",
-    "in_switch_reductions",
-    "half_shards",
-    "narrow_inputs",
-    "expert_bias_fused",
-    "rotation_factor_fused",
-    "routing_fused",
-    "recompute_stops_early",
-    "reduction_deferred",
-    "messages_ahead",
-    "offloads_inputs",
-    "offloads_kept",
-}
+def _basis(name: str, above: tuple[str, ...]) -> Stack:
+    """Return the stack that others build on; ConfigError where there is none, or where it builds on
+    them in turn."""
+    at, chain = name, above
+    while (entry := find_entry(at)) is not None and entry.builds_on is not None:
+        chain, at = (*chain, at), entry.builds_on
+        if at in chain:
+            raise ConfigError(f"stack {above[0]} builds on itself: {' > '.join((*chain, at))}")
+    found = _stack(name)
+    if found is None:
+        raise UnknownNameError(f"stack that {above[-1]} builds on", name, stack_names())
+    return found
 
 
-def _value(name: str, text: str) -> Any:
-    if name in _TEXT:
-        return text
-    if name in _FLAGS:
-        return text == "1"
-    return int(text) if name in ("vocab_multiple", "offloaded_layers") else float(text)
+_FIELDS = {one.name: one for one in fields(Stack) if one.name not in ("name", "source", "factors")}
+"""What a file may set."""
+
+
+@cache
+def _words(field_name: str) -> tuple[str, ...]:
+    """Return the words that a field takes; none where it is no such field."""
+    return get_args(get_type_hints(Stack)[field_name])
+
+
+def _checked(name: str, value: Any, place: str) -> Any:
+    """Return a figure of a file in its field's type; ConfigError says what it should have been."""
+    if name not in _FIELDS:
+        raise UnknownNameError(f"{place}: figure", name, _FIELDS)
+    default = _FIELDS[name].default
+    if isinstance(default, str):
+        if value not in _words(name):
+            raise UnknownNameError(f"{place}: {name}", str(value), _words(name))
+        return value
+    is_flag = isinstance(default, bool)
+    if isinstance(value, bool) != is_flag or not isinstance(value, int | float):
+        wanted = "true or false" if is_flag else "a number"
+        raise ConfigError(f"{place}: {name}={value}: expected {wanted}")
+    if is_flag:
+        return value
+    return float(value) if isinstance(default, float) else int(value)
 
 
 def stack_names() -> list[str]:
     """Return the names of all stacks."""
-    return list(_stacks())
+    return [entry.name for entry in all_entries()]
 
 
 def find_stack(name: str) -> Stack:
     """Return a stack by name; UnknownNameError with the nearest names if there is none."""
-    known = _stacks()
-    if name.lower() not in known:
-        raise UnknownNameError("stack", name, known)
-    return known[name.lower()]
+    found = _stack(name.lower())
+    if found is None:
+        raise UnknownNameError("stack", name, stack_names())
+    return found
+
+
+def figure_source(name: str, figure: str) -> str:
+    """Return where a figure of a stack comes from: its own file, or that of the nearest stack that
+    it builds on and that sets it; empty where none does."""
+    inherited, at = "", name
+    while (entry := find_entry(at)) is not None:
+        if figure in entry.sources:
+            return f"{inherited}{entry.sources[figure]}"
+        if entry.builds_on is None:
+            break
+        at, inherited = entry.builds_on, f"as {entry.builds_on}: "
+    return ""

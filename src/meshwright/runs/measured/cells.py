@@ -12,6 +12,7 @@ from functools import cache
 from importlib import resources
 from pathlib import Path
 
+from meshwright.software.described import StackChanges
 from meshwright.values.errors import ConfigError
 
 __all__ = [
@@ -21,7 +22,6 @@ __all__ = [
     "OtherTable",
     "Rule",
     "Rules",
-    "StackChanges",
     "TruthTable",
     "UnansweredError",
     "read_cells",
@@ -219,10 +219,6 @@ def read_rules(name: str, *, folder: str = "runs/measured") -> Rules:
     text = resources.files("meshwright").joinpath(folder, f"{name}.csv").read_text(encoding="utf-8")
     lines = csv.DictReader(io.StringIO(text))
     return Rules(name, tuple(Rule(re.compile(line.pop("match")), line) for line in lines))
-
-
-StackChanges = tuple[tuple[str, float | str], ...]
-"""Fields of Stack and their values, later ones first read."""
 
 
 def stack_changes_of_row(cells: Cells) -> StackChanges:

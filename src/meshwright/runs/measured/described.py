@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from meshwright.runs.measured.cells import StackChanges
 from meshwright.runs.measured.machines import Machines, stage_chips
-from meshwright.runs.measured.rows import Case, MemoryFigure
+from meshwright.runs.measured.rows import Case
 from meshwright.search.problem import model_of
 from meshwright.search.rules.check import complete_layout
+from meshwright.software.described import Described
 from meshwright.values.errors import ConfigError
 from meshwright.values.hardware.cluster import Pool
 from meshwright.values.hardware.parse import load_cluster
@@ -19,13 +19,9 @@ from meshwright.values.stack import find_stack
 from meshwright.values.workload import AttentionKernel, Precision, Workload
 
 __all__ = [
-    "ALLOCATED",
-    "Described",
     "Given",
     "case_of",
 ]
-
-ALLOCATED = MemoryFigure(kind="allocated", rank="max")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,25 +42,6 @@ class Given:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name}={value}: expected 1 or more")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Described:
-    """What a log says of its run; None is nothing."""
-
-    model: str | Mapping[str, Any] | None = None
-    chip: str | None = None
-    num_chips: int | None = None
-    stack: str | None = None
-    stack_changes: StackChanges = ()
-    seq_len: int | None = None
-    gbs: int | None = None
-    precision: str = "bf16"
-    attention: str = "flash"
-    dropout: bool = False
-    layout: Mapping[str, Any] | None = None
-    """Fields of Layout; None where the log has no description at all."""
-    memory: MemoryFigure = field(default=ALLOCATED)
 
 
 _FLAGS = {

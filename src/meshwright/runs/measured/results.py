@@ -10,13 +10,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from meshwright.runs.measured.cells import read_truth
-from meshwright.runs.measured.described import Described, Given, case_of
+from meshwright.runs.measured.described import Given, case_of
 from meshwright.runs.measured.links import looks_like_nccl_tests, read_nccl_tests
 from meshwright.runs.measured.measured import MeasuredRun, runs_of_table
-from meshwright.runs.measured.megatron_dump import describe_megatron
-from meshwright.runs.measured.rows import MemoryFigure
-from meshwright.runs.measured.torchtitan_dump import describe_torchtitan
 from meshwright.search.link_rates import link_rates
+from meshwright.software.described import Described, MemoryFigure
+from meshwright.software.folders import log_forms
 from meshwright.software.log import LogReading, Report, plain, steady_reports
 from meshwright.software.log_reader import read_log
 from meshwright.trust.calibration import LinkRates
@@ -35,8 +34,6 @@ __all__ = [
 LOGS = "Megatron-LM, Megatron-Bridge, NeMo, torchtitan, nanotron, DeepSpeed or the embedded trainer"
 _OUT_OF_MEMORY = re.compile(r"OutOfMemoryError|(?:CUDA|HIP|XPU|NPU) out of memory")
 """As torch reports it."""
-_COUNT_SAMPLES = ("megatron-lm", "megatron-bridge", "nemo-1", "nemo-2")
-"""Software whose logs count batches in samples."""
 
 
 def run_of_log(text: str, given: Given, *, source: str) -> MeasuredRun | None:
@@ -75,15 +72,10 @@ def _described(text: str, reading: LogReading) -> Described:
     batch = next(
         (report.batch for report in reversed(reading.reports) if report.batch is not None), None
     )
-    gbs = (
-        int(batch)
-        if batch is not None and batch >= 1 and reading.framework in _COUNT_SAMPLES
-        else None
-    )
-    if reading.framework in ("megatron-lm", "megatron-bridge"):
-        return describe_megatron(text, gbs=gbs)
-    if reading.framework == "torchtitan":
-        return describe_torchtitan(text)
+    form = log_forms()[reading.framework]
+    gbs = int(batch) if batch is not None and batch >= 1 and form.counts_samples else None
+    if form.describe is not None:
+        return form.describe(text, gbs)
     kind = MemoryFigure(
         kind="allocated" if reading.peak_allocated_bytes is not None else "reserved", rank="max"
     )

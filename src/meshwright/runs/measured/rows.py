@@ -10,7 +10,6 @@ from meshwright.cost.operators import HALF
 from meshwright.runs.measured.cells import (
     Cells,
     Rule,
-    StackChanges,
     TruthTable,
     UnansweredError,
     read_rules,
@@ -28,6 +27,7 @@ from meshwright.runs.measured.machines import (
 )
 from meshwright.runs.measured.models import model_of_row
 from meshwright.runs.measured.notes import Placement, read_notes
+from meshwright.software.described import MemoryFigure, MemoryKind, StackChanges
 from meshwright.trust.calibration import Calibration
 from meshwright.values.errors import ConfigError
 from meshwright.values.hardware.chip import Chip
@@ -44,19 +44,6 @@ __all__ = [
     "read_row",
     "read_table",
 ]
-
-MemoryKind = Literal["allocated", "reserved", "used", "states", "after-backward"]
-"""By tensors, by the allocator, by the driver; weights, optimizer and activations only; or by
-tensors when no activation is left."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MemoryFigure:
-    """Which memory figure a row tells."""
-
-    kind: MemoryKind
-    rank: Literal["max", "first", "last"]
-    """Of the fullest rank, or of a rank in the first or last stage."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

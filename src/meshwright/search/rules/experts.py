@@ -327,7 +327,7 @@ PROGRAM_RULES = (
         columns=("tp", "sp", "pp", "vpp", "cp", "ep", "etp"),
         keeps=_keeps_axes,
         message=_axes_message,
-        source="search/rules/stack_rules.csv",
+        source="software/*/stack.toml",
     ),
     Rule(
         key="half_precision",

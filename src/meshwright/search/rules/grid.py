@@ -377,7 +377,7 @@ GRID_RULES = (
         columns=("sharding", "pp"),
         keeps=_keeps_sharding,
         message=_sharding_message,
-        source="search/rules/stack_rules.csv",
+        source="software/*/stack.toml",
     ),
     Rule(
         key="shard_size",

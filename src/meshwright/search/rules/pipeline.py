@@ -287,7 +287,7 @@ PIPELINE_RULES = (
         columns=("schedule",),
         keeps=_keeps_software,
         message=_software_message,
-        source="search/rules/stack_rules.csv",
+        source="software/*/stack.toml",
     ),
 )
 

@@ -1,16 +1,19 @@
-"""What differs from one training software to the next: the table `search/rules/stack_rules.csv`."""
+"""What each training software accepts: the rules in `software/*/stack.toml`, where each says only
+what differs from the stack that it builds on."""
 
 from __future__ import annotations
 
-import csv
-import pkgutil
 import re
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import cache
-from typing import Literal, cast
+from typing import Any, Literal
 
-from meshwright.values.errors import ConfigError
-from meshwright.values.stack import Stack
+from meshwright.values.errors import ConfigError, UnknownNameError
+from meshwright.values.layout import RECOMPUTE_MODULES, SCHEDULES, SHARDINGS
+from meshwright.values.stack import Stack, find_stack, stack_names
+from meshwright.values.stack_files import StackEntry, all_entries, find_entry
+from meshwright.values.workload import PRECISIONS
 
 __all__ = [
     "DEALT",
@@ -67,38 +70,119 @@ class StackRules:
 
 
 def stack_rules(stack: Stack) -> StackRules:
-    """Return the row of a stack, or that of its family where it has none."""
-    rows = _rows()
-    return rows.get(stack.name, rows[stack.family])
+    """Return what a stack accepts, or its family where it is none that a file describes."""
+    found = _rules(stack.name) or _rules(stack.family)
+    assert found is not None, f"no rules of the family {stack.family}"
+    return found
 
 
 @cache
-def _rows() -> dict[str, StackRules]:
-    table = pkgutil.get_data("meshwright", "search/rules/stack_rules.csv")
-    assert table is not None, "the package is installed without search/rules/stack_rules.csv"
-    return {row["stack"]: _row(row) for row in csv.DictReader(table.decode().splitlines())}
+def _rules(name: str) -> StackRules | None:
+    """Return the rules of a described stack: its own where it has some, else those of the stack
+    that it builds on, else its family's."""
+    entry = find_entry(name)
+    if entry is None:
+        return None
+    own = dict(entry.rules or {})
+    basis = _basis(entry, own.pop("like", None))
+    if not own:
+        if basis is None:
+            raise ConfigError(f"{entry.place}: has no rules")
+        return basis
+    return _with_own(entry, own, basis)
 
 
-def _row(cells: dict[str, str]) -> StackRules:
-    return StackRules(
-        stack=cells["stack"],
-        shardings=tuple(cells["shardings"].split()),
-        shardings_without_pp=tuple(cells["shardings_without_pp"].split()),
-        searched_shardings=tuple(cells["searched_shardings"].split()),
-        recompute_modules=tuple(cells["recompute_modules"].split()),
-        searched_modules=tuple(
-            tuple(words.split("+")) for words in cells["searched_modules"].split()
-        ),
-        full_by_blocks=cells["full_by_blocks"] == "1",
-        axes=tuple(cells["axes"].split()),
-        schedules=tuple(cells["schedules"].split()),
-        searched_schedules=tuple(cells["searched_schedules"].split()),
-        splits=cast("Literal['any', 'filled', 'fixed', 'cost']", cells["splits"]),
-        precisions=tuple(cells["precisions"].split()),
-        half_by_sharding=cells["half_by_sharding"] == "1",
-        kv_copies_from=parse_version(cells["kv_copies_from"]) if cells["kv_copies_from"] else None,
-        source=cells["source"],
-    )
+def _basis(entry: StackEntry, like: str | None) -> StackRules | None:
+    """Return the rules that a stack's own are read against; None where they stand alone."""
+    name = like or entry.builds_on or find_stack(entry.name).family
+    if name == entry.name:
+        return None
+    found = _rules(name)
+    if found is None:
+        raise UnknownNameError(f"{entry.place}: rules like", name, stack_names())
+    return found
+
+
+def _with_own(entry: StackEntry, own: dict[str, Any], basis: StackRules | None) -> StackRules:
+    """Return rules that differ from others in what a file has; ConfigError where it has a word that
+    no rule knows."""
+    if not str(own.get("source", "")).strip():
+        raise ConfigError(f"{entry.place}: its rules have no source")
+    for name in own:
+        if name not in _READ:
+            raise UnknownNameError(f"{entry.place}: rule", name, _READ)
+    read = {name: _READ[name](name, value, entry.place) for name, value in own.items()}
+    if basis is not None:
+        return replace(basis, stack=entry.name, **read)
+    missing = [name for name in _READ if name not in read]
+    if missing:
+        raise ConfigError(f"{entry.place}: its rules lack {', '.join(missing)}")
+    return StackRules(stack=entry.name, **read)
+
+
+def _listed(known: tuple[str, ...]) -> _Reader:
+    """Read a list of words."""
+
+    def read(name: str, value: Any, place: str) -> tuple[str, ...]:
+        if not isinstance(value, list):
+            raise ConfigError(f"{place}: {name}={value}: expected a list")
+        for word in value:
+            if word not in known:
+                raise UnknownNameError(f"{place}: {name}", str(word), known)
+        return tuple(value)
+
+    return read
+
+
+def _sets(name: str, value: Any, place: str) -> tuple[tuple[str, ...], ...]:
+    """Read a list of lists of modules."""
+    if not isinstance(value, list):
+        raise ConfigError(f"{place}: {name}={value}: expected a list of lists")
+    return tuple(_MODULES(name, one, place) for one in value)
+
+
+def _flag(name: str, value: Any, place: str) -> bool:
+    if not isinstance(value, bool):
+        raise ConfigError(f"{place}: {name}={value}: expected true or false")
+    return value
+
+
+def _split(name: str, value: Any, place: str) -> str:
+    if value not in _SPLITS:
+        raise UnknownNameError(f"{place}: {name}", str(value), _SPLITS)
+    return str(value)
+
+
+def _version(_: str, value: Any, __: str) -> tuple[int, ...] | None:
+    """Read a version; an empty word is never."""
+    return parse_version(str(value)) if value else None
+
+
+def _text(_: str, value: Any, __: str) -> str:
+    return str(value)
+
+
+_Reader = Callable[[str, Any, str], Any]
+_SPLITS = ("any", "filled", "fixed", "cost")
+_AXES = ("tp", "sp", "pp", "vpp", "cp", "ep", "etp")
+_MODULES = _listed(RECOMPUTE_MODULES)
+_READ: dict[str, _Reader] = {
+    "shardings": _listed(SHARDINGS),
+    "shardings_without_pp": _listed(SHARDINGS),
+    "searched_shardings": _listed(SHARDINGS),
+    "recompute_modules": _MODULES,
+    "searched_modules": _sets,
+    "full_by_blocks": _flag,
+    "axes": _listed(_AXES),
+    "schedules": _listed(SCHEDULES),
+    "searched_schedules": _listed(SCHEDULES),
+    "splits": _split,
+    "precisions": _listed(PRECISIONS),
+    "half_by_sharding": _flag,
+    "kv_copies_from": _version,
+    "source": _text,
+}
+"""What a file may say, and how it is read."""
 
 
 def parse_version(text: str) -> tuple[int, ...]:
@@ -126,10 +210,16 @@ def known_version(text: str) -> tuple[int, ...]:
 
 
 def stacks_with_axis(axis: str) -> tuple[str, ...]:
-    """Return the stacks of the table that have a kind of parallelism."""
-    return tuple(row.stack for row in _rows().values() if axis in row.axes)
+    """Return the stacks with rules of their own that have a kind of parallelism."""
+    return tuple(row.stack for row in _own_rules() if axis in row.axes)
 
 
 def stacks_with_schedule(schedule: str) -> tuple[str, ...]:
-    """Return the stacks of the table that accept a schedule."""
-    return tuple(row.stack for row in _rows().values() if schedule in row.schedules)
+    """Return the stacks with rules of their own that accept a schedule."""
+    return tuple(row.stack for row in _own_rules() if schedule in row.schedules)
+
+
+@cache
+def _own_rules() -> tuple[StackRules, ...]:
+    rows = [(entry.name, _rules(entry.name)) for entry in all_entries()]
+    return tuple(row for name, row in rows if row is not None and row.stack == name)

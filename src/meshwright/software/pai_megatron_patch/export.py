@@ -12,7 +12,7 @@ from meshwright.software.contract import (
     ExportTarget,
     TrainedLayers,
 )
-from meshwright.software.megatron_lm import MEGATRON_LM
+from meshwright.software.megatron_lm.target import MEGATRON_LM
 from meshwright.software.plan import TrainingPlan
 from meshwright.values.errors import CannotExpress
 

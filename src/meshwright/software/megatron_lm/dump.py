@@ -1,7 +1,7 @@
 """What Megatron-LM's dump of all arguments says of its run.
 
 The form is that of `_print_args` in Megatron-LM's arguments.py; lines of steps are read in
-meshwright/logs.
+log.py.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from meshwright.runs.measured.described import Described
-from meshwright.runs.measured.rows import MemoryFigure
+from meshwright.software.described import Described, MemoryFigure
 from meshwright.software.megatron_lm.words import expert_layers
 from meshwright.values.errors import ConfigError
 

@@ -1,7 +1,7 @@
 """What torchtitan's dump of its configuration, its device mesh and its device say of its run.
 
 The forms are those of torchtitan's distributed/parallel_dims.py and of the `Running with configs:`
-(earlier `args:`) line, JSON or a Python dictionary; lines of steps are read in meshwright/logs.
+(earlier `args:`) line, JSON or a Python dictionary; lines of steps are read in log.py.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from meshwright.runs.measured.described import Described
-from meshwright.runs.measured.rows import MemoryFigure
+from meshwright.software.described import Described, MemoryFigure
 from meshwright.values.errors import ConfigError, UnknownNameError
 from meshwright.values.hardware.catalogue import find_chip
 from meshwright.values.models.catalogue import find_model
