@@ -18,7 +18,7 @@ from meshwright.values.errors import ConfigError, UnknownNameError
 from meshwright.values.hardware.catalogue import default_node, find_device, find_link
 from meshwright.values.hardware.chip import Chip
 from meshwright.values.hardware.cluster import Cluster, Link, Node, Pool
-from meshwright.values.hardware.parse import load_cluster, parse_count
+from meshwright.values.hardware.parse import parse_cluster, parse_count
 from meshwright.values.hardware.profile import Profile, Series
 from meshwright.values.hardware.profiled import profiled_chip, with_measured_link
 from meshwright.values.models.catalogue import named_model
@@ -170,9 +170,13 @@ class Files:
 
     calibration: Calibration | None = None
     profile: Profile | None = None
-    local: Cluster | None = None
-    """This machine's accelerators, where the request's cluster is `local` and no profile says what
-    it is."""
+    cluster: Cluster | None = None
+    """Of the request's cluster file; or this machine's accelerators, where its cluster is `local`
+    and no profile says what it is."""
+
+    def cluster_of(self, request: PlanRequest) -> Cluster:
+        """Return the chips of the request: what its file holds, or its short form says."""
+        return self.cluster or parse_cluster(request.cluster, gpus_per_node=request.gpus_per_node)
 
 
 def resolve(request: PlanRequest, *, files: Files | None = None) -> Problem:
@@ -318,7 +322,7 @@ def _pool(request: PlanRequest, files: Files) -> Pool:
         return local_pool(
             files.profile, num_chips=parse_count(count, kind="local") if colon else None
         )
-    cluster = files.local or load_cluster(request.cluster, gpus_per_node=request.gpus_per_node)
+    cluster = files.cluster_of(request)
     if len(cluster.pools) != 1:
         raise ConfigError(
             f"cluster {cluster.name}: several kinds of chips are for `meshwright plan` alone; give"

@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.values.models.hf_configs import CONFIGS
 
+from meshwright.platforms.given import read_hf_config
 from meshwright.values.errors import ConfigError, UnknownNameError
 from meshwright.values.models.catalogue import find_model
 from meshwright.values.models.hf_readers import READERS
-from meshwright.values.models.huggingface import from_hf_config, hf_reading, read_hf_config
+from meshwright.values.models.huggingface import from_hf_config, hf_reading
 from meshwright.values.models.params import model_params
 
 LLAMA = CONFIGS["llama3-8b"]
