@@ -149,6 +149,12 @@ def _baichuan_positions(config: HfConfig, _: Found) -> Found:
     return {} if config.has("max_position_embeddings") else {"positions": "alibi"}
 
 
+def _yarn(config: HfConfig, _: Found) -> Found:
+    """Read whether rotations are YaRN's, which is what gpt-oss takes where nothing is said."""
+    scaling = config.section("rope_scaling|rope_parameters")
+    return {"rotation_has_factor": scaling.text("rope_type|type", "yarn") == "yarn"}
+
+
 def _t5_details(assumed: str) -> Part:
     """Return a reader of T5's two stacks; `assumed` is the feed-forward where none is named."""
 
@@ -430,8 +436,14 @@ READERS: Mapping[str, Reader] = {
     ),
     "gpt_oss": _but(
         _LLAMA,
-        replace(_MOE_LOCAL, top_k="num_experts_per_tok|experts_per_token", bias=True),
+        replace(
+            _MOE_LOCAL,
+            top_k="num_experts_per_tok|experts_per_token",
+            bias=True,
+            clamps_gate=True,
+        ),
         WindowKeys(assumed=128, every=2),
+        _yarn,
         attention_sinks=True,
         linear_bias=True,
         qkv_bias=False,
