@@ -32,8 +32,8 @@ from typing import Any
 import numpy as np
 
 from meshwright.cost.step import price
+from meshwright.platforms.given import load_profile
 from meshwright.search.problem import local_pool
-from meshwright.values.hardware.profile import load_profile
 from meshwright.values.layout import Layout, Layouts, parse_layout
 from meshwright.values.models.catalogue import find_model
 from meshwright.values.stack import find_stack

@@ -320,12 +320,13 @@ def test_rotations_with_a_factor_run_kernel_by_kernel() -> None:
     """2048 tokens with 16 + 4 heads of 64: 24 bytes an element forward, 28 backward, in 26 and 16
     kernels, where the software has no fused kernel for them; elsewhere, and without the factor, 4
     bytes in two kernels."""
-    sinks, plain = replace(LLAMA, attention_sinks=True), replace(STACK, rotation_factor_fused=False)
+    yarn = replace(LLAMA, rotation_has_factor=True)
+    plain = replace(STACK, rotation_factor_fused=False)
     elements = 2048 * 20 * 64
-    rotary = named(attention_parts(site(sinks, stack=plain), SELF), "rotary")
+    rotary = named(attention_parts(site(yarn, stack=plain), SELF), "rotary")
     assert rotary.forward_s == pytest.approx(elements * 24 / MEMORY_BYTES_PER_S + 26 * 2e-6)
     assert rotary.backward_s == pytest.approx(elements * 28 / MEMORY_BYTES_PER_S + 16 * 2e-6)
-    for model, stack in ((sinks, STACK), (LLAMA, plain)):
+    for model, stack in ((yarn, STACK), (LLAMA, plain)):
         fused = named(attention_parts(site(model, stack=stack), SELF), "rotary")
         assert fused.forward_s == pytest.approx(elements * 4 / MEMORY_BYTES_PER_S + 2 * 2e-6)
 

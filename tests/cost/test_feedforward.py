@@ -259,16 +259,16 @@ def test_a_clamped_gate_passes_over_both_halves_of_the_first_layer() -> None:
     backward four kernels of 2 + 1, two of 3 + 2, and two of 2 + 2. What was clamped is kept, unless
     the activation is redone; experts without a gate have no clamp.
     """
-    biased = replace(MOE, moe=replace(SPEC, expert_bias=True))
-    part = named(experts(biased), "experts clamp")
+    clamped = replace(MOE, moe=replace(SPEC, clamps_gate=True))
+    part = named(experts(clamped), "experts clamp")
     inner = 4096 * SPEC.expert_ffn
     assert part.forward_s == pytest.approx(inner * 16 / MEMORY_BYTES_PER_S + 3 * 2e-6)
     assert part.backward_s == pytest.approx(inner * (12 + 10 + 8) / MEMORY_BYTES_PER_S + 7 * 2e-6)
     assert part.saved_bytes == pytest.approx(inner * 2 * 2)
     assert part.freed_by == part.redone_by == {"moe", "moe_act"}
-    fused = experts(biased, stack=replace(STACK, expert_bias_fused=True))
+    fused = experts(clamped, stack=replace(STACK, expert_bias_fused=True))
     assert "experts clamp" not in {
-        p.name for p in (*fused, *experts(), *experts(replace(biased, gated=False)))
+        p.name for p in (*fused, *experts(), *experts(replace(clamped, gated=False)))
     }
 
 

@@ -5,7 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from meshwright.platforms.given import cluster_from_flag, cluster_of_listing, local_cluster
+from meshwright.platforms.given import (
+    cluster_from_flag,
+    cluster_of_listing,
+    load_cluster,
+    local_cluster,
+)
 from meshwright.values.errors import ConfigError, UnknownNameError
 from meshwright.values.hardware.parse import parse_cluster
 
@@ -70,3 +75,20 @@ def test_other_forms_pass_through() -> None:
         cluster_from_flag("local:4")
     with pytest.raises(ConfigError, match="--gpus-per-node has no effect with --cluster local"):
         cluster_from_flag("local", gpus_per_node=4)
+
+
+def test_a_path_is_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("pools: [{chip: h100, count: 24}]\n", encoding="utf-8")
+    assert load_cluster(path) == load_cluster(str(path)) == parse_cluster("h100:24")
+    with pytest.raises(
+        ConfigError,
+        match=(
+            r"absent\.yml'?: No such file or directory; give a YAML file, or the short form such as"
+            r" h100:256"
+        ),
+    ):
+        load_cluster(tmp_path / "absent.yml")
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match="not a text in UTF-8"):
+        load_cluster(path)

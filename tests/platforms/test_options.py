@@ -4,12 +4,12 @@ from dataclasses import fields, replace
 
 import pytest
 
+from meshwright.platforms.given import load_cluster
 from meshwright.platforms.job import Job, JobOptions, Mount, job_of
 from meshwright.platforms.texts import job_text
 from meshwright.software.contract import EnvVar, Exported, ExportedFile
 from meshwright.values.errors import ConfigError, UnknownNameError
 from meshwright.values.hardware.cluster import Pool
-from meshwright.values.hardware.parse import load_cluster
 
 EXPORTED = Exported(
     target="megatron-lm",

@@ -16,6 +16,7 @@ import pytest
 pytest.importorskip("torch", reason="measures with torch: pip install 'meshwright[train]'")
 
 from meshwright.cli import run
+from meshwright.platforms.given import load_profile
 from meshwright.trainer.profile import design as _design
 from meshwright.trainer.profile import device as _device
 from meshwright.trainer.profile import host as _host
@@ -32,7 +33,7 @@ from meshwright.trainer.profile.timing import (
     spread_frac,
 )
 from meshwright.values.errors import ConfigError
-from meshwright.values.hardware.profile import Profile, Sample, Series, load_profile
+from meshwright.values.hardware.profile import Profile, Sample, Series
 from meshwright.values.hardware.profile_chip import measured_chip
 from meshwright.values.hardware.profile_tables import profile_tables
 

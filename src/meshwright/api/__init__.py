@@ -9,7 +9,12 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from meshwright.platforms.given import cluster_from_flag, find_local_cluster
+from meshwright.platforms.given import (
+    cluster_from_flag,
+    find_local_cluster,
+    load_cluster,
+    load_profile,
+)
 from meshwright.search.asked import ask
 from meshwright.search.diff import Comparison, compare
 from meshwright.search.explain import Explanation
@@ -17,7 +22,7 @@ from meshwright.search.explain import explain as explain_layout
 from meshwright.search.mixed.front import MOST_POINTS
 from meshwright.search.mixed.front import plan_front as found_front
 from meshwright.search.mixed.plan import search_mixed_plans
-from meshwright.search.mixed.problem import is_mixed
+from meshwright.search.mixed.problem import MixedProblem, is_mixed, resolve_mixed
 from meshwright.search.oom import Ladder
 from meshwright.search.oom import why_oom as mend_layout
 from meshwright.search.plan import search_plans
@@ -27,8 +32,8 @@ from meshwright.search.result import Plan, PlanResult
 from meshwright.trust.calibration import Calibration
 from meshwright.trust.calibration_file import parse_calibration
 from meshwright.values.errors import ConfigError
-from meshwright.values.hardware.parse import LOCAL
-from meshwright.values.hardware.profile import Profile, load_profile
+from meshwright.values.hardware.parse import LOCAL, is_cluster_file
+from meshwright.values.hardware.profile import Profile
 from meshwright.values.layout import parse_layout
 from meshwright.values.units import DAY_S, TERA
 
@@ -48,12 +53,14 @@ if TYPE_CHECKING:
     from meshwright.software.settings import ModelDetails, TrainingSettings
 
 __all__ = [
+    "cluster_file_of",
     "diff",
     "doctor",
     "estimate",
     "explain",
     "export",
     "files_of",
+    "mixed_problem_of",
     "plan",
     "plan_front",
     "prepare_study",
@@ -90,9 +97,10 @@ def plan(
     """
     start = perf_counter()
     asked = _one_request("plan", request, fields)
+    known = cluster_file_of(asked)
     result = (
-        search_mixed_plans(asked)
-        if is_mixed(asked)
+        search_mixed_plans(asked, files=known)
+        if is_mixed(asked, files=known)
         else search_plans(asked, files=files_of(asked), progress=progress)
     )
     return replace(result, seconds=perf_counter() - start)
@@ -107,7 +115,8 @@ def plan_front(
     The arguments are those of `plan`; each of `points` plans at most costs a search. Chips in use
     are paid, and others may be left idle. ConfigError where a chip has no price.
     """
-    return found_front(_one_request("plan_front", request, fields), points=points)
+    asked = _one_request("plan_front", request, fields)
+    return found_front(asked, points=points, files=cluster_file_of(asked))
 
 
 def explain(
@@ -432,6 +441,13 @@ def problem_of(request: PlanRequest) -> Problem:
     return resolve(request, files=files_of(request))
 
 
+def mixed_problem_of(request: PlanRequest) -> MixedProblem | None:
+    """Return a request over several kinds of chips, or of chips that may idle, with its names
+    looked up; None for any other."""
+    known = cluster_file_of(request)
+    return resolve_mixed(request, files=known) if is_mixed(request, files=known) else None
+
+
 def read_calibration(path: str | Path) -> Calibration:
     """Return what `meshwright calibrate` wrote."""
     try:
@@ -451,12 +467,19 @@ def files_of(request: PlanRequest) -> Files:
     return Files(
         calibration=None if request.calibration is None else read_calibration(request.calibration),
         profile=None if request.profile is None else load_profile(Path(request.profile)),
-        local=(
+        cluster=(
             cluster_from_flag(LOCAL, gpus_per_node=request.gpus_per_node)
             if is_local and request.profile is None
-            else None
+            else cluster_file_of(request).cluster
         ),
     )
+
+
+def cluster_file_of(request: PlanRequest) -> Files:
+    """Return what the request's cluster file holds, and nothing where the short form says all."""
+    if not is_cluster_file(request.cluster):
+        return Files()
+    return Files(cluster=load_cluster(request.cluster, gpus_per_node=request.gpus_per_node))
 
 
 def _one_request(name: str, request: PlanRequest | None, fields: Mapping[str, Any]) -> PlanRequest:

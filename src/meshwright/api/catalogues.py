@@ -6,11 +6,11 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from meshwright.platforms.given import read_hf_config
 from meshwright.values.errors import ConfigError
 from meshwright.values.hardware.catalogue import ChipRow, chip_rows, find_row
 from meshwright.values.hardware.parse import Server, servers
 from meshwright.values.models.catalogue import named_model
-from meshwright.values.models.huggingface import read_hf_config
 from meshwright.values.models.params import ModelInfo, ModelRow, model_info, models_info
 
 __all__ = [

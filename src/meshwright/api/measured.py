@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from meshwright import __version__
 from meshwright.api import problem_of, read_calibration
-from meshwright.platforms.given import find_local_cluster
+from meshwright.platforms.given import find_local_cluster, load_profile
 from meshwright.runs.calibrating import is_study, runs_of_study
 from meshwright.runs.measured.described import Given
 from meshwright.runs.measured.files import (
@@ -38,7 +38,6 @@ from meshwright.values.hardware.profile import (
     Effort,
     FileForm,
     Profile,
-    load_profile,
     profile_to_bytes,
 )
 from meshwright.values.hardware.profile_chip import profile_words

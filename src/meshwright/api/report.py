@@ -69,10 +69,8 @@ def report_parts(results: Iterable[str | Path | Mapping[str, Any]]) -> list[Part
 
 
 def _resolve(request: Record) -> Problem | MixedProblem:
-    from meshwright.search.mixed.problem import is_mixed, resolve_mixed
-
     asked = PlanRequest.of(request)
-    return resolve_mixed(asked) if is_mixed(asked) else api.problem_of(asked)
+    return api.mixed_problem_of(asked) or api.problem_of(asked)
 
 
 def _name(result: str | Path | Mapping[str, Any]) -> str:

@@ -161,8 +161,8 @@ def model_words(name: str | None, hf: Path | None) -> str | dict[str, Any]:
         raise ConfigError("give a model: either a name or --hf with a config.json")
     if name is not None:
         return name
+    from meshwright.platforms.given import read_hf_config
     from meshwright.search.problem import dims_of
-    from meshwright.values.models.huggingface import read_hf_config
 
     assert hf is not None
     reading = read_hf_config(hf)

@@ -312,12 +312,11 @@ def _problem(asked: PlanRequest, from_file: Path | None) -> Problem | MixedProbl
     """Look up a request's names; several kinds of chips are planned, but no software's files are
     read for them."""
     from meshwright import api
-    from meshwright.search.mixed.problem import is_mixed, resolve_mixed
     from meshwright.values.errors import ConfigError
 
-    if not is_mixed(asked):
+    problem = api.mixed_problem_of(asked)
+    if problem is None:
         return api.problem_of(asked)
-    problem = resolve_mixed(asked)
     if from_file is not None:
         raise ConfigError(
             f"--from {from_file}: such a file is of one kind of chip whose chips are all used;"
@@ -387,9 +386,9 @@ def _read_run(path: Path, flags: dict[str, Any]) -> Run:
 def _model(name: str | None, hf: Path | None) -> str | dict[str, Any] | None:
     if hf is None:
         return name
+    from meshwright.platforms.given import read_hf_config
     from meshwright.search.problem import dims_of
     from meshwright.values.errors import ConfigError
-    from meshwright.values.models.huggingface import read_hf_config
 
     if name is not None:
         raise ConfigError(f"plan {name} --hf {hf}: give either a name or a config")

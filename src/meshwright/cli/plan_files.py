@@ -165,6 +165,7 @@ def _kinds(plan: dict[str, Any]) -> list[str]:
 def read_mixed(text: str) -> tuple[MixedLayout, MixedProblem] | None:
     """Read the plan of a file whose stages lie on several kinds of chips, with its request; None
     for anything else."""
+    from meshwright import api
     from meshwright.search.mixed.front import mixed_layout_of
     from meshwright.search.mixed.problem import resolve_mixed
     from meshwright.search.request import PlanRequest
@@ -183,7 +184,8 @@ def read_mixed(text: str) -> tuple[MixedLayout, MixedProblem] | None:
         or not _kinds(plan)
     ):
         return None
-    problem = resolve_mixed(PlanRequest.of(request))
+    asked = PlanRequest.of(request)
+    problem = resolve_mixed(asked, files=api.cluster_file_of(asked))
     try:
         return mixed_layout_of(plan, problem), problem
     except ConfigError as error:

@@ -201,15 +201,13 @@ def _ranks(plans: list[Plan]) -> str:
 def for_export(asked: PlanRequest, to: str) -> PlanRequest:
     """Return the request with what one command for all ranks asks of stages on several kinds of
     chips, saying so."""
+    from meshwright import api
     from meshwright.search.mixed.problem import is_mixed
     from meshwright.software.mixed import MIXED_TARGETS, SAME_STAGES
     from meshwright.values.errors import ConfigError
-    from meshwright.values.hardware.parse import load_cluster
 
-    if (
-        not is_mixed(asked)
-        or len(load_cluster(asked.cluster, gpus_per_node=asked.gpus_per_node).pools) == 1
-    ):
+    known = api.cluster_file_of(asked)
+    if not is_mixed(asked, files=known) or len(known.cluster_of(asked).pools) == 1:
         return asked
     if to not in MIXED_TARGETS:
         raise ConfigError(

@@ -142,7 +142,6 @@ def _projections(site: Site, block: Block) -> list[Part]:
     heads, kv_heads = site.local_heads
     hidden = np.full_like(tokens, float(h))
     out_input = tokens * heads * d * site.saved_input_bytes
-    rotated = tokens * (heads + kv_heads) * d * site.activation_bytes
     output = linear(
         site,
         "attention output projection",
@@ -175,9 +174,13 @@ def _projections(site: Site, block: Block) -> list[Part]:
             ),
             output,
         ]
+    return [*parts, *_rotary(site, tokens * (heads + kv_heads) * d)]
+
+
+def _rotary(site: Site, elements: Floats) -> list[Part]:
+    """Rotations of queries and keys, or their norms in the same passes."""
     if site.model.rotation_has_factor and not site.stack.rotation_factor_fused:
-        elements = tokens * (heads + kv_heads) * d
-        parts.append(
+        return [
             eager(
                 site,
                 "rotary",
@@ -186,18 +189,14 @@ def _projections(site: Site, block: Block) -> list[Part]:
                 backward=ROTATION_BACKWARD,
                 kernels=ROTATION_KERNELS,
             )
-        )
-    elif site.model.positions == "rope" or site.model.qk_norm:
-        rotary = passes(
-            site, "rotary", forward_bytes=2 * rotated, backward_bytes=2 * rotated, kernels=2
-        )
-        elements = tokens * (heads + kv_heads) * d
-        parts.append(
-            as_measured(site, rotary, ("rotary", 1.0, (elements,)))
-            if site.model.positions == "rope"
-            else rotary
-        )
-    return parts
+        ]
+    if site.model.positions != "rope" and not site.model.qk_norm:
+        return []
+    passed = 2 * (elements * site.activation_bytes)
+    rotary = passes(site, "rotary", forward_bytes=passed, backward_bytes=passed, kernels=2)
+    if site.model.positions != "rope":
+        return [rotary]
+    return [as_measured(site, rotary, ("rotary", 1.0, (elements,)))]
 
 
 def _mla_projections(site: Site, block: Block) -> list[Part]:

@@ -147,27 +147,19 @@ def group_of(size: Any, stride: Any, pool: Pool) -> Group:
         network.bytes_per_s * network.efficiency / pool.oversubscription, size.shape
     ).astype(np.float64)
     inside = local >= size
-    ring_rate = np.where(
-        inside,
-        local_rate,
-        np.where(local > 1, np.minimum(local_rate, local * remote_rate), remote_rate),
-    )
+    crossing = np.where(local > 1, np.minimum(local_rate, local * remote_rate), remote_rate)
     domains = np.ceil(size / local)
-    hops_local, hops_remote = (
-        np.where(inside, size - 1, size - domains),
-        np.where(inside, 0.0, domains - 1),
-    )
     full_rate = link.bytes_per_s * link.efficiency
     return Group(
         size=size,
         local=local,
-        ring_bytes_per_s=ring_rate,
+        ring_bytes_per_s=np.where(inside, local_rate, crossing),
         local_bytes_per_s=local_rate,
         remote_bytes_per_s=remote_rate,
         own_bytes_per_s=np.full(size.shape, max(OWN_COPY_SPEED * full_rate, OWN_COPY_BYTES_PER_S)),
         setup_s=np.where(inside, link.setup_s, np.maximum(link.setup_s, network.setup_s)),
-        local_hops=hops_local,
-        remote_hops=hops_remote,
+        local_hops=np.where(inside, size - 1, size - domains),
+        remote_hops=np.where(inside, 0.0, domains - 1),
         local_wait=Wait(
             latency_s=link.latency_s,
             half_message_bytes=link.half_message_bytes,

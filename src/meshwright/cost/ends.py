@@ -74,9 +74,8 @@ def price_ends(site: Site) -> Ends:
     Valid:    one head; multi-token prediction repeats it.
     Checked:  tests/cost/test_ends.py
     """
-    block = Block(
-        kind="mlp", stream="decoder" if site.model.family == "encoder-decoder" else "main"
-    )
+    stream = "decoder" if site.model.family == "encoder-decoder" else "main"
+    block = Block(kind="mlp", stream=stream)
     tokens, h = site.tokens(block), float(site.model.hidden)
     vocab = (
         padded_vocab(site.model.vocab, site.shapes.tp, site.stack.vocab_multiple) / site.shapes.tp
@@ -87,42 +86,26 @@ def price_ends(site: Site) -> Ends:
     group = site.tp_group()
     gathered = np.ones_like(tokens) if site.stack.vocab_parallel_loss else site.shapes.tp
     logits = tokens * vocab * gathered
-    gather_logits_s = np.where(
-        gathered > 1, all_gather_s(group, logits * site.activation_bytes), 0.0
-    )
     size = tokens * h * site.activation_bytes
     split = site.shapes.sp > 0
     compute, tensor = site.stack.factors.compute, site.stack.factors.tensor
     half = tensor * reduce_scatter_s(group, size)  # as long as an all-gather
     whole = tensor * all_reduce_s(group, size)
-    loss_bytes = LOSS_PASSES_FUSED if site.stack.cross_entropy_fused else LOSS_PASSES_UNFUSED
-    loss_s = compute * streaming_s(site.pool.node.chip, logits * loss_bytes) / 2
-    sums_s = tensor * (3 * all_reduce_s(group, tokens * 4.0) + gather_logits_s)
-    gather_s = compute * site.streaming(tokens * h * 3 * site.activation_bytes)
-    table_bytes = (
-        vocab
-        * h
-        * (2 * site.activation_bytes + 2 * site.stack.gradient_bytes)
-        * (not site.work.lora_rank)
+    gather_logits_s = np.where(
+        gathered > 1, all_gather_s(group, logits * site.activation_bytes), 0.0
     )
-    table_s = compute * streaming_s(site.pool.node.chip, table_bytes)
+    sums_s = tensor * (3 * all_reduce_s(group, tokens * 4.0) + gather_logits_s)
     handed = vocab * h * site.stack.head_gradient_bytes * (not site.work.lora_rank)
     saved = (
         tokens / site.shapes.sequence_shards * h * (site.activation_bytes + site.saved_input_bytes)
     )
-    lookup = _measured_pair(
-        site, "embedding", (tokens, h, vocab), (gather_s, gather_s * 2 + table_s)
-    )
-    losses = _measured_pair(site, "cross_entropy", (tokens, vocab * gathered), (loss_s, loss_s))
-    host = _host_pair(site)
+    lookup = _lookup_s(site, tokens, vocab)
+    losses = _losses_s(site, tokens, vocab * gathered, logits)
+    host, other_pass = _host_pair(site), np.where(split, half, 0.0)
     return Ends(
         embedding_forward_s=lookup[0] + np.where(split, half, whole),
-        embedding_backward_s=lookup[1] + np.where(split, half, 0.0),
-        head_forward_s=compute * head.forward_s
-        + losses[0]
-        + sums_s
-        + np.where(split, half, 0.0)
-        + host[0],
+        embedding_backward_s=lookup[1] + other_pass,
+        head_forward_s=compute * head.forward_s + losses[0] + sums_s + other_pass + host[0],
         head_backward_s=compute * head.backward_s
         + losses[1]
         + np.where(split, half, whole)
@@ -132,6 +115,28 @@ def price_ends(site: Site) -> Ends:
         loss_peak_bytes=logits * (site.activation_bytes + site.stack.logits_bytes) + handed,
         loss_saved_bytes=logits * SOFTMAX_BYTES,
     )
+
+
+def _lookup_s(site: Site, tokens: Floats, vocab: Floats) -> tuple[Floats, Floats]:
+    """Rows of the embedding gathered, and scattered into a gradient of the whole table."""
+    h, compute = float(site.model.hidden), site.stack.factors.compute
+    gather_s = compute * site.streaming(tokens * h * 3 * site.activation_bytes)
+    table_bytes = (
+        vocab
+        * h
+        * (2 * site.activation_bytes + 2 * site.stack.gradient_bytes)
+        * (not site.work.lora_rank)
+    )
+    table_s = compute * streaming_s(site.pool.node.chip, table_bytes)
+    return _measured_pair(site, "embedding", (tokens, h, vocab), (gather_s, gather_s * 2 + table_s))
+
+
+def _losses_s(site: Site, tokens: Floats, width: Floats, logits: Floats) -> tuple[Floats, Floats]:
+    """Passes of cross-entropy over so many logits a token, half of them in each direction."""
+    loss_bytes = LOSS_PASSES_FUSED if site.stack.cross_entropy_fused else LOSS_PASSES_UNFUSED
+    passed_s = streaming_s(site.pool.node.chip, logits * loss_bytes)
+    loss_s = site.stack.factors.compute * passed_s / 2
+    return _measured_pair(site, "cross_entropy", (tokens, width), (loss_s, loss_s))
 
 
 def _measured_pair(

@@ -242,7 +242,7 @@ def moe_parts(site: Site, block: Block) -> list[Part]:
     ]
     if moe.expert_bias and not site.stack.expert_bias_fused:
         parts.append(_expert_biases(site, rows, width, experts))
-    if site.model.clamps_gate and not site.stack.expert_bias_fused:
+    if site.model.gated and moe.clamps_gate and not site.stack.expert_bias_fused:
         parts.append(_clamp(site, rows * expert_width))
     if moe.latent_dim:
         parts += _latent(site, block, float(moe.latent_dim))

@@ -108,24 +108,16 @@ def linear(
     forward, data, weight = products.forward, products.data, products.weight
     loops = np.where(np.asarray(groups) > 1, groups, 0.0) * np.ones_like(forward)
     size = element_bytes(site.work.precision)
-    moved = groups * (size * (tokens * into + into * out) + max(size, HALF) * tokens * out)
-    cast_forward, cast_backward, casts = (
-        np.zeros_like(forward),
-        np.zeros_like(forward),
-        float(size <= 1),
-    )
+    casts, nothing = float(size <= 1), np.zeros_like(forward)
+    cast_forward = cast_backward = adapter_forward = adapter_backward = nothing
     if casts:
-        cast_forward, cast_backward = _casts_s(
-            site, into=into, out=out, rows=tokens * groups, weights=groups * into * out
-        )
-    small_forward, small_backward = _small_kernels(site)
-    each = _small_kernel_s(site)
+        rows, weights = tokens * groups, groups * into * out
+        cast_forward, cast_backward = _casts_s(site, into=into, out=out, rows=rows, weights=weights)
+    (small_forward, small_backward), each = _small_kernels(site), _small_kernel_s(site)
     python = site.stack.kernels_per_layer_scale
-    adapter_forward, adapter_backward = np.zeros_like(forward), np.zeros_like(forward)
     if site.work.lora_rank and adapted:
-        adapter_forward, adapter_backward = _adapter_s(
-            site, into=into, out=out, tokens=tokens * groups
-        )
+        rows = tokens * groups
+        adapter_forward, adapter_backward = _adapter_s(site, into=into, out=out, tokens=rows)
     return Part(
         name=name,
         term="matmul",
@@ -143,7 +135,7 @@ def linear(
         redone_by=redone_by,
         freed_by=freed_by,
         flops=2.0 * tokens * out * into * groups,
-        moved_bytes=moved,
+        moved_bytes=groups * (size * (tokens * into + into * out) + max(size, HALF) * tokens * out),
     )
 
 

@@ -160,14 +160,21 @@ def activation_bytes(
     for count, whole, partial, entry, wide in zip(
         counts, acts.kept, acts.after_selective, acts.inputs, acts.widest, strict=True
     ):
+        # A count of layers is split into those that are redone, which keep an entry per unit, and
+        # the rest, which keeps everything: with method block the first n of each chunk are redone.
         layer = np.where(selective, partial[:, None], whole[:, None])
         uniform = count * entry[:, None] / np.where(layouts.block_recompute[:, None] > 0, 1, unit)
         recomputed = redone * uniform + (1.0 - redone) * count * whole[:, None]
         kept = kept + np.where(full, recomputed, count * layer)
+        # The fullest moment of the backward pass: what was freed of one unit is there again, beside
+        # the widest operator. One unit at a time, so the largest of the segments counts, not their
+        # sum; a segment without layers on this stage must not count at all.
         present = count > 0
         unit_bytes = np.where(layouts.block_recompute[:, None] > 0, 1, unit) * whole[:, None]
         freed = np.where(full, unit_bytes, np.where(selective, (whole - partial)[:, None], 0.0))
         workspace = np.maximum(workspace, present * (freed + wide[:, None]))
+    # Kept bytes grow with the micro batches in flight; the workspace does not, as one works back at
+    # a time.
     on_chip = 1.0 - np.minimum(1.0, acts.offloaded_layers / np.maximum(stages.layers, 1.0))
     return kept * stages.in_flight * on_chip, workspace
 
@@ -214,6 +221,9 @@ def price_memory(
     states = _states(layouts, params, work=work, stack=stack)
     activations, workspace = activation_bytes(layouts, stages, acts, model=model)
     last, heads = stages.last, 1 + model.mtp_layers
+    # Gradients of the optimizer's step and activations of the passes are not there together: first
+    # what is there while micro batches pass, then, where that is more, while the optimizer steps.
+    # The sum of both would refuse layouts that fit.
     most = _Passing(
         gradients=states.gradients,
         activations=activations + last * heads * acts.head_saved[:, None],
@@ -241,14 +251,22 @@ def price_memory(
     }
     terms = {name: getattr(stack.factors, _FACTOR_OF[name]) * size for name, size in terms.items()}
     coming = terms["activations"] + terms["recompute_workspace"]
-    terms["slack"] = coming * _slack_frac(layouts, stack)
-    terms["libraries"] = np.full_like(coming, _library_bytes(stack, pool.node.chip, model))
-    terms["context"] = (
-        stack.context_bytes
+    return Memory(terms=terms | _beside(layouts, coming, model=model, stack=stack, pool=pool))
+
+
+def _beside(
+    layouts: Layouts, coming: Floats, *, model: ModelSpec, stack: Stack, pool: Pool
+) -> dict[str, Floats]:
+    """What is used beside tensors, (N, S): slack of the allocator, which grows with what comes and
+    goes and not with what stays; workspaces of libraries; and what lies outside of the
+    allocator."""
+    return {
+        "slack": coming * _slack_frac(layouts, stack),
+        "libraries": np.full_like(coming, _library_bytes(stack, pool.node.chip, model)),
+        "context": stack.context_bytes
         + np.zeros_like(coming)
-        + communicator_bytes(layouts, pool=pool, stack=stack)
-    )
-    return Memory(terms=terms)
+        + communicator_bytes(layouts, pool=pool, stack=stack),
+    }
 
 
 def _bucket_bytes(layouts: Layouts, stack: Stack) -> Floats:

@@ -233,16 +233,8 @@ def data_exchange_s(
     size = np.where(none, layouts.dp * layouts.cp, layouts.shard_size)
     inside = [(group_of(size, layouts.tp, pool), dense)]
     if expert.any():
-        inside.append(
-            (
-                group_of(
-                    np.where(none, layouts.expert_dp, layouts.expert_shard_size),
-                    layouts.ep * layouts.etp,
-                    pool,
-                ),
-                expert,
-            )
-        )
+        sharing = np.where(none, layouts.expert_dp, layouts.expert_shard_size)
+        inside.append((group_of(sharing, layouts.ep * layouts.etp, pool), expert))
     reduce, scatter, gather = (
         stack.factors.data
         * sum(

@@ -113,21 +113,40 @@ def pipeline_s(
     Checked:  tests/cost/test_pipeline.py::test_closed_form_is_exact_for_even_stages,
               ::test_uneven_error_of_the_closed_form
     """
-    pp, vpp, micro = (np.asarray(v, dtype=np.float64) for v in (pp, vpp, num_microbatches))
-    times = (np.asarray(v, dtype=np.float64) for v in (forward_s, backward_s))
-    forward, backward = np.broadcast_arrays(*times)
-    wgrad = np.broadcast_to(np.asarray(wgrad_s, dtype=np.float64), forward.shape)
+    case = _case_of(
+        (pp, vpp, num_microbatches),
+        (forward_s, backward_s, wgrad_s),
+        (forward_sum_s, backward_sum_s, wgrad_sum_s),
+        stage=stage,
+    )
+    message = np.broadcast_to(
+        np.asarray(p2p_s, dtype=np.float64), np.broadcast_shapes(np.shape(p2p_s), case.pp.shape)
+    )
+    return _parts(case, np.asarray(schedule), alike(case, message), p2p)
+
+
+def _case_of(
+    counts: tuple[Any, Any, Any],
+    times_s: tuple[Any, Any, Any],
+    sums_s: tuple[Any, Any, Any],
+    *,
+    stage: Any,
+) -> Case:
+    """What `pipeline_s` is given, with the sums above each representative stage."""
+    pp, vpp, micro = (np.asarray(v, dtype=np.float64) for v in counts)
+    forward, backward = np.broadcast_arrays(*(np.asarray(v, dtype=np.float64) for v in times_s[:2]))
+    wgrad = np.broadcast_to(np.asarray(times_s[2], dtype=np.float64), forward.shape)
     number = (
         _default_stage(pp, forward.shape[-1])
         if stage is None
         else np.asarray(stage, dtype=np.float64)
     )
-    sums = [np.asarray(v, dtype=np.float64) for v in (forward_sum_s, backward_sum_s, wgrad_sum_s)]
+    sums = [np.asarray(v, dtype=np.float64) for v in sums_s]
     above = [
         _sum_above(t, total, pp=pp, number=number)
         for t, total in zip((forward, backward, wgrad), sums, strict=True)
     ]
-    case = Case(
+    return Case(
         pp=pp,
         vpp=vpp,
         micro=micro,
@@ -142,10 +161,6 @@ def pipeline_s(
         backward_above=above[1],
         wgrad_above=above[2],
     )
-    message = np.broadcast_to(
-        np.asarray(p2p_s, dtype=np.float64), np.broadcast_shapes(np.shape(p2p_s), pp.shape)
-    )
-    return _parts(case, np.asarray(schedule), alike(case, message), p2p)
 
 
 def pipeline_of_stages_s(

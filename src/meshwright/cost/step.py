@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.cost.collectives import all_gather_s, beside_compute_s, group_of, message_s
-from meshwright.cost.ends import Ends, padded_vocab, price_ends
-from meshwright.cost.kernels import HostPass, host_sharded_s
+from meshwright.cost.collectives import message_s
+from meshwright.cost.ends import Ends, price_ends
+from meshwright.cost.fsdp import fsdp_layer_s, with_gathers
 from meshwright.cost.layer import LAYER_TERMS, LayerPrice, price_layer, redo_of, sum_terms
 from meshwright.cost.memory import Activations, Memory, price_memory, redone_share
-from meshwright.cost.once import gathered_bytes, once_terms_s, shard_copies_s, tensor_copies_s
+from meshwright.cost.once import once_terms_s
 from meshwright.cost.operators import Site
 from meshwright.cost.pipeline import pipeline_s
 from meshwright.cost.stages import (
@@ -26,7 +26,7 @@ from meshwright.cost.stages import (
 )
 from meshwright.cost.weights import StageParams, layer_params, stage_params
 from meshwright.values.hardware.cluster import Pool
-from meshwright.values.layout import RECOMPUTES, SHARDINGS, Layouts
+from meshwright.values.layout import RECOMPUTES, Layouts
 from meshwright.values.models.spec import ModelSpec
 from meshwright.values.stack import Stack
 from meshwright.values.workload import Workload
@@ -234,7 +234,7 @@ def _spread_layers(
         tuple(p.backward_s[at] for p in prices),
     )
     fsdp = tuple(
-        _fsdp_layer_s(
+        fsdp_layer_s(
             layouts,
             layer_params(model, segment, layouts),
             f,
@@ -245,8 +245,39 @@ def _spread_layers(
         )
         for segment, f, b, r in zip(model.priced_segments, forward_s, backward_s, redo, strict=True)
     )
+    activations = _activations(layouts, prices, ends, freed, at, stack)
+    return _Layers(
+        forward=forward,
+        backward=backward,
+        forward_s=forward_s,
+        backward_s=backward_s,
+        weight_s=tuple(p.weight_s[at] for p in prices),
+        redo_s=redo,
+        fsdp_forward_s=tuple(f for f, _ in fsdp),
+        fsdp_backward_s=tuple(b for _, b in fsdp),
+        ends=with_gathers(
+            Ends(**{name: getattr(ends, name)[at] for name in Ends.__slots__}),
+            layouts,
+            model=model,
+            pool=pool,
+            work=work,
+            stack=stack,
+        ),
+        activations=activations,
+    )
+
+
+def _activations(
+    layouts: Layouts,
+    prices: tuple[LayerPrice, ...],
+    ends: Ends,
+    freed: tuple[Floats, ...],
+    at: NDArray[Any],
+    stack: Stack,
+) -> Activations:
+    """What one micro batch leaves on a stage, by segment; `freed` by selective recompute."""
     message, pairs = prices[0].input_bytes[at], list(zip(prices, freed, strict=True))
-    activations = Activations(
+    return Activations(
         kept=tuple(p.kept_bytes[at] for p in prices),
         after_selective=tuple(
             _on_device(p, np.maximum(p.kept_bytes[at] - f, p.input_bytes[at]), at, stack)
@@ -260,25 +291,6 @@ def _spread_layers(
         loss_saved=ends.loss_saved_bytes[at],
         boundary=message,
         gathered=np.where(layouts.sp > 0, message * layouts.tp, 0.0),
-    )
-    return _Layers(
-        forward=forward,
-        backward=backward,
-        forward_s=forward_s,
-        backward_s=backward_s,
-        weight_s=tuple(p.weight_s[at] for p in prices),
-        redo_s=redo,
-        fsdp_forward_s=tuple(f for f, _ in fsdp),
-        fsdp_backward_s=tuple(b for _, b in fsdp),
-        ends=_with_gathers(
-            Ends(**{name: getattr(ends, name)[at] for name in Ends.__slots__}),
-            layouts,
-            model=model,
-            pool=pool,
-            work=work,
-            stack=stack,
-        ),
-        activations=activations,
     )
 
 
@@ -303,126 +315,6 @@ def _redo(layouts: Layouts, price: LayerPrice, at: NDArray[Any]) -> tuple[Floats
         redo = np.where(rows, found.redo_s[at], redo)
         freed = np.where(rows, found.freed_bytes[at], freed)
     return redo, freed
-
-
-def _fsdp_layer_s(
-    layouts: Layouts,
-    params: tuple[Floats, Floats],
-    forward_s: Floats,
-    backward_s: Floats,
-    *,
-    pool: Pool,
-    work: Workload,
-    stack: Stack,
-) -> tuple[Floats, Floats]:
-    """Exposed parameter gathers and gradient scatters of one layer and micro batch, (N,) each; 0
-    below zero2.
-
-    Formula:  forward: all-gather of the layer's weights; backward: that again and a reduce-scatter
-              of its gradients (zero2: the scatter alone); each beside overlap * compute, which it
-              slows, with copies where the stack shards by tensor; weights beside adapters have no
-              gradients; where FSDP runs under a pipeline, one gather in the first forward and one
-              scatter in the last backward serve all micro batches; where the reduction is deferred,
-              one scatter
-    Source:   PyTorch FSDP (arXiv:2304.11277); torch.distributed.pipelining reshards and reduces
-              with the last micro batch only.
-    """
-    zero2, zero3 = (
-        layouts.sharding == SHARDINGS.index("zero2"),
-        layouts.sharding >= SHARDINGS.index("zero3"),
-    )
-    if not (zero2 | zero3).any():
-        return np.zeros(len(layouts)), np.zeros(len(layouts))
-    inside = [(group_of(layouts.shard_size, layouts.tp, pool), params[0])]
-    if params[1].any():
-        inside.append(
-            (group_of(layouts.expert_shard_size, layouts.ep * layouts.etp, pool), params[1])
-        )
-    gathered = (
-        1.0 if stack.narrow_gathers and work.precision == "fp8" else gathered_bytes(work.precision)
-    )
-    reduced = 0.0 if work.lora_rank else stack.reduce_bytes
-    weights, scatter = (
-        np.asarray(
-            stack.factors.data
-            * (each > 0)
-            * sum(all_gather_s(ranks, held * each) for ranks, held in inside)
-        )
-        for each in (gathered, reduced)
-    )
-    piped = zero3 & (layouts.pp > 1) & (stack.family == "fsdp")
-    rounds = np.where(piped, layouts.num_microbatches, 1)
-    forward = np.where(zero3, beside_compute_s(weights, stack.fsdp_overlap * forward_s), 0.0)
-    exchange = np.where(
-        zero3, np.where(piped, 0.0, weights) + scatter, np.where(zero2, scatter, 0.0)
-    )
-    backward = beside_compute_s(exchange, stack.fsdp_overlap * backward_s) * (exchange > 0)
-    if stack.reduction_deferred:
-        before_last = beside_compute_s(weights, stack.fsdp_overlap * backward_s)
-        before_last = np.where(zero3, before_last, 0.0)
-        backward = np.where(
-            piped, backward, before_last + (backward - before_last) / layouts.num_microbatches
-        )
-    chip, held = pool.node.chip, params[0] + params[1]
-    if stack.shards_by_tensor:
-        shared = np.asarray(
-            sum(zero3 * (ranks.size > 1) * each for ranks, each in inside), dtype=np.float64
-        )
-        copied_out, copied_in = tensor_copies_s(chip, shared, gathered=gathered, reduced=reduced)
-        forward, backward = forward + copied_out, backward + copied_out * ~piped + copied_in
-    if not (stack.embedded and chip.is_processor):
-        return forward / rounds, backward / rounds
-    gathers = shard_copies_s(
-        chip, held * gathered_bytes(work.precision), layouts.shard_size, "gather"
-    )
-    scatters = shard_copies_s(chip, held * stack.reduce_bytes, layouts.shard_size, "scatter") * (
-        zero2 | zero3
-    )
-    host = [zero3 * host_sharded_s(chip, way) for way in _WAYS]
-    return (forward + zero3 * gathers + host[0]) / rounds, (
-        backward + zero3 * ~piped * gathers + scatters + host[1]
-    ) / rounds
-
-
-def _with_gathers(
-    ends: Ends, layouts: Layouts, *, model: ModelSpec, pool: Pool, work: Workload, stack: Stack
-) -> Ends:
-    """Add what the embedded trainer's zero3 gathers and scatters of embedding and head: one unit,
-    or one on either end of a pipeline."""
-    if not stack.embedded:
-        return ends
-    table = (
-        padded_vocab(model.vocab, layouts.tp.astype(np.float64), stack.vocab_multiple)
-        * model.hidden
-        / layouts.tp
-    )
-    alone = layouts.pp > 1
-    units = np.where(alone, table, 0.0), np.where(alone | model.tied, table, 2.0 * table)
-    first, last = (
-        _fsdp_layer_s(
-            layouts,
-            (held, np.zeros_like(held)),
-            forward,
-            backward,
-            pool=pool,
-            work=work,
-            stack=stack,
-        )
-        for held, forward, backward in (
-            (units[0], ends.embedding_forward_s, ends.embedding_backward_s),
-            (units[1], ends.head_forward_s, ends.head_backward_s),
-        )
-    )
-    return replace(
-        ends,
-        embedding_forward_s=ends.embedding_forward_s + first[0] * alone,
-        embedding_backward_s=ends.embedding_backward_s + first[1] * alone,
-        head_forward_s=ends.head_forward_s + last[0],
-        head_backward_s=ends.head_backward_s + last[1],
-    )
-
-
-_WAYS: tuple[HostPass, HostPass] = ("", "_backward")
 
 
 def _stage_times(

@@ -1,21 +1,29 @@
-"""`--cluster`: the short form, a file, or `local`, which is this machine."""
+"""What a request names and the machine holds: a cluster (its file, or `local`, which is this
+machine), a profile, a model's config.json."""
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
+from pathlib import Path
 
 from meshwright.values.errors import ConfigError
 from meshwright.values.hardware.catalogue import default_node
 from meshwright.values.hardware.cluster import Cluster, Pool
-from meshwright.values.hardware.parse import LOCAL, load_cluster
+from meshwright.values.hardware.parse import LOCAL, is_cluster_file, parse_cluster
+from meshwright.values.hardware.profile import Profile, profile_from_bytes
+from meshwright.values.models.huggingface import HfReading, hf_reading
 
 __all__ = [
     "LOCAL",
     "cluster_from_flag",
     "cluster_of_listing",
     "find_local_cluster",
+    "load_cluster",
+    "load_profile",
     "local_cluster",
+    "read_hf_config",
 ]
 
 _QUERY = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
@@ -38,6 +46,23 @@ def cluster_from_flag(text: str, *, gpus_per_node: int | None = None) -> Cluster
             " drop one of them"
         )
     return local_cluster()
+
+
+def load_cluster(text_or_path: str | Path, *, gpus_per_node: int | None = None) -> Cluster:
+    """Read a cluster file where the text ends in .yaml or .yml, else the short form."""
+    text = str(text_or_path)
+    if not is_cluster_file(text):
+        return parse_cluster(text, gpus_per_node=gpus_per_node)
+    from meshwright.values.hardware.cluster_file import read_cluster
+
+    try:
+        content = Path(text).read_bytes().decode("utf-8")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "not a text in UTF-8"
+        raise ConfigError(
+            f"cluster file {text!r}: {reason}; give a YAML file, or the short form such as h100:256"
+        ) from None
+    return read_cluster(content, source=text, gpus_per_node=gpus_per_node)
 
 
 def local_cluster() -> Cluster:
@@ -81,3 +106,35 @@ def cluster_of_listing(listing: str) -> Cluster:
             for name, n in counts.items()
         )
     )
+
+
+def load_profile(path: Path, /) -> Profile:
+    """Read a profile's file; ConfigError where it is absent or broken."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: {error.strerror or error}; `meshwright profile -o {path}` writes it"
+        ) from None
+    return profile_from_bytes(content, source=str(path))
+
+
+def read_hf_config(path: Path, *, name: str | None = None) -> HfReading:
+    """Read a config.json, or the one in the folder `path`; the model is called after the folder
+    unless `name` is given."""
+    file = path / "config.json" if path.is_dir() else path
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{file}: {error.strerror or error}") from error
+    except json.JSONDecodeError as error:
+        raise ConfigError(
+            f"{file}: no JSON at line {error.lineno}, column {error.colno}: {error.msg}"
+        ) from error
+    except (
+        ValueError,
+        RecursionError,
+    ) as error:  # not UTF-8, a number of thousands of digits, brackets without end
+        raise ConfigError(f"{file}: no JSON: {str(error)[:80]}") from error
+    stem = file.resolve().parent.name if file.name == "config.json" else file.stem
+    return hf_reading(config, name=name or stem or "model")

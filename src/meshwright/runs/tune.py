@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from meshwright.platforms.executor import Executor
+from meshwright.platforms.given import load_profile
 from meshwright.platforms.job import Job, JobOptions, JobText
 from meshwright.platforms.registry import EXECUTORS, executor
 from meshwright.platforms.texts import job_text
@@ -26,7 +27,7 @@ from meshwright.runs.trackers import Tracking, tracked
 from meshwright.runs.trial import Trial, job_of_layout, refusal_of
 from meshwright.search.problem import Problem
 from meshwright.values.errors import ConfigError, MeshwrightError, UnknownNameError
-from meshwright.values.hardware.profile import Profile, load_profile, profile_to_bytes
+from meshwright.values.hardware.profile import Profile, profile_to_bytes
 from meshwright.values.layout import Layout
 from meshwright.values.models.params import model_params
 from meshwright.values.text import html_table

@@ -18,12 +18,12 @@ from meshwright.values.errors import ConfigError, UnknownNameError
 from meshwright.values.hardware.catalogue import default_node, find_device, find_link
 from meshwright.values.hardware.chip import Chip
 from meshwright.values.hardware.cluster import Cluster, Link, Node, Pool
-from meshwright.values.hardware.parse import load_cluster, parse_count
+from meshwright.values.hardware.parse import parse_cluster, parse_count
 from meshwright.values.hardware.profile import Profile, Series
 from meshwright.values.hardware.profiled import profiled_chip, with_measured_link
 from meshwright.values.models.catalogue import named_model
 from meshwright.values.models.spec import HybridSpec, MambaSpec, MlaSpec, ModelSpec, MoeSpec
-from meshwright.values.stack import find_stack
+from meshwright.values.stack import Stack, find_stack
 from meshwright.values.units import GIB
 from meshwright.values.workload import AttentionKernel, Precision, Routing, Workload
 
@@ -170,9 +170,13 @@ class Files:
 
     calibration: Calibration | None = None
     profile: Profile | None = None
-    local: Cluster | None = None
-    """This machine's accelerators, where the request's cluster is `local` and no profile says what
-    it is."""
+    cluster: Cluster | None = None
+    """Of the request's cluster file; or this machine's accelerators, where its cluster is `local`
+    and no profile says what it is."""
+
+    def cluster_of(self, request: PlanRequest) -> Cluster:
+        """Return the chips of the request: what its file holds, or its short form says."""
+        return self.cluster or parse_cluster(request.cluster, gpus_per_node=request.gpus_per_node)
 
 
 def resolve(request: PlanRequest, *, files: Files | None = None) -> Problem:
@@ -245,26 +249,10 @@ def problem_on(pool: Pool, request: PlanRequest, files: Files) -> Problem:
             f" {chip.usable_bytes / GIB:.1f} GiB"
         )
     usd_per_hour = chip.usd_per_hour if request.usd_per_hour is None else request.usd_per_hour
-    if request.objective == "tokens_per_dollar" and not usd_per_hour:
-        raise ConfigError(
-            f"objective=tokens_per_dollar: the catalogue has no price of {chip.name}; give"
-            " usd_per_hour (--usd-per-hour)"
-        )
-    if request.objective == "tokens_per_joule" and not chip.tdp_w:
-        raise ConfigError(
-            f"objective=tokens_per_joule: the catalogue has no power of {chip.name}; give tdp_w in"
-            " a cluster file"
-        )
+    _refuse_unpriced(request, chip, usd_per_hour)
     calibration = None if files.calibration is None else files.calibration.for_model(model)
     stack = find_stack(str(request.stack))
-    able = stack_rules(stack).precisions
-    if work.precision not in able:
-        raise ConfigError(f"precision={work.precision}: stack {stack.name} has {', '.join(able)}")
-    if stack.name not in RUN_BY.get(chip.vendor, (stack.name,)):
-        raise ConfigError(
-            f"stack {stack.name} does not run on {chip.name}; --stack"
-            f" {' or '.join(RUN_BY[chip.vendor])}"
-        )
+    _refuse_unable(chip, stack, work.precision)
     values = _calibrated(
         request,
         calibration,
@@ -301,6 +289,32 @@ def _refuse_needless(request: PlanRequest, model: ModelSpec) -> None:
         )
 
 
+def _refuse_unpriced(request: PlanRequest, chip: Chip, usd_per_hour: float | None) -> None:
+    """ConfigError for an objective whose unit the chip has no figure of."""
+    if request.objective == "tokens_per_dollar" and not usd_per_hour:
+        raise ConfigError(
+            f"objective=tokens_per_dollar: the catalogue has no price of {chip.name}; give"
+            " usd_per_hour (--usd-per-hour)"
+        )
+    if request.objective == "tokens_per_joule" and not chip.tdp_w:
+        raise ConfigError(
+            f"objective=tokens_per_joule: the catalogue has no power of {chip.name}; give tdp_w in"
+            " a cluster file"
+        )
+
+
+def _refuse_unable(chip: Chip, stack: Stack, precision: Precision) -> None:
+    """ConfigError for a number format, or a chip, that the software does not run."""
+    able = stack_rules(stack).precisions
+    if precision not in able:
+        raise ConfigError(f"precision={precision}: stack {stack.name} has {', '.join(able)}")
+    if stack.name not in RUN_BY.get(chip.vendor, (stack.name,)):
+        raise ConfigError(
+            f"stack {stack.name} does not run on {chip.name}; --stack"
+            f" {' or '.join(RUN_BY[chip.vendor])}"
+        )
+
+
 def _pool(request: PlanRequest, files: Files) -> Pool:
     """The chips of the request, with what the profile says of them."""
     if files.profile is None and request.profile is not None:
@@ -318,7 +332,7 @@ def _pool(request: PlanRequest, files: Files) -> Pool:
         return local_pool(
             files.profile, num_chips=parse_count(count, kind="local") if colon else None
         )
-    cluster = files.local or load_cluster(request.cluster, gpus_per_node=request.gpus_per_node)
+    cluster = files.cluster_of(request)
     if len(cluster.pools) != 1:
         raise ConfigError(
             f"cluster {cluster.name}: several kinds of chips are for `meshwright plan` alone; give"

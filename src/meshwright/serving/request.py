@@ -21,7 +21,7 @@ from meshwright.serving.engine import (
 from meshwright.values.errors import ConfigError, UnknownNameError
 from meshwright.values.hardware.chip import Chip
 from meshwright.values.hardware.cluster import Cluster
-from meshwright.values.hardware.parse import load_cluster
+from meshwright.values.hardware.parse import parse_cluster
 from meshwright.values.models.catalogue import named_model
 from meshwright.values.models.spec import ModelSpec
 
@@ -91,7 +91,7 @@ class ServingRequest:
             )
         return cls(
             model=named_model(model) if isinstance(model, str) else model,
-            cluster=load_cluster(cluster) if isinstance(cluster, str) else cluster,
+            cluster=parse_cluster(cluster) if isinstance(cluster, str) else cluster,
             engine=find_engine(engine) if isinstance(engine, str) else engine,
             **fields,
         )

@@ -140,8 +140,7 @@ class _Run:
             raise ConfigError(
                 f"a request of {longest} tokens does not fit into a cache of {cache_tokens} tokens"
             )
-        self.chunk = clock.prices.engine.chunk_tokens or clock.most_tokens
-        self.mixed = clock.prices.engine.mixed
+        self._take_engine(clock)
         self.now = 0.0
         self.step = 0
         self.ends: list[tuple[int, int]] = []
@@ -149,27 +148,11 @@ class _Run:
         """Sum over running sequences of (tokens seen - step): contexts sum to offset + running *
         step."""
         self.held = 0
-        self.poll_steps = clock.prices.engine.poll_steps
-        self.overlap = clock.prices.engine.overlap
-        self.balance_steps = clock.prices.engine.balance_steps
-        self.wait_steps = clock.prices.engine.wait_steps
-        self.full = clock.prices.engine.wait_share * self.chunk
-        self.whole = clock.prices.engine.whole_prompts
-        self.peers = (
-            sum(1.0 / rank for rank in range(1, clock.prices.worker.attention_dp))
-            * sum(self.outputs)
-            / count
-        )
-        """Iterations until each of the other attention ranks has seen a request, times the
-        sequences that run on one: the mean of the longest of as many exponential waits."""
         self.opens = 0
         """The step from which prompts may begin."""
         self.looked = 0
         """A step at which the engine looked for new requests; it looks again after every
         `poll_steps` from there."""
-        self.front_s = clock.prices.engine.token_s * clock.prices.worker.attention_dp
-        """Time of the front process per token of a prompt, the other attention ranks' prompts
-        between."""
         self.front_free = 0.0
         self.coming: deque[tuple[float, int]] = deque()
         """(when it reaches the engine, request), in order."""
@@ -185,6 +168,28 @@ class _Run:
         self.done = [0.0] * count
         self.next = 0
         self.concurrency = 0
+
+    def _take_engine(self, clock: Clock) -> None:
+        """Take what the engine does, with its waits in iterations."""
+        engine = clock.prices.engine
+        self.chunk = engine.chunk_tokens or clock.most_tokens
+        self.mixed = engine.mixed
+        self.poll_steps = engine.poll_steps
+        self.overlap = engine.overlap
+        self.balance_steps = engine.balance_steps
+        self.wait_steps = engine.wait_steps
+        self.full = engine.wait_share * self.chunk
+        self.whole = engine.whole_prompts
+        self.peers = (
+            sum(1.0 / rank for rank in range(1, clock.prices.worker.attention_dp))
+            * sum(self.outputs)
+            / len(self.prompts)
+        )
+        """Iterations until each of the other attention ranks has seen a request, times the
+        sequences that run on one: the mean of the longest of as many exponential waits."""
+        self.front_s = engine.token_s * clock.prices.worker.attention_dp
+        """Time of the front process per token of a prompt, the other attention ranks' prompts
+        between."""
 
     def closed(self, concurrency: int, gap_s: float) -> Outcome:
         self.concurrency = concurrency

@@ -424,12 +424,6 @@ def plan_checkpoints(
         return share_of(seconds, write_s=written_s, mtbf_s=mtbf_s, restart_s=reliability.restart_s)
 
     full, stripped, peak_bytes = _peak(rule, schedule, size)
-    fitting = None
-    if quota_bytes is not None and peak_bytes > quota_bytes:
-        fewer = (replace(rule, best=best) for best in range(rule.best - 1, -1, -1))
-        fitting = next(
-            (one.best for one in fewer if _peak(one, schedule, size)[2] <= quota_bytes), None
-        )
     return CheckpointPlan(
         model=name,
         stack=stack,
@@ -451,8 +445,19 @@ def plan_checkpoints(
                 losses, rule, full_bytes=size.total_bytes, stripped_bytes=size.without_states_bytes
             )
         ),
-        fitting_best=fitting,
+        fitting_best=_fitting_best(rule, schedule, size, quota_bytes),
     )
+
+
+def _fitting_best(
+    rule: Retention, schedule: Schedule, size: CheckpointSize, quota_bytes: float | None
+) -> int | None:
+    """How many of the best checkpoints to keep so that the disk holds all; None where those asked
+    for fit, and where no number does."""
+    if quota_bytes is None or _peak(rule, schedule, size)[2] <= quota_bytes:
+        return None
+    fewer = (replace(rule, best=best) for best in range(rule.best - 1, -1, -1))
+    return next((one.best for one in fewer if _peak(one, schedule, size)[2] <= quota_bytes), None)
 
 
 def _peak(rule: Retention, schedule: Schedule, size: CheckpointSize) -> tuple[int, int, float]:

@@ -240,7 +240,7 @@ def counted_but_not_set(plan: TrainingPlan, *, target: str) -> tuple[str, ...]:
     )
     counted = ["CUDA graphs"] if stack.launch_hidden else []
     moe = plan.model.moe
-    if stack.expert_bias_fused and moe is not None and (moe.expert_bias or plan.model.clamps_gate):
+    if stack.expert_bias_fused and moe is not None and (moe.expert_bias or moe.clamps_gate):
         counted.append("biases and clamps of experts inside their products")
     if (
         target not in _ALLTOALL
@@ -344,6 +344,8 @@ def left_off(
 
 _NOT_ASKED = {
     "model.name": "a label",
+    "model.rotation_has_factor": "a kernel's time; Megatron takes it with learned sinks",
+    "model.moe.clamps_gate": "a kernel's time; details.gate_clamp is the bound that is written",
     "layout.dp": "follows from the chips and the other axes",
     "work.gbs": "the layout's",
     "work.attention": "a kernel, not a result",

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import contextlib
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -9,7 +8,7 @@ from hypothesis import strategies as st
 
 from meshwright.values.errors import ConfigError, UnknownNameError
 from meshwright.values.hardware.catalogue import chips
-from meshwright.values.hardware.parse import load_cluster, parse_chip_mix, parse_cluster
+from meshwright.values.hardware.parse import parse_chip_mix, parse_cluster
 
 FORM = "expected KIND:COUNT[,KIND:COUNT...] such as h100:256 or a800:128,h800:160"
 REFUSED = {
@@ -78,7 +77,7 @@ def test_name_is_read_back(pools: list[tuple[str, int]]) -> None:
 
 @given(st.text(max_size=60) | st.from_regex(r"[ah]?[0-9]{0,3}00[:,x]*[-0-9:,.e]*", fullmatch=True))
 def test_only_config_errors_escape(text: str) -> None:
-    for read in (parse_cluster, parse_chip_mix, load_cluster):
+    for read in (parse_cluster, parse_chip_mix):
         with contextlib.suppress(ConfigError):
             read(text)
 
@@ -95,21 +94,9 @@ def test_mixes_of_measurement_tables() -> None:
     assert parse_chip_mix("MI355X") == [("mi355x", None)]
 
 
-def test_a_path_is_a_file(tmp_path: Path) -> None:
-    path = tmp_path / "mine.yaml"
-    path.write_text("pools: [{chip: h100, count: 24}]\n", encoding="utf-8")
-    assert load_cluster(path) == load_cluster(str(path)) == parse_cluster("h100:24")
-    with pytest.raises(
-        ConfigError,
-        match=(
-            r"absent\.yml'?: No such file or directory; give a YAML file, or the short form such as"
-            r" h100:256"
-        ),
-    ):
-        load_cluster(tmp_path / "absent.yml")
-    path.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ConfigError, match="not a text in UTF-8"):
-        load_cluster(path)
+def test_a_file_is_read_outside() -> None:
+    with pytest.raises(ConfigError, match=r"'mine\.YAML' was not read; ask meshwright\.api"):
+        parse_cluster("mine.YAML")
 
 
 @pytest.mark.parametrize(

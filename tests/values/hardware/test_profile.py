@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from meshwright.platforms.given import load_profile
 from meshwright.values.errors import ConfigError
 from meshwright.values.hardware.catalogue import find_chip
 from meshwright.values.hardware.profile import (
@@ -19,7 +20,6 @@ from meshwright.values.hardware.profile import (
     Profile,
     Sample,
     Series,
-    load_profile,
     profile_from_bytes,
     profile_to_bytes,
 )

@@ -7,7 +7,7 @@ import pytest
 
 from meshwright.values.errors import ConfigError, UnknownNameError
 from meshwright.values.hardware.catalogue import chip_rows
-from meshwright.values.hardware.parse import Server, find_server, load_cluster, servers
+from meshwright.values.hardware.parse import Server, find_server, parse_cluster, servers
 from meshwright.values.units import GBIT
 
 
@@ -40,7 +40,7 @@ def test_no_name_means_two_things() -> None:
 def test_servers_are_counted_whole(
     text: str, chips: str, per_node: int, domain: int, gbps: float
 ) -> None:
-    cluster = load_cluster(text)
+    cluster = parse_cluster(text)
     node = cluster.pools[0].node
     assert cluster.name == chips
     assert (node.chips_per_node, node.domain_size) == (per_node, domain)
@@ -48,18 +48,18 @@ def test_servers_are_counted_whole(
 
 
 def test_servers_and_chips_mix() -> None:
-    assert load_cluster("p4d.24xlarge:2,h100:8").name == "a100-40:16,h100:8"
+    assert parse_cluster("p4d.24xlarge:2,h100:8").name == "a100-40:16,h100:8"
 
 
 def test_a_server_says_its_own_size() -> None:
-    assert load_cluster("p5.48xlarge:1", gpus_per_node=8).num_chips == 8
+    assert parse_cluster("p5.48xlarge:1", gpus_per_node=8).num_chips == 8
     with pytest.raises(
         ConfigError, match=r"p5\.48xlarge holds 8 x h100 a node; leave gpus_per_node out"
     ):
-        load_cluster("p5.48xlarge:1", gpus_per_node=4)
+        parse_cluster("p5.48xlarge:1", gpus_per_node=4)
 
 
 def test_a_slip_is_answered_with_the_nearest() -> None:
     assert find_server("p5.48xlarg") is None
     with pytest.raises(UnknownNameError, match=r"did you mean 'p5\.48xlarge'"):
-        load_cluster("p5.48xlarg:2")
+        parse_cluster("p5.48xlarg:2")

@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.values.models.hf_configs import CONFIGS
 
+from meshwright.platforms.given import read_hf_config
 from meshwright.values.errors import ConfigError, UnknownNameError
 from meshwright.values.models.catalogue import find_model
 from meshwright.values.models.hf_readers import READERS
-from meshwright.values.models.huggingface import from_hf_config, hf_reading, read_hf_config
+from meshwright.values.models.huggingface import from_hf_config, hf_reading
 from meshwright.values.models.params import model_params
 
 LLAMA = CONFIGS["llama3-8b"]
@@ -551,3 +552,16 @@ def test_any_change_of_a_real_config_is_read_or_refused(data: st.DataObject) -> 
     if data.draw(st.booleans()):
         config["model_type"] = data.draw(st.sampled_from(sorted(READERS)))
     read_or_complain(config)
+
+
+def test_the_factor_of_rotations_is_read_and_the_clamp_goes_with_the_model() -> None:
+    given = CONFIGS["gpt-oss-120b"]
+    told = from_hf_config({**given, "rope_scaling": {"rope_type": "linear"}}, name="plain")
+    spec = from_hf_config(given, name="gpt-oss")
+    assert (spec.rotation_has_factor, told.rotation_has_factor) == (True, False)
+    assert spec.moe is not None
+    assert spec.moe.clamps_gate
+    mixtral = find_model("mixtral-8x7b")
+    assert mixtral.moe is not None
+    assert not mixtral.moe.clamps_gate
+    assert not replace(mixtral, attention_sinks=True).rotation_has_factor

@@ -132,9 +132,9 @@ def request_of(
 
 def model_of(name: str | None, hf: Path | None) -> ModelSpec:
     """Return the named model, or the one of a config.json."""
+    from meshwright.platforms.given import read_hf_config
     from meshwright.values.errors import ConfigError
     from meshwright.values.models.catalogue import named_model
-    from meshwright.values.models.huggingface import read_hf_config
 
     if (name is None) == (hf is None):
         raise ConfigError("give a model's name, or --hf config.json, and not both")

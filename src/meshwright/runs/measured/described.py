@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
+from meshwright.platforms.given import load_cluster
 from meshwright.runs.measured.machines import Machines, stage_chips
 from meshwright.runs.measured.rows import Case
 from meshwright.search.problem import model_of
@@ -13,7 +14,6 @@ from meshwright.search.rules.check import complete_layout
 from meshwright.software.described import Described
 from meshwright.values.errors import ConfigError
 from meshwright.values.hardware.cluster import Pool
-from meshwright.values.hardware.parse import load_cluster
 from meshwright.values.layout import parse_layout
 from meshwright.values.stack import find_stack
 from meshwright.values.workload import AttentionKernel, Precision, Workload

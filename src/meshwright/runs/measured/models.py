@@ -449,6 +449,7 @@ def _spec(draft: Draft) -> ModelSpec:
         "linear_bias",
         "qkv_bias",
         "attention_sinks",
+        "rotation_has_factor",
         "parallel_block",
         "mlm_head",
     }

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from meshwright.platforms.given import load_cluster
 from meshwright.runs.measured.cells import read_truth
 from meshwright.runs.measured.described import Given, case_of
 from meshwright.runs.measured.links import looks_like_nccl_tests, read_nccl_tests
@@ -22,7 +23,6 @@ from meshwright.trust.calibration import LinkRates
 from meshwright.values.errors import ConfigError
 from meshwright.values.hardware.catalogue import default_node, find_device
 from meshwright.values.hardware.cluster import Pool
-from meshwright.values.hardware.parse import load_cluster
 
 __all__ = [
     "LOGS",

@@ -12,13 +12,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from meshwright.platforms.given import load_profile
 from meshwright.runs.outcome import read_run_logs
 from meshwright.runs.store import append_line, read_lines, write_whole
 from meshwright.runs.training.request import TrainRequest
 from meshwright.software.log import LogReading, Report
 from meshwright.software.log_reader import read_log
 from meshwright.values.errors import ConfigError, StudyError
-from meshwright.values.hardware.profile import Profile, load_profile, profile_to_bytes
+from meshwright.values.hardware.profile import Profile, profile_to_bytes
 
 __all__ = [
     "LOGS",

@@ -99,6 +99,8 @@ def search_mixed(
     ]
     outcomes: list[Outcome] = []
     for family in families:
+        # Plans of one chunk come first: their best is the ceiling of the interleaved ones. These get
+        # a margin on it, as their closed form is up to 14 % off and the simulation has the last word.
         known = min([known, *(outcome.best[0].score for outcome in outcomes if outcome.best)])
         outcomes.append(
             _Search(
@@ -163,6 +165,7 @@ class _Search:
 
     def run(self) -> Outcome:
         ways, bounds = self.ways, self.bounds
+        # Best first: once a way's bound is above the ceiling, so are those of all behind it.
         order = np.argsort(bounds, kind="stable")
         self._seed(np.argsort(ways.guess, kind="stable")[:SEEDS])
         start, size = 0, BATCH
@@ -170,9 +173,13 @@ class _Search:
             batch = order[start : start + size]
             batch = batch[self._promising(bounds[batch], self.margin)]
             if not len(batch) or self._is_spent():
+                # What is dropped unsolved must lower the proof's bound, or the gap would be too
+                # small.
                 self._leave_open(bounds[batch])
                 break
             self._branch(self._root(ways, batch))
+            # Few at first, as each solved plan lowers the ceiling for those that follow; more later,
+            # as a batch has a cost of its own.
             start, size = start + size, max(BATCH, min(2 * size, MOST_ROWS // self.rows_per_way))
         self._fill()
         best = tuple(sorted(self.groups.values(), key=lambda found: found.score))
@@ -195,6 +202,8 @@ class _Search:
         With a margin those too that are so many times as slow as the best, in a search that is not
         long.
         """
+        # A long search becomes content with less, step by step: an end at a fixed amount of work
+        # would leave everything open at once, and the gap with it.
         slack = SLACK_PER_WORK * max(0.0, self.work / FREE_WORK - 1.0)
         keep = bounds < self.ceiling * (
             margin if margin > 1 and self.work < NEAR_WORK else 1 - max(SAME, slack)
@@ -212,6 +221,7 @@ class _Search:
             return
         root = self._root(self.ways, chosen)
         cuts = self.cuts.table
+        # Infinite ceilings: a box is narrowed here by its rules alone, as nothing is known to beat.
         roomy = replace(root, bound_s=np.zeros(len(root)))
         boxes = tightened(roomy, cuts, self.limits, np.full(len(root), np.inf))
         likely = Boxes.concat(
@@ -279,6 +289,8 @@ class _Search:
                 np.flatnonzero(((options >= 0) == present).all(axis=1)),
                 np.flatnonzero(present),
             )
+            # The place of a pool decides how many micro batches it holds, so that each order is a
+            # box of its own; in one box the bound would take the best place for every pool.
             orders = np.array(list(permutations(range(len(pools)))))
             parts.append(
                 self._boxes(
@@ -338,6 +350,8 @@ class _Search:
                 )
                 self.leaves.clear()
                 return
+            # Leaves whose bounds are below all open boxes go first: the ceiling that they bring may
+            # beat boxes before these are halved.
             self._solve_leaves(float(boxes.bound_s.min(initial=np.inf)))
             boxes = boxes.take(self._promising(boxes.bound_s, self.margin))
             if not len(boxes):
@@ -356,6 +370,8 @@ class _Search:
         if not len(boxes):
             return boxes
         cuts = self.cuts.table
+        # Narrowing goes first: the bound of a box takes the least of each interval, and is the
+        # closer to its plans the shorter these are.
         boxes = tightened(boxes, cuts, self.limits, self._ceiling_s(boxes, cuts))
         if not len(boxes):
             return boxes
@@ -366,6 +382,8 @@ class _Search:
         )
         single = boxes.width.max(axis=1, initial=0.0) == 0
         promising = self._promising(boxes.bound_s)
+        # A single plan that is beaten is remembered all the same: the closed form that beats it is
+        # not what decides in the end.
         self._remember(boxes.take(single & ~promising))
         promising = np.where(single, promising, self._promising(boxes.bound_s, self.margin))
         boxes, single = boxes.take(promising), single[promising]
@@ -421,6 +439,7 @@ class _Search:
         solved = solver(blocks, case, below_s=ceiling_s)
         if solved is None:
             return
+        # The inner problem is proven by the closed form too, and its bound is part of the proof.
         self._leave_open(np.array([self.singles.score(leaf, solved.bound_s)]))
         found = self.singles.found(leaf, blocks, case, solved)
         if not np.isfinite(found.score):

@@ -154,12 +154,7 @@ class CutBook:
             self.keys[at],
             self.fitting[at],
         )
-        middle = [curve.backward_layer_s.min(axis=0) for curve in curves_]
         most = self.problem.site.model.total_layers
-        shares = [
-            c.forward_layer_s / (c.forward_layer_s + b)
-            for c, b in zip(curves_, middle, strict=True)
-        ]
 
         def roles(name: str) -> Floats:
             return np.array([[getattr(role, name) for role in once] for once in onces]).reshape(
@@ -176,26 +171,7 @@ class CutBook:
             "chips": np.array(
                 [self.chips[pool][option] for pool, option, _ in keys], dtype=np.int64
             ),
-            "forward_s": np.array([float(c.forward_layer_s.min()) for c in curves_]),
-            "backward_s": np.array([float(b.min()) for b in middle]),
-            "forward_share": np.array([float(share.max()) for share in shares]),
-            "backward_share": np.array([float((1 - share).max()) for share in shares]),
-            "slow_backward_s": np.array([float(c.backward_layer_s.max()) for c in curves_]),
-            "most_forward_s": np.array([float(c.forward_layer_s.max()) for c in curves_]),
-            "most_backward_s": np.array([float(b.max()) for b in middle]),
-            "head_s": np.array(
-                [float(c.forward_base_s[2] + c.backward_base_s[:, 2].min()) for c in curves_]
-            ),
-            "first_s": np.array([_least_first_s(c) for c in curves_]),
-            "first_forward_s": np.array([float(c.forward_base_s[1]) for c in curves_]),
-            "first_backward_s": np.array([float(c.backward_base_s[:, 1].max()) for c in curves_]),
-            "slow_share": np.array(
-                [
-                    float((b.max(axis=0) / (c.forward_layer_s + b.max(axis=0))).max())
-                    for c in curves_
-                    for b in [c.backward_layer_s]
-                ]
-            ),
+            **_pass_columns(curves_),
             "domain": np.array(
                 [self.problem.cluster.pools[pool].node.domain_size for pool, _, _ in keys],
                 dtype=np.int64,
@@ -234,3 +210,37 @@ def _least_first_s(curve: Curve) -> float:
     also the last."""
     base = curve.forward_base_s + curve.backward_base_s.min(axis=0)
     return max(0.0, float(min(base[FIRST], base[WHOLE] - base[LAST])))
+
+
+def _pass_columns(found: list[Curve]) -> dict[str, Floats]:
+    """Seconds of a layer, the head and the first stage, by cut.
+
+    Over the choices of recompute each is the least or the most: a bound from below may take none
+    for slower than a plan could have it, and a memory or a share from above none for quicker.
+    """
+    middle = [curve.backward_layer_s.min(axis=0) for curve in found]
+    shares = [
+        c.forward_layer_s / (c.forward_layer_s + b) for c, b in zip(found, middle, strict=True)
+    ]
+    return {
+        "forward_s": np.array([float(c.forward_layer_s.min()) for c in found]),
+        "backward_s": np.array([float(b.min()) for b in middle]),
+        "forward_share": np.array([float(share.max()) for share in shares]),
+        "backward_share": np.array([float((1 - share).max()) for share in shares]),
+        "slow_backward_s": np.array([float(c.backward_layer_s.max()) for c in found]),
+        "most_forward_s": np.array([float(c.forward_layer_s.max()) for c in found]),
+        "most_backward_s": np.array([float(b.max()) for b in middle]),
+        "head_s": np.array(
+            [float(c.forward_base_s[2] + c.backward_base_s[:, 2].min()) for c in found]
+        ),
+        "first_s": np.array([_least_first_s(c) for c in found]),
+        "first_forward_s": np.array([float(c.forward_base_s[1]) for c in found]),
+        "first_backward_s": np.array([float(c.backward_base_s[:, 1].max()) for c in found]),
+        "slow_share": np.array(
+            [
+                float((b.max(axis=0) / (c.forward_layer_s + b.max(axis=0))).max())
+                for c in found
+                for b in [c.backward_layer_s]
+            ]
+        ),
+    }

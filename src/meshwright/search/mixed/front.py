@@ -8,6 +8,7 @@ from math import sqrt
 from typing import TYPE_CHECKING, Any
 
 from meshwright.search.mixed.plan import search_mixed_plans
+from meshwright.search.problem import Files
 from meshwright.search.request import PlanRequest
 from meshwright.search.result import Plan
 from meshwright.values.errors import ConfigError
@@ -32,7 +33,9 @@ _CLOSE = 1.02
 """Two plans whose rates differ by less have nothing searched between them."""
 
 
-def plan_front(request: PlanRequest, *, points: int = MOST_POINTS) -> tuple[Plan, ...]:
+def plan_front(
+    request: PlanRequest, *, points: int = MOST_POINTS, files: Files | None = None
+) -> tuple[Plan, ...]:
     """Return plans from the cheapest to the fastest; ConfigError where a chip has no price, or
     nothing keeps the rules.
 
@@ -41,8 +44,8 @@ def plan_front(request: PlanRequest, *, points: int = MOST_POINTS) -> tuple[Plan
     """
     if not 2 <= points <= 64:
         raise ConfigError(f"points={points}: expected 2 to 64")
-    cheapest = _best(request, "tokens_per_dollar", request.min_tokens_per_s)
-    fastest = _best(request, "step_time", request.min_tokens_per_s)
+    cheapest = _best(request, files, "tokens_per_dollar", request.min_tokens_per_s)
+    fastest = _best(request, files, "step_time", request.min_tokens_per_s)
     if cheapest is None or fastest is None:
         return ()
     found = [cheapest, fastest]
@@ -53,7 +56,7 @@ def plan_front(request: PlanRequest, *, points: int = MOST_POINTS) -> tuple[Plan
             break
         gaps.remove((low, high))
         middle = sqrt(low * high)
-        plan = _best(request, "tokens_per_dollar", middle)
+        plan = _best(request, files, "tokens_per_dollar", middle)
         if plan is None or plan.tokens_per_s >= high * (1 - _SAME):  # none between
             gaps.append((low, middle))
             continue
@@ -62,9 +65,11 @@ def plan_front(request: PlanRequest, *, points: int = MOST_POINTS) -> tuple[Plan
     return undominated(found)
 
 
-def _best(request: PlanRequest, objective: str, least: float | None) -> Plan | None:
+def _best(
+    request: PlanRequest, files: Files | None, objective: str, least: float | None
+) -> Plan | None:
     asked = request.model_copy(update={"objective": objective, "min_tokens_per_s": least, "top": 1})
-    plans = search_mixed_plans(asked).plans
+    plans = search_mixed_plans(asked, files=files).plans
     return plans[0] if plans else None
 
 

@@ -19,6 +19,7 @@ from meshwright.search.mixed.problem import MixedProblem, Score, resolve_mixed
 from meshwright.search.mixed.reprice import Found, Outcome, Repriced, layout_of, reprice_mixed
 from meshwright.search.mixed.returning import returning_plans
 from meshwright.search.origins import origins_of
+from meshwright.search.problem import Files
 from meshwright.search.rank import beats_words, kernels_words
 from meshwright.search.request import PlanRequest
 from meshwright.search.result import Plan, PlanResult, Proof
@@ -39,10 +40,10 @@ AROUND = 3
 """Plans around which kinds of chips may come back, or have unlike dp and mbs."""
 
 
-def search_mixed_plans(request: PlanRequest) -> PlanResult:
+def search_mixed_plans(request: PlanRequest, *, files: Files | None = None) -> PlanResult:
     """Search all plans of a request over several pools; ConfigError where none keeps the rules, no
     plans where none fits."""
-    problem = resolve_mixed(request)
+    problem = resolve_mixed(request, files=files)
     request = problem.request
     rejections = Rejections()
     grid = make_grid(problem, rejections)

@@ -18,7 +18,6 @@ from meshwright.search.rules.rule import nearest_multiples
 from meshwright.trust.intervals import Kind
 from meshwright.values.errors import ConfigError
 from meshwright.values.hardware.cluster import Cluster
-from meshwright.values.hardware.parse import load_cluster
 from meshwright.values.layout import Layouts
 
 __all__ = [
@@ -102,19 +101,16 @@ class MixedProblem:
         )
 
 
-def is_mixed(request: PlanRequest) -> bool:
+def is_mixed(request: PlanRequest, *, files: Files | None = None) -> bool:
     """Whether a request has several pools, or leaves open which chips of one it uses."""
     text = request.cluster.strip().lower()
     if text.partition(":")[0] == "local":
         return False
     may_idle = request.num_gpus is not None or request.min_tokens_per_s is not None
-    return (
-        may_idle
-        or len(load_cluster(request.cluster, gpus_per_node=request.gpus_per_node).pools) > 1
-    )
+    return may_idle or len((files or Files()).cluster_of(request).pools) > 1
 
 
-def resolve_mixed(request: PlanRequest) -> MixedProblem:
+def resolve_mixed(request: PlanRequest, *, files: Files | None = None) -> MixedProblem:
     """Look up the request's names; ConfigError for anything unknown or out of range."""
     for name in ("calibration", "profile"):
         if getattr(request, name) is not None:
@@ -122,7 +118,7 @@ def resolve_mixed(request: PlanRequest) -> MixedProblem:
                 f"{name}={getattr(request, name)!r}: it is of one kind of chip; leave it out, or"
                 " plan that kind alone"
             )
-    cluster = load_cluster(request.cluster, gpus_per_node=request.gpus_per_node)
+    cluster = (files or Files()).cluster_of(request)
     if request.usd_per_hour is not None and len(cluster.pools) > 1:
         raise ConfigError(
             "usd_per_hour is the price of one kind of chip; give each kind its own in a cluster"

@@ -261,6 +261,8 @@ def read_model(
         linear_bias=linear_bias,
         qkv_bias=words.flag(f"{at}add_qkv_bias", False) and not linear_bias,
         attention_sinks=sinks,
+        # No field tells YaRN's factor; gpt-oss alone has learned sinks, and has it.
+        rotation_has_factor=sinks and positions == "rope",
         window=None if window is None else int(window[0]) + 1,
         global_every=_every(words.take(f"{at}window_attn_skip_freq", None), window),
         mtp_layers=words.take(f"{at}mtp_num_layers", None) or 0,
@@ -333,6 +335,7 @@ def _read_experts(
         layer_frequency=every,
         capacity_factor=words.take(f"{at}moe_expert_capacity_factor", None),
         expert_bias=linear_bias,
+        clamps_gate=words.peek(f"{at}activation_func_clamp_value") is not None,
     )
 
 

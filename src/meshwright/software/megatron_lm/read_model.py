@@ -47,8 +47,10 @@ def read_model(args: Args, *, program: str, fields: Fields, null_adds: int) -> M
     own["mla"] = _mla(args, dims)
     if own["mla"] is not None:
         own["num_kv_heads"] = own["num_heads"]
-    own |= _ffn(args, own, dims)
+    own |= _ffn(args, own, dims, clamps_gate=fields.get("details.gate_clamp") is not None)
     own["max_positions"] = _positions(args, own)
+    # No flag tells YaRN's factor; of Megatron's models gpt-oss alone has learned sinks, and has it.
+    own["rotation_has_factor"] = own["attention_sinks"] and own["positions"] == "rope"
     own["hybrid"], own["mamba"] = _hybrid(args, own, dims, pattern)
     if program == "pretrain_bert.py":
         head = not args.switch("--bert-no-binary-head")
@@ -132,7 +134,7 @@ def _mla(args: Args, dims: Fields) -> MlaSpec | None:
     return MlaSpec(**{**usual, **values})
 
 
-def _ffn(args: Args, own: Fields, dims: Fields) -> Fields:
+def _ffn(args: Args, own: Fields, dims: Fields, *, clamps_gate: bool) -> Fields:
     hidden, gated = own["hidden"], own["gated"]
     usual = int(4 * hidden * 2 / 3 / 64) * 64 if gated else 4 * hidden
     given = {
@@ -143,7 +145,11 @@ def _ffn(args: Args, own: Fields, dims: Fields) -> Fields:
     given.setdefault("expert_ffn", own.get("ffn", usual))
     first, every = expert_layers(args.text("--moe-layer-freq") or "1", own["num_layers"])
     moe = MoeSpec(
-        **given, first_dense_layers=first, layer_frequency=every, expert_bias=own["linear_bias"]
+        **given,
+        first_dense_layers=first,
+        layer_frequency=every,
+        expert_bias=own["linear_bias"],
+        clamps_gate=clamps_gate,
     )
     return {"ffn": own.get("ffn", usual if first or every > 1 else 0), "moe": moe}
 

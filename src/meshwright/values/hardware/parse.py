@@ -8,7 +8,6 @@ import re
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
-from pathlib import Path
 
 from meshwright.values.errors import ConfigError, UnknownNameError
 from meshwright.values.hardware.catalogue import chips, default_node, find_chip, find_link
@@ -19,7 +18,7 @@ __all__ = [
     "MAX_CHIPS",
     "Server",
     "find_server",
-    "load_cluster",
+    "is_cluster_file",
     "parse_chip_mix",
     "parse_cluster",
     "parse_count",
@@ -93,21 +92,9 @@ LOCAL = "local"
 _FORM = "expected KIND:COUNT[,KIND:COUNT...] such as h100:256 or a800:128,h800:160"
 
 
-def load_cluster(text_or_path: str | Path, *, gpus_per_node: int | None = None) -> Cluster:
-    """Read a cluster file where the text ends in .yaml or .yml, else the short form."""
-    text = str(text_or_path)
-    if not text.lower().endswith((".yaml", ".yml")):
-        return parse_cluster(text, gpus_per_node=gpus_per_node)
-    from meshwright.values.hardware.cluster_file import read_cluster
-
-    try:
-        content = Path(text).read_bytes().decode("utf-8")
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "not a text in UTF-8"
-        raise ConfigError(
-            f"cluster file {text!r}: {reason}; give a YAML file, or the short form such as h100:256"
-        ) from None
-    return read_cluster(content, source=text, gpus_per_node=gpus_per_node)
+def is_cluster_file(text: str) -> bool:
+    """Return whether a cluster is told by a YAML file; `platforms.given` reads it."""
+    return text.lower().endswith((".yaml", ".yml"))
 
 
 def parse_cluster(text: str, *, gpus_per_node: int | None = None) -> Cluster:
@@ -116,6 +103,11 @@ def parse_cluster(text: str, *, gpus_per_node: int | None = None) -> Cluster:
     Any count is accepted: a count that does not fill its last node is a cluster with one node
     partly used.
     """
+    if is_cluster_file(text):
+        raise ConfigError(
+            f"cluster {text!r} was not read; ask meshwright.api, or give its content:"
+            f" meshwright.platforms.given.load_cluster({text!r})"
+        )
     pools: list[Pool] = []
     for part in text.split(","):
         pool = _pool(part.strip(), text=text, gpus_per_node=gpus_per_node)

@@ -23,7 +23,6 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from math import inf
-from pathlib import Path
 from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -44,7 +43,6 @@ __all__ = [
     "Series",
     "SeriesForm",
     "checked",
-    "load_profile",
     "profile_from_bytes",
     "profile_to_bytes",
 ]
@@ -218,17 +216,6 @@ class Profile:
             for series in self.series
             for sample in series.samples
         )
-
-
-def load_profile(path: Path, /) -> Profile:
-    """Read a profile's file; ConfigError where it is absent or broken."""
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise ConfigError(
-            f"{path}: {error.strerror or error}; `meshwright profile -o {path}` writes it"
-        ) from None
-    return profile_from_bytes(content, source=str(path))
 
 
 def profile_to_bytes(profile: Profile, *, form: FileForm) -> bytes:

@@ -3,7 +3,6 @@ and the key."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +16,8 @@ __all__ = [
 
 _MOST = 10**8
 """Beyond any number in a config; keeps later arithmetic far from overflow."""
+_TINIEST = 2.0**-1022
+"""The least normal number of a double: a positive number is at least this."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,7 +55,7 @@ class HfConfig:
         return value
 
     def number(
-        self, keys: str, default: float, *, least: float = sys.float_info.min, most: float = _MOST
+        self, keys: str, default: float, *, least: float = _TINIEST, most: float = _MOST
     ) -> float:
         """Return a number from `least` to `most`: without them a positive one."""
         value = self._find(keys)

@@ -47,6 +47,7 @@ class MoeKeys:
     dense_layers: str | None = None
     """Key of a list of layers without experts."""
     bias: bool = False
+    clamps_gate: bool = False
     optional: bool = False
     """Whether a config without experts is a dense model."""
 
@@ -64,6 +65,7 @@ class MoeKeys:
             first_dense_layers=self._first_dense(config),
             layer_frequency=config.count(self.frequency, 1) if self.frequency else 1,
             expert_bias=self.bias,
+            clamps_gate=self.clamps_gate,
         )
         all_experts = not moe.first_dense_layers and moe.layer_frequency == 1
         return {"moe": moe, "ffn": expert_ffn if all_experts else found["ffn"]}

@@ -10,13 +10,29 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from meshwright.values.models.hf_config import HfConfig
+from meshwright.values.models.hf_own import (
+    alibi,
+    attention_bias,
+    baichuan_positions,
+    chatglm_heads,
+    dbrx_details,
+    even_latent_attention,
+    falcon_heads,
+    gpt2_ffn,
+    gpt_neo_windows,
+    hunyuan_experts,
+    llama4_experts,
+    mpt_details,
+    mtp,
+    multi_query,
+    positions,
+    t5_details,
+    yarn,
+)
 from meshwright.values.models.hf_parts import (
-    Found,
     MoeKeys,
     Part,
     WindowKeys,
-    global_every,
     hybrid_layers,
     latent_attention,
 )
@@ -25,9 +41,6 @@ __all__ = [
     "READERS",
     "Reader",
 ]
-
-_MOST_REPEATS = 10_000
-"""More repeats of a pattern than any model has layers."""
 
 _DIMS = {
     "num_layers": "num_hidden_layers",
@@ -63,145 +76,7 @@ def _but(reader: Reader, *parts: Part, **changes: object) -> Reader:
     return replace(reader, parts=(*reader.parts, *parts), fixed={**reader.fixed, **changes})
 
 
-def _attention_bias(config: HfConfig, found: Found) -> Found:
-    """Read Llama's two flags of biases: those of the attention alone count at the queries, keys and
-    values."""
-    attention, everywhere = config.flag("attention_bias", False), config.flag("mlp_bias", False)
-    return {"linear_bias": attention and everywhere, "qkv_bias": attention and not everywhere}
-
-
-def _gpt2_ffn(config: HfConfig, found: Found) -> Found:
-    return {"ffn": config.count("n_inner|intermediate_size|ffn_hidden_size", 4 * found["hidden"])}
-
-
-def _positions(key: str, *, extra: int = 0) -> Part:
-    return lambda config, _: {"positions": "learned", "max_positions": config.count(key) + extra}
-
-
-def _multi_query(config: HfConfig, found: Found) -> Found:
-    return {"num_kv_heads": 1 if config.flag("multi_query", True) else found["num_heads"]}
-
-
-def _falcon_heads(config: HfConfig, found: Found) -> Found:
-    if config.flag("new_decoder_architecture", False):
-        return {
-            "num_kv_heads": config.count("num_kv_heads|n_head_kv", found["num_heads"]),
-            "parallel_block": True,
-        }
-    parallel = config.flag("parallel_attn", True)
-    return _multi_query(config, found) | {
-        "parallel_block": parallel,
-        "norms_per_layer": 1 if parallel else 2,
-    }
-
-
-def _alibi(config: HfConfig, _: Found) -> Found:
-    return {"positions": "alibi"} if config.flag("alibi", False) else {}
-
-
-def _mpt_details(config: HfConfig, found: Found) -> Found:
-    attention = config.section("attn_config")
-    alibi = attention.flag("alibi", True)
-    learned = config.flag("learned_pos_emb", True) and not alibi
-    kv_heads = {"multiquery_attention": 1}.get(
-        attention.text("attn_type", "multihead_attention"), found["num_heads"]
-    )
-    return {
-        "ffn": round(config.number("expansion_ratio", 4) * found["hidden"]),
-        "num_kv_heads": attention.count("kv_n_heads", kv_heads),
-        "positions": "alibi" if alibi else "learned" if learned else "none",
-        "max_positions": config.count("max_seq_len", 2048) if learned else 0,
-        "linear_bias": not config.flag("no_bias", False),
-        "qk_norm": attention.flag("qk_ln", False),
-    }
-
-
-def _dbrx_details(config: HfConfig, found: Found) -> Found:
-    experts = MoeKeys(experts="moe_num_experts", top_k="moe_top_k", expert_ffn="ffn_hidden_size")
-    heads = config.section("attn_config").count("kv_n_heads", found["num_heads"])
-    return experts(config.section("ffn_config"), found | {"ffn": 0}) | {"num_kv_heads": heads}
-
-
-def _gpt_neo_windows(config: HfConfig, found: Found) -> Found:
-    """Read `[[["global", "local"], 12]]`: a pattern and how often it comes."""
-    kinds: list[str] = []
-    for entry in config.items("attention_types") or []:
-        pattern, times = entry if isinstance(entry, list) and len(entry) == 2 else ([], 0)
-        repeated = HfConfig(
-            name=f"{config.name}: attention_types", values={"pattern": pattern, "times": times}
-        )
-        kinds += (repeated.items("pattern") or []) * min(repeated.count("times"), _MOST_REPEATS)
-    if "local" not in kinds:
-        return {}
-    return {"window": config.count("window_size", 256)} | global_every(
-        config, [kind == "global" for kind in kinds], found
-    )
-
-
-def _chatglm_heads(config: HfConfig, found: Found) -> Found:
-    if not config.flag("multi_query_attention", False):
-        return {}
-    return {"num_kv_heads": config.count("multi_query_group_num")}
-
-
-def _baichuan_positions(config: HfConfig, _: Found) -> Found:
-    """Baichuan 13B, which has ALiBi, is told by the key that Baichuan 7B lacks."""
-    return {} if config.has("max_position_embeddings") else {"positions": "alibi"}
-
-
-def _t5_details(assumed: str) -> Part:
-    """Return a reader of T5's two stacks; `assumed` is the feed-forward where none is named."""
-
-    def read(config: HfConfig, found: Found) -> Found:
-        layers = found["num_layers"]
-        gated = config.text("feed_forward_proj", assumed).startswith("gated")
-        return {
-            "gated": gated,
-            "encoder_layers": layers,
-            "num_layers": config.count("num_decoder_layers", layers),
-        }
-
-    return read
-
-
-def _llama4_experts(config: HfConfig, found: Found) -> Found:
-    """Each expert and the shared one have `intermediate_size`; dense layers in between have
-    `intermediate_size_mlp`."""
-    keys = MoeKeys(
-        experts="num_local_experts",
-        expert_ffn="intermediate_size",
-        frequency="interleave_moe_layer_step",
-    )
-    moe = keys(config, found)["moe"]
-    return {
-        "moe": replace(moe, shared_ffn=moe.expert_ffn),
-        "ffn": config.count("intermediate_size_mlp", found["ffn"]),
-    }
-
-
-def _hunyuan_experts(config: HfConfig, found: Found) -> Found:
-    """Read Hunyuan's experts, whose numbers may be a list with one for each layer; shared experts
-    are as wide as `intermediate_size`."""
-    alike = config.alike(
-        "moe_topk", "moe_intermediate_size", "num_shared_expert", length=found["num_layers"]
-    )
-    mixed = config.flag("use_mixed_mlp_moe", False)
-    keys = MoeKeys(
-        experts="num_experts",
-        top_k="moe_topk",
-        expert_ffn="moe_intermediate_size|intermediate_size",
-        shared_experts="num_shared_expert" if mixed else None,
-    )
-    return keys(alike, found)
-
-
-def _even_latent_attention(config: HfConfig, found: Found) -> Found:
-    """Read latent attention whose values have an even share of the hidden size (MiniCPM 3)."""
-    values = {"v_head_dim": found["hidden"] // found["num_heads"], **config.values}
-    return latent_attention(HfConfig(name=config.name, values=values), found)
-
-
-_LLAMA = Reader(parts=(_attention_bias,))
+_LLAMA = Reader(parts=(attention_bias,))
 _HUNYUAN = replace(_LLAMA, head_dim="head_dim|attention_head_dim", fixed={"qk_norm": True})
 _MOE_LOCAL = MoeKeys(experts="num_local_experts", expert_ffn="intermediate_size")
 _DEEPSEEK_MOE = MoeKeys(
@@ -219,17 +94,13 @@ _QWEN_MOE = MoeKeys(
 )
 
 
-def _mtp(config: HfConfig, _: Found) -> Found:
-    return {"mtp_layers": config.count("num_nextn_predict_layers", 0, least=0)}
-
-
 _MISTRAL = _but(_LLAMA, WindowKeys(assumed=4096))
 _QWEN2 = _but(_LLAMA, WindowKeys(assumed=4096, switch="use_sliding_window"), qkv_bias=True)
 _QWEN3 = replace(
     _but(_LLAMA, WindowKeys(assumed=4096, switch="use_sliding_window"), qk_norm=True),
     assumed={"head_dim": 128},
 )
-_DEEPSEEK = _but(_LLAMA, latent_attention, _DEEPSEEK_MOE, _mtp)
+_DEEPSEEK = _but(_LLAMA, latent_attention, _DEEPSEEK_MOE, mtp)
 _GEMMA = replace(_LLAMA, tied=True, assumed={"head_dim": 256})
 _GEMMA2 = _but(
     _GEMMA,
@@ -258,13 +129,13 @@ _GPT2 = Reader(
     kv_heads=None,
     tied=True,
     fixed=_LAYER_NORM | {"linear_bias": True},
-    parts=(_gpt2_ffn, _positions("n_positions|n_ctx|max_position_embeddings")),
+    parts=(gpt2_ffn, positions("n_positions|n_ctx|max_position_embeddings")),
 )
 _GPTJ = replace(
     _GPT2,
     tied=False,
     fixed=_GPT2.fixed | {"parallel_block": True, "norms_per_layer": 1},
-    parts=(_gpt2_ffn,),
+    parts=(gpt2_ffn,),
 )
 _FALCON = Reader(
     dims={
@@ -278,7 +149,7 @@ _FALCON = Reader(
     tied=True,
     flags={"linear_bias": ("bias", False)},
     fixed=_LAYER_NORM,
-    parts=(_gpt2_ffn, _falcon_heads, _alibi),
+    parts=(gpt2_ffn, falcon_heads, alibi),
 )
 _T5 = Reader(
     dims={
@@ -292,7 +163,7 @@ _T5 = Reader(
     head_dim="d_kv",
     tied=True,
     fixed={"family": "encoder-decoder", "positions": "relative"},
-    parts=(_t5_details("relu"),),
+    parts=(t5_details("relu"),),
 )
 _COHERE = replace(
     _LLAMA,
@@ -304,7 +175,7 @@ _GLM4 = replace(_LLAMA, assumed={"head_dim": 128}, fixed={"norms_per_layer": 4})
 _NEMOTRON_H = Reader(
     head_dim="attention_head_dim|head_dim",
     fixed={"gated": False, "positions": "none"},
-    parts=(_attention_bias, hybrid_layers, _mtp),
+    parts=(attention_bias, hybrid_layers, mtp),
 )
 
 _ERNIE = replace(_LLAMA, tied=True, flags={"linear_bias": ("use_bias", False)}, parts=())
@@ -322,7 +193,7 @@ _LING = Reader(
             shared_experts="num_shared_experts",
             first_dense="first_k_dense_replace",
         ),
-        _mtp,
+        mtp,
     ),
 )
 _OLMO2 = _but(_LLAMA, qk_norm=True, qk_norm_all_heads=True)
@@ -331,7 +202,7 @@ READERS: Mapping[str, Reader] = {
     "apertus": _but(_LLAMA, gated=False, qk_norm=True),
     "aquila": _LLAMA,
     "arcee": _but(_LLAMA, gated=False),
-    "baichuan": _but(_LLAMA, _baichuan_positions),
+    "baichuan": _but(_LLAMA, baichuan_positions),
     "bailing_moe": _LING,
     "bailing_moe_v2": replace(_LING, flags={**_LING.flags, "qk_norm": ("use_qk_norm", True)}),
     "bert": Reader(
@@ -340,7 +211,7 @@ READERS: Mapping[str, Reader] = {
         assumed={"token_types": 2},
         dims=_DIMS | {"token_types": "type_vocab_size"},
         fixed=_LAYER_NORM | {"family": "encoder", "linear_bias": True, "mlm_head": True},
-        parts=(_positions("max_position_embeddings"),),
+        parts=(positions("max_position_embeddings"),),
     ),
     "bloom": Reader(
         dims={
@@ -352,7 +223,7 @@ READERS: Mapping[str, Reader] = {
         kv_heads=None,
         tied=True,
         fixed=_LAYER_NORM | {"linear_bias": True, "positions": "alibi"},
-        parts=(_gpt2_ffn,),
+        parts=(gpt2_ffn,),
     ),
     "chatglm": Reader(
         dims={
@@ -365,7 +236,7 @@ READERS: Mapping[str, Reader] = {
         kv_heads=None,
         head_dim="kv_channels",
         flags={"qkv_bias": ("add_qkv_bias", False), "linear_bias": ("add_bias_linear", False)},
-        parts=(_chatglm_heads,),
+        parts=(chatglm_heads,),
     ),
     "codegen": _GPTJ,
     "cohere": _COHERE,
@@ -384,7 +255,7 @@ READERS: Mapping[str, Reader] = {
         },
         kv_heads=None,
         fixed={"norm": "layernorm"},
-        parts=(_dbrx_details,),
+        parts=(dbrx_details,),
     ),
     "deepseek": _but(_LLAMA, _DEEPSEEK_MOE),
     "deepseek_v2": _DEEPSEEK,
@@ -406,11 +277,11 @@ READERS: Mapping[str, Reader] = {
     "glm4_moe": _but(
         replace(_LLAMA, flags={"qk_norm": ("use_qk_norm", False)}, assumed={"head_dim": 128}),
         _DEEPSEEK_MOE,
-        _mtp,
+        mtp,
     ),
     "glm_moe_dsa": _DEEPSEEK,
     "gpt2": _GPT2,
-    "gpt_bigcode": _but(_GPT2, _multi_query),
+    "gpt_bigcode": _but(_GPT2, multi_query),
     "gpt_neo": Reader(
         dims={
             "num_layers": "num_layers",
@@ -421,7 +292,7 @@ READERS: Mapping[str, Reader] = {
         kv_heads=None,
         tied=True,
         fixed=_LAYER_NORM | {"linear_bias": True},
-        parts=(_gpt2_ffn, _positions("max_position_embeddings"), _gpt_neo_windows),
+        parts=(gpt2_ffn, positions("max_position_embeddings"), gpt_neo_windows),
     ),
     "gpt_neox": Reader(
         kv_heads=None,
@@ -430,8 +301,14 @@ READERS: Mapping[str, Reader] = {
     ),
     "gpt_oss": _but(
         _LLAMA,
-        replace(_MOE_LOCAL, top_k="num_experts_per_tok|experts_per_token", bias=True),
+        replace(
+            _MOE_LOCAL,
+            top_k="num_experts_per_tok|experts_per_token",
+            bias=True,
+            clamps_gate=True,
+        ),
         WindowKeys(assumed=128, every=2),
+        yarn,
         attention_sinks=True,
         linear_bias=True,
         qkv_bias=False,
@@ -440,7 +317,7 @@ READERS: Mapping[str, Reader] = {
     "granite": _LLAMA,
     "granitemoe": _but(replace(_LLAMA, tied=True), _MOE_LOCAL),
     "hunyuan_v1_dense": _HUNYUAN,
-    "hunyuan_v1_moe": _but(_HUNYUAN, _hunyuan_experts),
+    "hunyuan_v1_moe": _but(_HUNYUAN, hunyuan_experts),
     "internlm": replace(_LLAMA, kv_heads=None, flags={"qkv_bias": ("bias", True)}, parts=()),
     "internlm2": replace(_LLAMA, flags={"linear_bias": ("bias", False)}, parts=()),
     "internlm3": replace(
@@ -449,11 +326,11 @@ READERS: Mapping[str, Reader] = {
     "kimi_k2": _DEEPSEEK,
     "llama": _LLAMA,
     "llama4_text": _but(
-        _LLAMA, _llama4_experts, WindowKeys(key="attention_chunk_size", assumed=8192, every=4)
+        _LLAMA, llama4_experts, WindowKeys(key="attention_chunk_size", assumed=8192, every=4)
     ),
-    "mimo": _but(_QWEN2, _mtp),
+    "mimo": _but(_QWEN2, mtp),
     "minicpm": replace(_LLAMA, tied=True),
-    "minicpm3": _but(replace(_LLAMA, tied=True), _even_latent_attention),
+    "minicpm3": _but(replace(_LLAMA, tied=True), even_latent_attention),
     "minimax_m2": replace(
         _but(_LLAMA, _MOE_LOCAL, qk_norm_all_heads=True), flags={"qk_norm": ("use_qk_norm", True)}
     ),
@@ -470,9 +347,9 @@ READERS: Mapping[str, Reader] = {
         kv_heads=None,
         tied=True,
         fixed=_LAYER_NORM,
-        parts=(_mpt_details,),
+        parts=(mpt_details,),
     ),
-    "mt5": replace(_T5, tied=False, parts=(_t5_details("gated-gelu"),)),
+    "mt5": replace(_T5, tied=False, parts=(t5_details("gated-gelu"),)),
     "nemotron": _but(_LLAMA, **_LAYER_NORM),
     "nemotron_h": _NEMOTRON_H,
     "olmo": _but(_LLAMA, norm="layernorm"),
@@ -490,7 +367,7 @@ READERS: Mapping[str, Reader] = {
         tied=True,
         fixed=_LAYER_NORM,
         flags={"linear_bias": ("enable_bias", True)},
-        parts=(_positions("max_position_embeddings", extra=2),),
+        parts=(positions("max_position_embeddings", extra=2),),
     ),
     "phi": _but(_LLAMA, **_LAYER_NORM, linear_bias=True, parallel_block=True, norms_per_layer=1),
     "phi3": _but(_LLAMA, WindowKeys()),
@@ -526,7 +403,7 @@ READERS: Mapping[str, Reader] = {
         parts=(WindowKeys(assumed=4096),),
     ),
     "t5": _T5,
-    "umt5": replace(_T5, tied=False, parts=(_t5_details("gated-gelu"),)),
+    "umt5": replace(_T5, tied=False, parts=(t5_details("gated-gelu"),)),
 }
 """By `model_type`. A config of a wrapper (`gemma3`, `llama4`) has its language part under
 `text_config`."""

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from meshwright.values.errors import ConfigError, UnknownNameError
@@ -18,7 +16,6 @@ __all__ = [
     "HfReading",
     "from_hf_config",
     "hf_reading",
-    "read_hf_config",
 ]
 
 _TEXT_SECTIONS = ("text_config", "llm_config", "language_config")
@@ -97,27 +94,6 @@ class HfReading:
 def from_hf_config(config: Mapping[str, Any], *, name: str) -> ModelSpec:
     """Return the shape that a config describes; the text part of a model of several media."""
     return hf_reading(config, name=name).spec
-
-
-def read_hf_config(path: Path, *, name: str | None = None) -> HfReading:
-    """Read a config.json, or the one in the folder `path`; the model is called after the folder
-    unless `name` is given."""
-    file = path / "config.json" if path.is_dir() else path
-    try:
-        config = json.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{file}: {error.strerror or error}") from error
-    except json.JSONDecodeError as error:
-        raise ConfigError(
-            f"{file}: no JSON at line {error.lineno}, column {error.colno}: {error.msg}"
-        ) from error
-    except (
-        ValueError,
-        RecursionError,
-    ) as error:  # not UTF-8, a number of thousands of digits, brackets without end
-        raise ConfigError(f"{file}: no JSON: {str(error)[:80]}") from error
-    stem = file.resolve().parent.name if file.name == "config.json" else file.stem
-    return hf_reading(config, name=name or stem or "model")
 
 
 def hf_reading(config: Mapping[str, Any], *, name: str) -> HfReading:

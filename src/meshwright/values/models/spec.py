@@ -72,7 +72,9 @@ class MoeSpec:
     capacity_factor: float | None = None
     """None is dropless."""
     expert_bias: bool = False
-    """Whether expert projections have biases (gpt-oss, whose gate is clamped too)."""
+    """Whether expert projections have biases (gpt-oss)."""
+    clamps_gate: bool = False
+    """Whether the inputs of a gated activation are clamped (gpt-oss)."""
     latent_dim: int | None = None
     """Width that routed experts work in, reached by a projection down and up per layer; None is the
     hidden size (Nemotron 3 Super)."""
@@ -171,7 +173,9 @@ class ModelSpec:
     linear_bias: bool = False
     qkv_bias: bool = False
     attention_sinks: bool = False
-    """One learned logit per head (gpt-oss, whose rotations YaRN stretches)."""
+    """One learned logit per head (gpt-oss)."""
+    rotation_has_factor: bool = False
+    """Whether rotations are multiplied by a factor, as YaRN's are (gpt-oss)."""
     parallel_block: bool = False
     """Attention and feed-forward read the same input and their outputs are summed (Falcon, GPT-J,
     PaLM)."""
@@ -238,18 +242,6 @@ class ModelSpec:
         at the first name of latent attention; initialize.py makes buffers of one shape).
         """
         return self.family != "encoder-decoder" and self.mla is None
-
-    @property
-    def rotation_has_factor(self) -> bool:
-        """Whether rotations are multiplied by a factor, as YaRN's are: told by attention sinks, as
-        gpt-oss alone has both."""
-        return self.attention_sinks and self.positions == "rope"
-
-    @property
-    def clamps_gate(self) -> bool:
-        """Whether the inputs of the experts' gate are clamped: told by their biases, as gpt-oss
-        alone has both."""
-        return self.gated and self.moe is not None and self.moe.expert_bias
 
     @property
     def _has_dense_ffn(self) -> bool:
