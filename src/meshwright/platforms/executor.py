@@ -14,6 +14,7 @@ from meshwright.platforms.job import Job, JobText
 from meshwright.values.errors import ConfigError, LauncherError, LauncherSilent
 
 __all__ = [
+    "UNKNOWN",
     "Answer",
     "Executor",
     "JobState",
@@ -24,6 +25,7 @@ __all__ = [
     "put_job",
     "put_whole",
     "require",
+    "state_of",
 ]
 
 JobState = Literal[
@@ -40,6 +42,8 @@ JobState = Literal[
     "unknown",
 ]
 
+UNKNOWN = "UNKNOWN"
+"""The row of every table of states for words that it does not have."""
 _OPEN = ("queued", "running", "unknown")
 _MOST_LETTERS = 40
 """The shortest limit of all launchers: that of a TrainJob's and a JobSet's name."""
@@ -73,7 +77,7 @@ class Executor(Protocol):
 
     @property
     def name(self) -> str:
-        """`local`, `slurm`, `k8s`, `bcp`."""
+        """That of the launcher: `local`, `slurm`, ..."""
 
     def check(self) -> None:
         """Return where jobs can be started from here; LauncherError with one clear line
@@ -105,6 +109,11 @@ class Executor(Protocol):
 
     def cancel(self, handle: str) -> None:
         """End a job; one that has ended, or is gone, stays as it is."""
+
+
+def state_of(word: str, states: Mapping[str, JobState]) -> JobState:
+    """Read a platform's word; one that its table does not have is `unknown`, never an end."""
+    return states.get(word, states[UNKNOWN])
 
 
 def check_label(label: str) -> str:

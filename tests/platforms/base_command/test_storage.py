@@ -20,7 +20,9 @@ ROOT = Path(__file__).resolve().parents[3]
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ngc = tmp_path / "bin" / "ngc"
     ngc.parent.mkdir()
-    ngc.write_text(f'#!/bin/bash\nexec {sys.executable} {ROOT}/tests/runs/executors/ngc.py "$@"\n')
+    ngc.write_text(
+        f'#!/bin/bash\nexec {sys.executable} {ROOT}/tests/platforms/executors/ngc.py "$@"\n'
+    )
     ngc.chmod(0o755)
     (tmp_path / "state").mkdir()
     monkeypatch.setenv("PATH", f"{ngc.parent}:{os.environ['PATH']}")

@@ -15,10 +15,9 @@ from tests.platforms.executors.kubernetes_api import running_cluster
 from tests.platforms.executors.test_base_command import FIELDS, installed
 from tests.slurm import require_slurm, running_slurm
 
-from meshwright.platforms.base_command.executor import BaseCommandExecutor
+from meshwright.platforms.base_command.executor import BaseCommandExecutor, BaseCommandOptions
 from meshwright.platforms.kubernetes.executor import KubernetesExecutor
-from meshwright.platforms.local.executor import LocalExecutor
-from meshwright.platforms.options import BaseCommandOptions, LocalOptions
+from meshwright.platforms.local.executor import LocalExecutor, LocalOptions
 from meshwright.platforms.slurm.executor import SlurmExecutor
 from meshwright.software.contract import ExportedFile
 from meshwright.values.errors import ConfigError

@@ -17,11 +17,11 @@ from tests.platforms.executors.harness import TIMEOUT_S, Harness, bash, programs
 from tests.slurm import ACCOUNTING, DAEMONS, Cluster, require_slurm, running_slurm
 
 from meshwright.platforms.executor import JobStatus
-from meshwright.platforms.options import SlurmOptions
 from meshwright.platforms.slurm.executor import (
     STATES,
     ArrayRun,
     SlurmExecutor,
+    SlurmOptions,
     status_of_sacct,
     status_of_squeue,
 )
@@ -252,8 +252,9 @@ def test_a_tuner_that_is_killed_while_sbatch_runs(
         ' "$@"\n'
     )
     code = (
-        "import sys; from pathlib import Path; from meshwright.runs.executors import SlurmExecutor;"
-        " from meshwright.platforms.texts import Job; SlurmExecutor().submit(Job(name='a',"
+        "import sys; from pathlib import Path;"
+        " from meshwright.platforms.slurm.executor import SlurmExecutor;"
+        " from meshwright.platforms.job import Job; SlurmExecutor().submit(Job(name='a',"
         " command=('true',), nodes=1, gpus_per_node=1, runs_on='node'),"
         " directory=Path(sys.argv[1]), label=sys.argv[2])"
     )

@@ -11,8 +11,10 @@ import pytest
 from tests.runs.training.standin import put_torchrun
 
 from meshwright import cli
-from meshwright.platforms.clouds import CLOUDS
+from meshwright.platforms.client import ClientOptions
+from meshwright.platforms.registry import find_runner
 
+PROGRAMS = {"runai": "runai", "lepton": "lep", "sky": "sky"}
 PROGRAM = '#!/bin/sh\nPROGRAM={name} exec {python} {file} "$@"\n'
 OWN = {
     "runai": ["--image", "pytorch:25.04", "--account", "team"],
@@ -22,14 +24,14 @@ OWN = {
 Capture = pytest.CaptureFixture[str]
 
 
-@pytest.fixture(params=list(CLOUDS))
+@pytest.fixture(params=list(PROGRAMS))
 def launcher(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> str:
     """Install the stand-in under the launcher's program."""
     put_torchrun(tmp_path, monkeypatch)
     name = str(request.param)
-    path = tmp_path / "bin" / CLOUDS[name].program
+    path = tmp_path / "bin" / PROGRAMS[name]
     path.write_text(
         PROGRAM.format(
             python=sys.executable, name=path.name, file=Path(__file__).with_name("cloudcli.py")
@@ -38,7 +40,9 @@ def launcher(
     path.chmod(0o755)
     (tmp_path / "state").mkdir()
     monkeypatch.setenv("CLOUD_STATE", str(tmp_path / "state"))
-    monkeypatch.setattr("meshwright.platforms.clouds._LOG_EVERY_S", 0.0)
+    defaults = ClientOptions.__init__.__kwdefaults__
+    assert defaults is not None
+    monkeypatch.setitem(defaults, "log_every_s", 0.0)
     return name
 
 
@@ -99,7 +103,7 @@ def test_it_is_ended(
     assert cli.run(["train", "status", "run", "--json"]) == 0
     status = json.loads(capsys.readouterr().out)["jobs"][0]["status"]
     assert status["state"] == "cancelled"
-    assert status["reason"] in CLOUDS[launcher].states
+    assert status["reason"] in find_runner(launcher).states
 
 
 @pytest.mark.parametrize("launcher", ["sky"], indirect=True)
@@ -121,11 +125,9 @@ def test_what_is_refused_is_said(launcher: str, tmp_path: Path, capsys: Capture)
     (tmp_path / "state").rmdir()
     assert cli.run([*words(launcher, tmp_path), "-o", "run"]) == 2
     assert f"error: {launcher}: " in capsys.readouterr().err
-    (tmp_path / "bin" / CLOUDS[launcher].program).unlink()
+    (tmp_path / "bin" / PROGRAMS[launcher]).unlink()
     assert cli.run([*words(launcher, tmp_path), "-o", "other"]) == 2
-    assert (
-        f"error: {launcher}: {CLOUDS[launcher].program} is not there: " in capsys.readouterr().err
-    )
+    assert f"error: {launcher}: {PROGRAMS[launcher]} is not there: " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("launcher", ["runai"], indirect=True)

@@ -245,7 +245,9 @@ def test_ngc_takes_every_job(rendered: dict[str, Workflow], tmp_path: Path) -> N
     """The stand-in has the words and choices of NGC CLI 4.19.1; the jobs wait for an image and
     never start."""
     ngc = tmp_path / "ngc"
-    ngc.write_text(f'#!/bin/bash\nexec {sys.executable} {ROOT}/tests/runs/executors/ngc.py "$@"\n')
+    ngc.write_text(
+        f'#!/bin/bash\nexec {sys.executable} {ROOT}/tests/platforms/executors/ngc.py "$@"\n'
+    )
     ngc.chmod(0o755)
     env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "NGC_STATE": str(tmp_path / "state")}
     (tmp_path / "state").mkdir()

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from meshwright.platforms.executor import (
+    UNKNOWN,
     Answer,
     JobState,
     JobStatus,
@@ -23,16 +24,17 @@ from meshwright.platforms.executor import (
     put_job,
     put_whole,
     require,
+    state_of,
 )
-from meshwright.platforms.job import Job, JobText
-from meshwright.platforms.options import BaseCommandOptions, with_defaults
-from meshwright.platforms.texts import job_text
+from meshwright.platforms.job import Job, JobText, with_defaults
+from meshwright.platforms.registry import job_text
 from meshwright.values.errors import LauncherError, LauncherSilent
 
 __all__ = [
     "LISTED_DAYS",
     "STATES",
     "BaseCommandExecutor",
+    "BaseCommandOptions",
     "ask_ngc",
     "json_of",
     "require_ngc",
@@ -64,7 +66,7 @@ STATES: Mapping[str, JobState] = MappingProxyType(
         "RESOURCE_LIMIT_EXCEEDED": "never_started",
         "INFINITY_POOL_MISSING": "never_started",
         "IM_INTERNAL_ERROR": "never_started",
-        "UNKNOWN": "unknown",
+        UNKNOWN: "unknown",
     }
 )
 """Every status of NGC CLI 4.19.1 (its package ngcsdk lists them); any other word reads as
@@ -112,6 +114,23 @@ def require_ngc(*, patience_s: float) -> None:
 def ask_ngc(words: Sequence[str], *, patience_s: float, out: Path | None = None) -> Answer:
     """Run a command of NGC CLI."""
     return ask(words, launcher="bcp", env=os.environ, patience_s=patience_s, out=out)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BaseCommandOptions:
+    """Base Command; what a job says itself goes before these."""
+
+    organization: str | None = None
+    ace: str | None = None
+    instance: str | None = None
+    image: str | None = None
+    time_limit_s: int | None = None
+    words: tuple[str, ...] = ()
+    """More options of `ngc base-command job run`: `--preempt RUNONCE`."""
+    log_every_s: float = 30.0
+    """Time between two fetches of a running job's log."""
+    patience_s: float = 120.0
+    """How long a command of NGC CLI may take."""
 
 
 class BaseCommandExecutor:
@@ -275,7 +294,7 @@ class BaseCommandExecutor:
 def _status_of(told: Mapping[str, Any]) -> JobStatus:
     """Read `jobStatus`; the exit code is not in it."""
     word = str(told.get("status", "UNKNOWN"))
-    state = STATES.get(word, "unknown")
+    state = state_of(word, STATES)
     details = str(told.get("statusDetails") or "")
     plain = state in ("running", "succeeded") or word == "QUEUED"
     reason = details if plain else f"{word}: {details}" if details else word

@@ -9,18 +9,25 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal, get_args
 
 from meshwright.platforms.executor import JobStatus, check_label, put_job, put_whole
-from meshwright.platforms.job import Job, JobText
+from meshwright.platforms.job import Job, JobText, with_defaults
 from meshwright.platforms.kubernetes.states import status_of
-from meshwright.platforms.options import KubernetesOptions, with_defaults
-from meshwright.platforms.texts import job_text
-from meshwright.values.errors import ConfigError, LauncherError, LauncherSilent, MissingExtraError
+from meshwright.platforms.registry import job_text
+from meshwright.values.errors import (
+    ConfigError,
+    LauncherError,
+    LauncherSilent,
+    MissingExtraError,
+    UnknownNameError,
+)
 from meshwright.values.text import read_yaml, write_yaml
 
 __all__ = [
     "KubernetesExecutor",
+    "KubernetesKind",
+    "KubernetesOptions",
 ]
 
 _MARK = {"app.kubernetes.io/managed-by": "meshwright"}
@@ -105,17 +112,46 @@ class _Handle:
         return self.directory / "job"
 
 
+KubernetesKind = Literal["trainjob", "pytorchjob", "jobset", "mpijob"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KubernetesOptions:
+    """Kubernetes; what a job says itself goes before these."""
+
+    kind: KubernetesKind = "trainjob"
+    """What is created; the cluster needs the operator that runs it."""
+    namespace: str | None = None
+    """None: the context's, else that of the pod that this runs in."""
+    context: str | None = None
+    """None: kubectl's current one, else the service account of the pod that this runs in."""
+    queue: str | None = None
+    """A queue of Kueue."""
+    image: str | None = None
+    time_limit_s: int | None = None
+    patience_s: float = 60.0
+    """How long the API may take to answer."""
+
+    def __post_init__(self) -> None:
+        """Check the kind."""
+        if self.kind not in get_args(KubernetesKind):
+            raise UnknownNameError("kind of job on Kubernetes", self.kind, get_args(KubernetesKind))
+
+
 class KubernetesExecutor:
     """TrainJob, JobSet, PyTorchJob or MPIJob. Logs of all pods are fetched into the run's directory
     whenever it is polled."""
-
-    name = "k8s"
 
     def __init__(self, options: KubernetesOptions | None = None) -> None:
         """Take the options; nothing is asked before it is needed."""
         self.options = options or KubernetesOptions()
         self._client: Any = None
         self._default_namespace = "default"
+
+    @property
+    def name(self) -> str:
+        """That of the launcher: `k8s` is a TrainJob."""
+        return "k8s" if self.options.kind == "trainjob" else f"k8s-{self.options.kind}"
 
     def check(self) -> None:
         """Reach the API, and see that the cluster knows the kind of job and lets us list it."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from meshwright.platforms.base_command.script import base_command_time
+from meshwright.platforms.contract import TimeForm
 from meshwright.platforms.slurm.script import slurm_time
 from meshwright.runs.trial import OWN_TRAINER
 from meshwright.software.registry import TARGETS
@@ -17,7 +18,6 @@ __all__ = [
     "LEAST_MARGIN_S",
     "SOFTWARE",
     "Software",
-    "TimeForm",
     "TimeLimits",
     "default_margin_s",
     "find_software",
@@ -26,16 +26,6 @@ __all__ = [
     "written",
 ]
 
-TimeForm = Literal[
-    "days-hours:minutes:seconds",
-    "nDnHnMnS",
-    "days:hours:minutes:seconds",
-    "seconds",
-    "minutes",
-    "decimal minutes",
-]
-"""Of Slurm, of Base Command, of Lightning and NeMo, of Kubernetes and `timeout`, of Megatron-LM, of
-the embedded trainer."""
 LEAST_MARGIN_S = 30 * MINUTE_S
 """NVIDIA's walk-through for Base Command leaves 30 minutes of a limit of five days (5D, and
 4:23:30:00 in the software)."""
