@@ -138,8 +138,7 @@ def _error(
 
 def _paths(given: Sequence[Path]) -> list[Path]:
     folder = Path(
-        os.environ.get("MESHWRIGHT_TRUTH")
-        or Path(__file__).resolve().parents[1] / "truth"
+        os.environ.get("MESHWRIGHT_TRUTH") or Path(__file__).resolve().parents[1] / "truth"
     )
     return list(given) or sorted(folder.glob("*.csv"))
 

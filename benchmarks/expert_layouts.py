@@ -71,10 +71,7 @@ class Outcome:
 
 def truth() -> Path:
     """Return the folder of the tables."""
-    return Path(
-        os.environ.get("MESHWRIGHT_TRUTH")
-        or Path(__file__).resolve().parents[1] / "truth"
-    )
+    return Path(os.environ.get("MESHWRIGHT_TRUTH") or Path(__file__).resolve().parents[1] / "truth")
 
 
 @cache

@@ -115,8 +115,7 @@ def _nccl(row: Mapping[str, str]) -> str:
 def truth_files(words: Sequence[str]) -> list[Path]:
     """Return the files named, else those of the folder of published runs."""
     folder = Path(
-        os.environ.get("MESHWRIGHT_TRUTH")
-        or Path(__file__).resolve().parents[1] / "truth"
+        os.environ.get("MESHWRIGHT_TRUTH") or Path(__file__).resolve().parents[1] / "truth"
     )
     return [Path(word) for word in words] or sorted(folder.glob("*.csv"))
 

@@ -1,5 +1,5 @@
-"""What the site has beside docs/: the README and the change log as pages, the decisions in its
-menu, and sources as plain names."""
+"""What the site has beside docs/: the README, the change log and the guide for contributors as
+pages, the decisions in its menu, and sources as plain names."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-OUTSIDE = {"README.md": "readme.md", "CHANGELOG.md": "changelog.md"}
+OUTSIDE = {
+    "README.md": "readme.md",
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+}
 """Files of the root, and the pages that they become."""
 
 
@@ -37,6 +41,7 @@ def on_files(files: Any, *, config: Any) -> Any:
             .read_text(encoding="utf-8")
             .replace("](docs/", "](")
             .replace("](CHANGELOG.md", "](changelog.md")
+            .replace("](CONTRIBUTING.md", "](contributing.md")
         )
         files.append(File.generated(config, page, content=text))
     return files

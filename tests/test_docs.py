@@ -25,7 +25,10 @@ from meshwright.cli import run
 from meshwright.values.hardware.profile import profile_to_bytes
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
 MEASURED = {
     "step_time_s": "10",
     "peak_mem_gib": "30",

@@ -272,7 +272,7 @@ def test_ctrl_c_leaves_what_runs_and_the_next_start_picks_it_up(
     torchrun: Path, tmp_path: Path
 ) -> None:
     write(torchrun, sleep_s=4.0)
-    code = "import sys; from meshwright import cli; from meshwright.runs import executors\n"
+    code = "import sys; from meshwright import cli\n"
     code += (
         "import meshwright.platforms.local.executor as local, os; local._path = lambda:"
         " os.environ['PATH']\n"

@@ -33,7 +33,12 @@ FAMILIES = (
 @example(series="gpt3", billions=4.03)
 @example(series="gpt3", billions=1000.0)
 def test_a_shape_has_the_size_asked_and_is_of_its_series(series: str, billions: float) -> None:
-    found = shape_of(billions * 1e9, series=series)
+    least = min(model_params(preset.spec).total for preset in presets() if preset.series in series)
+    try:
+        found = shape_of(billions * 1e9, series=series)
+    except ConfigError:  # steps between shapes far below the series are wider than the tolerance
+        assert billions * 1e9 < least / 16
+        return
     assert abs(model_params(found.model).total / billions / 1e9 - 1) <= TOLERANCE
     assert found.params == model_params(found.model).total
     like = next(preset.spec for preset in presets() if preset.spec.name == found.like)

@@ -5,7 +5,7 @@ from importlib import import_module
 
 import pytest
 
-from meshwright import export, exports, plan
+from meshwright import export, plan, software
 from meshwright.software.contract import ExportTarget, ImportSource
 from meshwright.software.registry import SOURCES, TARGETS, find_target
 from meshwright.values.errors import UnknownNameError
@@ -15,7 +15,7 @@ def written(kind: type) -> list[object]:
     """Every value of a kind that some module of the room defines."""
     modules = [
         import_module(found.name)
-        for found in pkgutil.walk_packages(exports.__path__, "meshwright.exports.")
+        for found in pkgutil.walk_packages(software.__path__, "meshwright.software.")
     ]
     values = [
         value for module in modules for value in vars(module).values() if isinstance(value, kind)

@@ -214,13 +214,9 @@ class Rules:
 
 
 @cache
-def read_rules(name: str) -> Rules:
-    """Read `runs/measured/<name>.csv`, whose column `match` holds a pattern."""
-    text = (
-        resources.files("meshwright")
-        .joinpath("runs", "measured", f"{name}.csv")
-        .read_text(encoding="utf-8")
-    )
+def read_rules(name: str, *, folder: str = "runs/measured") -> Rules:
+    """Read `<folder>/<name>.csv` of the package, whose column `match` holds a pattern."""
+    text = resources.files("meshwright").joinpath(folder, f"{name}.csv").read_text(encoding="utf-8")
     lines = csv.DictReader(io.StringIO(text))
     return Rules(name, tuple(Rule(re.compile(line.pop("match")), line) for line in lines))
 
