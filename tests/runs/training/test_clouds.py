@@ -4,10 +4,11 @@ with."""
 from __future__ import annotations
 
 import json
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.platforms.executors.harness import client_program
 from tests.runs.training.standin import put_torchrun
 
 from meshwright import cli
@@ -15,7 +16,6 @@ from meshwright.platforms.client import ClientOptions
 from meshwright.platforms.registry import find_runner
 
 PROGRAMS = {"runai": "runai", "lepton": "lep", "sky": "sky"}
-PROGRAM = '#!/bin/sh\nPROGRAM={name} exec {python} {file} "$@"\n'
 OWN = {
     "runai": ["--image", "pytorch:25.04", "--account", "team"],
     "lepton": ["--image", "pytorch:25.04", "--instance", "gpu.1xh100"],
@@ -27,23 +27,15 @@ Capture = pytest.CaptureFixture[str]
 @pytest.fixture(params=list(PROGRAMS))
 def launcher(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> str:
+) -> Iterator[str]:
     """Install the stand-in under the launcher's program."""
     put_torchrun(tmp_path, monkeypatch)
     name = str(request.param)
-    path = tmp_path / "bin" / PROGRAMS[name]
-    path.write_text(
-        PROGRAM.format(
-            python=sys.executable, name=path.name, file=Path(__file__).with_name("cloudcli.py")
-        )
-    )
-    path.chmod(0o755)
-    (tmp_path / "state").mkdir()
-    monkeypatch.setenv("CLOUD_STATE", str(tmp_path / "state"))
     defaults = ClientOptions.__init__.__kwdefaults__
     assert defaults is not None
     monkeypatch.setitem(defaults, "log_every_s", 0.0)
-    return name
+    with client_program(tmp_path, PROGRAMS[name]):
+        yield name
 
 
 def words(launcher: str, tmp_path: Path) -> list[str]:
@@ -144,3 +136,21 @@ def test_checkpoints_that_the_container_would_lose_stop_it(
         "STOP  storage      checkpoints go to /elsewhere, which no writable mount"
         in capsys.readouterr().out
     )
+
+
+def test_a_study_on_it(launcher: str, tmp_path: Path, capsys: Capture) -> None:
+    """`tune` sends its runs through the same executor as `train`."""
+    (tmp_path / "bin" / "torchrun").write_text(
+        "#!/bin/sh\nfor step in 1 2 3 4 5 6; do\n"
+        """  printf '{"event": "step", "step": %s, "loss": 7.0, "gradient_norm": 1.0,"""
+        """ "step_s": 0.5}\\n' "$step"\n"""
+        "done\n"
+    )
+    arguments = ["tune", "tiny-llama", "--cluster", "h100:1", "--seq", "128", "--gbs", "8"]
+    arguments += ["--launcher", launcher, "--max-runs", "1", *OWN[launcher], "-o", "study"]
+    assert cli.run([*arguments, "--dry-run"]) == 0
+    assert "torchrun" in capsys.readouterr().out
+    assert cli.run(arguments) == 0, capsys.readouterr().err
+    (run,) = Path("study/runs").iterdir()
+    assert json.loads((run / "stdout.log").read_text().splitlines()[-1])["step"] == 6
+    assert "best: --layout" in capsys.readouterr().out
