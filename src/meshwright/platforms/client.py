@@ -12,7 +12,7 @@ import re
 import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from meshwright.platforms.executor import (
@@ -21,6 +21,10 @@ from meshwright.platforms.executor import (
     JobStatus,
     ask,
     check_label,
+    keep_end,
+    keep_sent,
+    kept_end,
+    kept_sent,
     last_line,
     put_job,
     put_whole,
@@ -52,7 +56,7 @@ CAVEATS = (
         " failed"
     ),
 )
-_SENT, _RAN, _END = "sent.json", "running.json", "end.json"
+_RAN = "running.json"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -151,10 +155,9 @@ class ClientExecutor:
         run = directory.absolute()
         text = self.written(job, directory=run, label=label)
         folder = put_job(run, replace(job, name=label), text)
-        for old in (_RAN, _END):
-            (folder / old).unlink(missing_ok=True)
+        (folder / _RAN).unlink(missing_ok=True)
         handle = _Handle(name=label, project=job.account or "", directory=run)
-        put_whole(folder / _SENT, json.dumps({"label": label, "handle": str(handle)}))
+        keep_sent(folder, label=label, handle=str(handle))
         answer = self._ask(*self._submit_words(label, text, folder))
         if answer.code:
             raise LauncherError(
@@ -164,9 +167,8 @@ class ClientExecutor:
 
     def find(self, label: str, *, directory: Path) -> str | None:
         """Ask for a job of that name, where one was to be sent."""
-        sent = directory.absolute() / "job" / _SENT
-        known: dict[str, str] = json.loads(sent.read_text()) if sent.exists() else {}
-        if known.get("label") != label:
+        known = kept_sent(directory.absolute() / "job", label=label)
+        if known is None:
             return None
         return known["handle"] if self._seen(_Handle.of(known["handle"])) is not None else None
 
@@ -197,9 +199,9 @@ class ClientExecutor:
         ]
 
     def _status(self, handle: _Handle) -> JobStatus:
-        if (handle.folder / _END).exists():
-            known = json.loads((handle.folder / _END).read_text())
-            return JobStatus(**{**known, "nodes": tuple(known["nodes"])})
+        end = kept_end(handle.folder)
+        if end is not None:
+            return end
         seen = self._seen(handle)
         if seen is None:
             return JobStatus(
@@ -218,7 +220,7 @@ class ClientExecutor:
         if state == "running" or status.ended:
             self._fetch_log(handle, seen, now=status.ended)
         if status.ended and handle.folder.exists():
-            put_whole(handle.folder / _END, json.dumps(asdict(status)))
+            keep_end(handle.folder, status)
         return status
 
     def _seen(self, handle: _Handle) -> Seen | None:
