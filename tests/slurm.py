@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from meshwright.platforms.job import Job
-from meshwright.platforms.texts import job_text
+from meshwright.platforms.registry import job_text
 
 DAEMONS = ("munged", "slurmctld", "slurmd")
 ACCOUNTING = ("slurmdbd", "mariadbd", "mariadb-install-db")

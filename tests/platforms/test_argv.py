@@ -20,7 +20,7 @@ from tests.platforms.examples import IMAGE, NASTY, SMALL
 from tests.platforms.platforms import Call, container_call, expand, install, read, run
 
 from meshwright.platforms.job import Job
-from meshwright.platforms.texts import job_text
+from meshwright.platforms.registry import job_text
 from meshwright.software.contract import EnvVar, ExportedFile
 
 TEXT = st.text(

@@ -12,7 +12,7 @@ import pytest
 from tests.platforms.examples import JOBS, NASTY, ON_KUBERNETES
 from tests.platforms.platforms import read
 
-from meshwright.platforms.texts import job_text
+from meshwright.platforms.registry import job_text
 
 SCHEMAS = {
     path.stem: json.loads(path.read_text())

@@ -6,7 +6,7 @@ import pytest
 
 from meshwright.platforms.given import load_cluster
 from meshwright.platforms.job import Job, JobOptions, Mount, job_of
-from meshwright.platforms.texts import job_text
+from meshwright.platforms.registry import job_text
 from meshwright.software.contract import EnvVar, Exported, ExportedFile
 from meshwright.values.errors import ConfigError, UnknownNameError
 from meshwright.values.hardware.cluster import Pool

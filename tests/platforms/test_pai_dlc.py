@@ -8,7 +8,7 @@ import pytest
 from tests.platforms.examples import IMAGE, JOBS, LARGE, SMALL
 
 from meshwright.platforms.job import Job, parse_mount
-from meshwright.platforms.texts import job_text
+from meshwright.platforms.registry import job_text
 from meshwright.values.errors import ConfigError
 
 KEYS = {

@@ -13,7 +13,7 @@ from tests.platforms.examples import LARGE, NASTY, SMALL
 from tests.slurm import Cluster, require_slurm
 
 from meshwright.platforms.job import Job
-from meshwright.platforms.texts import job_text
+from meshwright.platforms.registry import job_text
 from meshwright.software.contract import EnvVar
 
 TORCHRUN = """#!{python}

@@ -13,8 +13,8 @@ from tests.platforms.examples import IMAGE, JOBS, LARGE, ON_NODES, PATHS, SMALL,
 
 from meshwright.platforms.base_command.script import base_command_time
 from meshwright.platforms.job import Job, Mount, parse_mount
+from meshwright.platforms.registry import job_text, launchers
 from meshwright.platforms.slurm.script import array_script, slurm_time
-from meshwright.platforms.texts import LAUNCHERS, job_text
 from meshwright.software.contract import EnvVar
 from meshwright.values.errors import ConfigError, UnknownNameError
 from meshwright.values.units import parse_duration
@@ -55,7 +55,7 @@ def test_text_is_as_it_was(name: str) -> None:
 
 
 def test_every_platform_has_a_golden_text() -> None:
-    assert {launcher for launcher, _ in JOBS.values()} == set(LAUNCHERS)
+    assert {launcher for launcher, _ in JOBS.values()} == set(launchers())
 
 
 @pytest.mark.parametrize("name", list(SHELL))

@@ -128,7 +128,7 @@ def job_for(
     """Return the job script of an export, or None where none is asked for; flags that would then
     have no effect are refused."""
     from meshwright.platforms.job import JobOptions, job_of
-    from meshwright.platforms.texts import job_text
+    from meshwright.platforms.registry import job_text
     from meshwright.values.errors import ConfigError
 
     flags = {key: value for key, value in given.items() if value is not None}

@@ -19,7 +19,7 @@ from meshwright.data.steps import STATE
 from meshwright.data.verifying import faults_of
 from meshwright.data.workers import Place, find_place
 from meshwright.platforms.job import Job, JobOptions, JobText, parse_mount
-from meshwright.platforms.texts import job_text
+from meshwright.platforms.registry import job_text
 from meshwright.values.errors import ConfigError
 from meshwright.values.units import parse_duration
 

@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from meshwright.platforms.job import Job, JobText
 from meshwright.values.errors import ConfigError, LauncherError, LauncherSilent
 
 __all__ = [
+    "UNKNOWN",
     "Answer",
     "Executor",
     "JobState",
     "JobStatus",
     "ask",
     "check_label",
+    "keep_end",
+    "keep_sent",
+    "kept_end",
+    "kept_sent",
     "last_line",
     "put_job",
     "put_whole",
     "require",
+    "state_of",
+    "was_sent",
 ]
 
 JobState = Literal[
@@ -40,6 +48,9 @@ JobState = Literal[
     "unknown",
 ]
 
+UNKNOWN = "UNKNOWN"
+"""The row of every table of states for words that it does not have."""
+_SENT, _END = "sent.json", "end.json"
 _OPEN = ("queued", "running", "unknown")
 _MOST_LETTERS = 40
 """The shortest limit of all launchers: that of a TrainJob's and a JobSet's name."""
@@ -61,6 +72,11 @@ class JobStatus:
     ended_s: float | None = None
     nodes: tuple[str, ...] = ()
 
+    @staticmethod
+    def of(known: Mapping[str, Any]) -> JobStatus:
+        """Read what `asdict` wrote, from JSON too."""
+        return JobStatus(**{**known, "nodes": tuple(known["nodes"])})
+
     @property
     def ended(self) -> bool:
         """Whether it will not change any more."""
@@ -73,7 +89,7 @@ class Executor(Protocol):
 
     @property
     def name(self) -> str:
-        """`local`, `slurm`, `k8s`, `bcp`."""
+        """That of the launcher: `local`, `slurm`, ..."""
 
     def check(self) -> None:
         """Return where jobs can be started from here; LauncherError with one clear line
@@ -105,6 +121,11 @@ class Executor(Protocol):
 
     def cancel(self, handle: str) -> None:
         """End a job; one that has ended, or is gone, stays as it is."""
+
+
+def state_of(word: str, states: Mapping[str, JobState]) -> JobState:
+    """Read a platform's word; one that its table does not have is `unknown`, never an end."""
+    return states.get(word, states[UNKNOWN])
 
 
 def check_label(label: str) -> str:
@@ -148,6 +169,35 @@ def put_whole(path: Path, text: str) -> None:
         new.rename(path)
     except OSError as error:
         raise LauncherError(f"{path} could not be written: {error.strerror or error}") from None
+
+
+def keep_sent(folder: Path, *, label: str, **known: str) -> None:
+    """Write down what a job is found again by, before it is sent; an earlier job's end goes."""
+    (folder / _END).unlink(missing_ok=True)
+    put_whole(folder / _SENT, json.dumps({"label": label, **known}))
+
+
+def kept_sent(folder: Path, *, label: str) -> Mapping[str, str] | None:
+    """Return what was written before a job of this label was sent; None where none was to be."""
+    path = folder / _SENT
+    known: dict[str, str] = json.loads(path.read_text()) if path.exists() else {}
+    return known if known.get("label") == label else None
+
+
+def was_sent(folder: Path) -> bool:
+    """Whether any job was, or was about to be, sent from here."""
+    return (folder / _SENT).exists()
+
+
+def keep_end(folder: Path, status: JobStatus) -> None:
+    """Write down how a job ended, as platforms forget it some day."""
+    put_whole(folder / _END, json.dumps(asdict(status)))
+
+
+def kept_end(folder: Path) -> JobStatus | None:
+    """Return how a job ended, where that is written down."""
+    path = folder / _END
+    return JobStatus.of(json.loads(path.read_text())) if path.exists() else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args
 
 from meshwright.software.contract import EnvVar, Exported, ExportedFile, RunsOn
@@ -26,6 +26,7 @@ __all__ = [
     "parse_mount",
     "required",
     "way",
+    "with_defaults",
 ]
 
 Launch = Literal["torchrun", "ranks"]
@@ -432,4 +433,16 @@ def dns_label(job: Job, platform: str, most: int) -> str:
     raise ConfigError(
         f"name={job.name}: {platform} takes up to {most} lower-case letters, digits and dashes, the"
         f" first a letter; {near} would do"
+    )
+
+
+def with_defaults(job: Job, **values: Any) -> Job:
+    """Return the job with values where it says none itself."""
+    return replace(
+        job,
+        **{
+            name: value
+            for name, value in values.items()
+            if value is not None and getattr(job, name) is None
+        },
     )

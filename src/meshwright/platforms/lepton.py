@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+from functools import partial
+from types import MappingProxyType
+
+from meshwright.platforms.client import CAVEATS, LIMIT, Client, ClientExecutor, ClientOptions, Seen
+from meshwright.platforms.contract import Platform
+from meshwright.platforms.executor import UNKNOWN, JobState
 from meshwright.platforms.job import Job, JobText, Mount, check_fields, dns_label, required, way
 from meshwright.platforms.shell import (
     MASTER_PORT,
     STRICT,
     command,
-    environment,
-    files,
     heredoc,
     lines_of,
-    program,
-    quote,
+    node_script,
     script,
-    start,
     timeout_words,
     title,
 )
 from meshwright.values.errors import ConfigError
 
 __all__ = [
+    "PLATFORMS",
+    "STATES",
     "lepton_script",
 ]
 
@@ -73,26 +79,69 @@ def _mount_word(mount: Mount) -> str:
 
 
 def _worker(job: Job) -> str:
-    address = (
+    meeting = (
         "# The first worker's name, as Lepton makes"
         " it.\nMASTER_ADDR=${LEPTON_JOB_WORKER_PREFIX}-0.${LEPTON_SUBDOMAIN}"
     )
-    run = start(
+    return node_script(
         job,
         rank='"$LEPTON_JOB_WORKER_INDEX"',
         address='"$MASTER_ADDR"',
         port=str(MASTER_PORT),
         before=["exec", *timeout_words(job)],
+        meeting=meeting,
+        workdir=job.workdir,
     )
-    go = f"cd -- {quote(job.workdir)}" if job.workdir else ""
-    return script(
-        [
-            STRICT,
-            environment(job),
-            files(job),
-            address if job.nodes > 1 else "",
-            program(job.command),
-            go,
-            run,
-        ]
+
+
+def _read(out: str, _name: str) -> Seen | None:
+    """The state of the job's JSON, behind a line of words."""
+    state, job_id = (
+        re.search(r'"state"\s*:\s*"(\w+)"', out),
+        re.search(r'"id"\s*:\s*"([^"]+)"', out),
     )
+    return (
+        None if state is None else Seen(word=state[1], job_id=None if job_id is None else job_id[1])
+    )
+
+
+STATES: Mapping[str, JobState] = MappingProxyType(
+    {
+        **dict.fromkeys(("Queueing", "Awaiting", "Starting", "PendingRetry"), "queued"),
+        **dict.fromkeys(
+            ("Running", "Restarting", "Stopping", "Terminating", "Deleting"), "running"
+        ),
+        "Completed": "succeeded",
+        "Failed": "failed",
+        **dict.fromkeys(("Stopped", "Deleted"), "cancelled"),
+        UNKNOWN: "unknown",
+    }
+)
+"""States of a job, leptonai 0.47.1."""
+_CLIENT = Client(
+    name="lepton",
+    program="lep",
+    advice="pip install leptonai, and log in by `lep login`",
+    source="leptonai 0.47.1, cli/job.py and cli/log.py",
+    status=("lep", "job", "get", "--name", "{name}", "--include-archived"),
+    read=_read,
+    log=("lep", "log", "get", "--job-name", "{name}", "--without-timestamp"),
+    cancel=("lep", "job", "stop", "--id", "{id}"),
+    states=STATES,
+)
+
+PLATFORMS = (
+    Platform(
+        name="lepton",
+        title="NVIDIA DGX Cloud Lepton",
+        place=60,
+        write=lepton_script,
+        without_gpus=True,
+        needs=_CLIENT.advice,
+        start=partial(ClientExecutor, _CLIENT),
+        options=ClientOptions,
+        states=STATES,
+        limit=LIMIT,
+        caveats=CAVEATS,
+    ),
+)

@@ -6,22 +6,20 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from meshwright.platforms.contract import Platform
 from meshwright.platforms.job import Job, JobText, Mount, check_fields, required, way
 from meshwright.platforms.shell import (
     MASTER_PORT,
     STRICT,
-    environment,
-    files,
-    program,
+    node_script,
     quote,
-    script,
-    start,
     title,
 )
 from meshwright.values.errors import ConfigError
 from meshwright.values.units import MINUTE_S
 
 __all__ = [
+    "PLATFORMS",
     "pai_dlc_job",
 ]
 
@@ -141,14 +139,31 @@ def _source(mount: Mount) -> dict[str, str]:
 
 
 def _command(job: Job) -> str:
-    run = start(
+    return node_script(
         job,
         rank='"$RANK"',
         address='"$MASTER_ADDR"',
         port=f'"${{MASTER_PORT:-{MASTER_PORT}}}"',
         before=["exec"],
+        head=f"{title(job)}\n{STRICT}",
+        workdir=job.workdir,
     )
-    go = f"cd -- {quote(job.workdir)}" if job.workdir else ""
-    return script(
-        [f"{title(job)}\n{STRICT}", environment(job), files(job), program(job.command), go, run]
-    )
+
+
+PLATFORMS = (
+    Platform(
+        name="pai-dlc",
+        title="Deep Learning Containers of Alibaba Cloud's PAI",
+        place=80,
+        write=pai_dlc_job,
+        without_gpus=True,
+        needs="the aliyun command line, with rights for a workspace of PAI",
+        why_not_started=(
+            "its jobs are written and not started from here: that needs an executor that reads"
+            " GetJob, ListJobs, StopJob and GetPodLogs of PAI, and a table of their states. Write"
+            " the job by `meshwright export --launcher pai-dlc`, whose last line sends it"
+        ),
+        limit="JobMaxRunningTimeMinutes: {time}",
+        form="minutes",
+    ),
+)

@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+from functools import partial
+from types import MappingProxyType
+
+from meshwright.platforms.client import CAVEATS, LIMIT, Client, ClientExecutor, ClientOptions, Seen
+from meshwright.platforms.contract import Platform
+from meshwright.platforms.executor import UNKNOWN, JobState
 from meshwright.platforms.job import (
     Job,
     JobText,
@@ -15,19 +23,18 @@ from meshwright.platforms.job import (
 from meshwright.platforms.shell import (
     STRICT,
     command,
-    environment,
-    files,
     heredoc,
     lines_of,
-    program,
+    node_script,
     script,
-    start,
     timeout_words,
     title,
 )
 from meshwright.values.errors import ConfigError
 
 __all__ = [
+    "PLATFORMS",
+    "STATES",
     "runai_script",
 ]
 
@@ -106,11 +113,67 @@ def _mount_words(mount: Mount) -> list[str]:
 
 
 def _pod(job: Job) -> str:
-    run = start(
+    return node_script(
         job,
         rank='"$RANK"',
         address='"$MASTER_ADDR"',
         port='"$MASTER_PORT"',
         before=["exec", *timeout_words(job)],
     )
-    return script([STRICT, environment(job), files(job), program(job.command), run])
+
+
+def _read(out: str, _name: str) -> Seen | None:
+    """The first phase of the workload's JSON."""
+    found = re.search(r'"(?:phase|currentPhase|status)"\s*:\s*"(\w+)"', out)
+    return None if found is None else Seen(word=found[1])
+
+
+STATES: Mapping[str, JobState] = MappingProxyType(
+    {
+        **dict.fromkeys(("Creating", "Initializing", "Resuming", "Pending"), "queued"),
+        **dict.fromkeys(
+            ("Running", "Updating", "Degraded", "Stopping", "Terminating", "Deleting"), "running"
+        ),
+        "Completed": "succeeded",
+        "Failed": "failed",
+        "Stopped": "cancelled",
+        UNKNOWN: "unknown",
+    }
+)
+"""Phases of a workload, by Run:ai's documentation of its command line 2."""
+_CLIENT = Client(
+    name="runai",
+    program="runai",
+    advice="install Run:ai's command line 2 and log in by `runai login`",
+    source=("docs.nvidia.com/run-ai, runai training pytorch submit, describe, logs, delete"),
+    status=(
+        "runai",
+        "training",
+        "pytorch",
+        "describe",
+        "{name}",
+        "{project}",
+        "-o",
+        "json",
+    ),
+    read=_read,
+    log=("runai", "training", "pytorch", "logs", "{name}", "{project}"),
+    cancel=("runai", "training", "pytorch", "suspend", "{name}", "{project}"),
+    states=STATES,
+)
+
+PLATFORMS = (
+    Platform(
+        name="runai",
+        title="NVIDIA Run:ai",
+        place=50,
+        write=runai_script,
+        without_gpus=True,
+        needs=_CLIENT.advice,
+        start=partial(ClientExecutor, _CLIENT),
+        options=ClientOptions,
+        states=STATES,
+        limit=LIMIT,
+        caveats=CAVEATS,
+    ),
+)

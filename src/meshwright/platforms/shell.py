@@ -16,9 +16,11 @@ __all__ = [
     "Copy",
     "command",
     "environment",
+    "file_folders",
     "files",
     "heredoc",
     "lines_of",
+    "node_script",
     "node_words",
     "on_nodes",
     "program",
@@ -98,17 +100,20 @@ def files(job: Job) -> str:
     """Return what puts the files of a job into a folder of the node, and goes there."""
     if not job.files:
         return ""
-    folders = sorted({file.name.rpartition("/")[0] for file in job.files} - {""})
-    lines = [
-        "mkdir -p --"
-        f" {' '.join(map(quote, [f'/tmp/{job.name}', *(f'/tmp/{job.name}/{folder}' for folder in folders)]))}"  # noqa: E501
-    ]
-    lines.append(f"cd -- {quote(f'/tmp/{job.name}')}")
+    lines = file_folders(job)
     lines += [
         f"{_literal([file.text])}printf %s {quote(file.text)} > {quote(f'./{file.name}')}"
         for file in job.files
     ]
     return "\n".join(lines)
+
+
+def file_folders(job: Job) -> list[str]:
+    """Return the commands that make the folders of a job's files on a node, and go to the first."""
+    home = f"/tmp/{job.name}"
+    inside = sorted({file.name.rpartition("/")[0] for file in job.files} - {""})
+    places = [home, *(f"{home}/{name}" for name in inside)]
+    return [f"mkdir -p -- {' '.join(map(quote, places))}", f"cd -- {quote(home)}"]
 
 
 def heredoc(name: str, text: str) -> str:
@@ -165,6 +170,42 @@ def start(
             f"--nproc-per-node={job.gpus_per_node}",
             *options,
             '"${program[@]}"',
+        ]
+    )
+
+
+def node_script(
+    job: Job,
+    *,
+    rank: str,
+    address: str,
+    port: str,
+    before: Sequence[str],
+    head: str = STRICT,
+    meeting: str = "",
+    workdir: str | None = None,
+) -> str:
+    """Return the script that a platform starts once on each node.
+
+    Args:
+        job: what runs.
+        rank: the node's number, already bash.
+        address: the first node's name, already bash.
+        port: where processes meet, already bash.
+        before: words in front of torchrun or of the program.
+        head: the first lines.
+        meeting: lines that find the first node's address, where there are several.
+        workdir: where the program starts, unless the platform itself goes there.
+    """
+    return script(
+        [
+            head,
+            environment(job),
+            files(job),
+            meeting if job.nodes > 1 else "",
+            program(job.command),
+            f"cd -- {quote(workdir)}" if workdir else "",
+            start(job, rank=rank, address=address, port=port, before=before),
         ]
     )
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from functools import partial
+from types import MappingProxyType
 from typing import Any
 
+from meshwright.platforms.client import CAVEATS, LIMIT, Client, ClientExecutor, ClientOptions, Seen
+from meshwright.platforms.contract import Platform
+from meshwright.platforms.executor import UNKNOWN, JobState
 from meshwright.platforms.job import Job, JobText, Mount, check_fields, dns_label, required, way
 from meshwright.platforms.shell import (
     MASTER_PORT,
-    STRICT,
-    environment,
-    files,
-    program,
-    quote,
-    script,
-    start,
+    node_script,
     timeout_words,
     title,
 )
@@ -21,6 +22,8 @@ from meshwright.values.errors import ConfigError
 from meshwright.values.text import write_yaml
 
 __all__ = [
+    "PLATFORMS",
+    "STATES",
     "sky_task",
 ]
 
@@ -76,25 +79,85 @@ def _source(mount: Mount) -> str | dict[str, str]:
 
 def _run(job: Job) -> str:
     # NODE_IPS has one address per line.
-    address = (
+    meeting = (
         "# The first node is where all processes meet.\nMASTER_ADDR=${SKYPILOT_NODE_IPS%%$'\\n'*}"
     )
-    run = start(
+    return node_script(
         job,
         rank='"$SKYPILOT_NODE_RANK"',
         address='"$MASTER_ADDR"',
         port=str(MASTER_PORT),
         before=timeout_words(job),
+        meeting=meeting,
+        workdir=job.workdir,
     )
-    go = f"cd -- {quote(job.workdir)}" if job.workdir else ""
-    return script(
-        [
-            STRICT,
-            environment(job),
-            files(job),
-            address if job.nodes > 1 else "",
-            program(job.command),
-            go,
-            run,
-        ]
+
+
+def _read(out: str, name: str) -> Seen | None:
+    """The newest managed job of that name in a list."""
+    start = out.find("[")
+    try:
+        jobs: list[dict[str, Any]] = json.loads(out[start:]) if start >= 0 else []
+    except ValueError:
+        return None
+    named = [job for job in jobs if job.get("job_name") == name]
+    newest = max(named, key=lambda job: int(job.get("job_id") or 0), default=None)
+    return (
+        None
+        if newest is None
+        else Seen(word=str(newest.get("status")), job_id=str(newest.get("job_id")))
     )
+
+
+STATES: Mapping[str, JobState] = MappingProxyType(
+    {
+        **dict.fromkeys(("PENDING", "SUBMITTED", "STARTING"), "queued"),
+        **dict.fromkeys(("RUNNING", "RECOVERING", "CANCELLING", "WINDING_DOWN"), "running"),
+        "SUCCEEDED": "succeeded",
+        "CANCELLED": "cancelled",
+        **dict.fromkeys(("FAILED", "FAILED_SETUP"), "failed"),
+        **dict.fromkeys(("FAILED_PRECHECKS", "FAILED_NO_RESOURCE"), "never_started"),
+        "FAILED_CONTROLLER": "node_failed",
+        UNKNOWN: "unknown",
+    }
+)
+"""States of a managed job, by jobs/state.py of skypilot 0.14.1. A managed job ends its cluster;
+`sky launch` would leave it running, and paid for."""
+_CLIENT = Client(
+    name="sky",
+    program="sky",
+    advice="pip install skypilot with your cloud, and see that `sky check` is well",
+    source="skypilot 0.14.1, client/cli/command.py and jobs/state.py",
+    submit=(
+        "sky",
+        "jobs",
+        "launch",
+        "--yes",
+        "--detach-run",
+        "--name",
+        "{name}",
+        "job.sky.yaml",
+    ),
+    status=("sky", "jobs", "queue", "--all", "--output", "json"),
+    read=_read,
+    log=("sky", "jobs", "logs", "--no-follow", "--tail", "0", "--name", "{name}"),
+    cancel=("sky", "jobs", "cancel", "--yes", "--name", "{name}"),
+    states=STATES,
+)
+
+PLATFORMS = (
+    Platform(
+        name="sky",
+        title="SkyPilot",
+        place=70,
+        write=sky_task,
+        without_gpus=True,
+        needs=_CLIENT.advice,
+        start=partial(ClientExecutor, _CLIENT),
+        options=ClientOptions,
+        states=STATES,
+        limit=LIMIT,
+        copies_paths=True,
+        caveats=CAVEATS,
+    ),
+)

@@ -12,8 +12,7 @@ from typing import Any
 from meshwright.platforms.executor import Executor
 from meshwright.platforms.given import load_profile
 from meshwright.platforms.job import Job, JobOptions, JobText
-from meshwright.platforms.registry import EXECUTORS, executor
-from meshwright.platforms.texts import job_text
+from meshwright.platforms.registry import executor, find_runner, job_text
 from meshwright.runs.candidates import Candidate, Candidates, Refusal, candidates_of
 from meshwright.runs.choose import Choice, Options, choose
 from meshwright.runs.lock import locked
@@ -26,15 +25,12 @@ from meshwright.runs.store import Store, study_folder, write_whole
 from meshwright.runs.trackers import Tracking, tracked
 from meshwright.runs.trial import Trial, job_of_layout, refusal_of
 from meshwright.search.problem import Problem
-from meshwright.values.errors import ConfigError, MeshwrightError, UnknownNameError
-from meshwright.values.hardware.profile import Profile, profile_to_bytes
-from meshwright.values.layout import Layout
+from meshwright.values.errors import ConfigErrorfrom meshwright.values.layout import Layout
 from meshwright.values.models.params import model_params
 from meshwright.values.text import html_table
 
 __all__ = [
     "MACHINE_FILE",
-    "PLATFORMS",
     "Finder",
     "Interrupted",
     "Prepared",
@@ -68,9 +64,8 @@ class Tuning:
     tracking: Tracking = field(default_factory=Tracking)
 
     def __post_init__(self) -> None:
-        """Refuse a launcher that nothing can be started on."""
-        if self.launcher not in EXECUTORS:
-            raise UnknownNameError("launcher", self.launcher, EXECUTORS)
+        """Refuse a launcher that nothing can be started on; keep the name that runs have for it."""
+        object.__setattr__(self, "launcher", find_runner(self.launcher).launcher)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -205,11 +200,7 @@ def first_job(prepared: Prepared, tuning: Tuning) -> tuple[Candidate, Choice, Jo
     assert isinstance(choice, Choice)
     candidate = prepared.candidates.members[choice.index]
     job = _job(prepared.problem, tuning, candidate.layout)
-    return candidate, choice, job_text(job, launcher=PLATFORMS[tuning.launcher])
-
-
-PLATFORMS = {"local": "torchrun", "slurm": "slurm", "k8s": "k8s-trainjob", "bcp": "bcp"}
-"""The platform of `meshwright export --launcher` behind each launcher of runs."""
+    return candidate, choice, job_text(job, launcher=tuning.launcher)
 
 
 def _job(problem: Problem, tuning: Tuning, layout: Layout) -> Job:

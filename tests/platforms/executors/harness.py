@@ -4,6 +4,7 @@ it."""
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 import time
 import zlib
@@ -16,8 +17,9 @@ from typing import Any
 import pytest
 from tests.platforms.examples import NASTY
 
-from meshwright.platforms.executor import Executor, JobStatus
+from meshwright.platforms.executor import Executor, JobState, JobStatus
 from meshwright.platforms.job import Job
+from meshwright.platforms.registry import platforms
 from meshwright.software.contract import EnvVar
 
 TIMEOUT_S = 180.0
@@ -58,6 +60,33 @@ def machine_of_its_own(folder: Path) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def client_program(folder: Path, name: str, *, of: str | None = None) -> Iterator[None]:
+    """Put a stand-in for a platform's command line where it is looked for; `of`: the program whose
+    words it has."""
+    (folder / "state").mkdir()
+    file = Path(__file__).with_name("cloudcli.py")
+    text = f'#!/bin/sh\nPROGRAM={of or name} exec {sys.executable} {file} "$@"\n'
+    with programs(folder, name, text=text), pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CLOUD_STATE", str(folder / "state"))
+        yield
+
+
+@contextmanager
+def package_of_orbit(folder: Path) -> Iterator[None]:
+    """Install a made-up package whose entry point is the platform `orbit`."""
+    info = folder / "site" / "orbit-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: orbit\nVersion: 1.0\n")
+    entry = "[meshwright.platforms]\norbit = tests.platforms.executors.orbit:ORBIT\n"
+    (info / "entry_points.txt").write_text(entry)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(folder / "site"))
+        platforms.cache_clear()
+        yield
+    platforms.cache_clear()
+
+
 @dataclass
 class Harness:
     """One launcher under test."""
@@ -69,6 +98,10 @@ class Harness:
     """What the launcher demands of every job, such as an image."""
     unknown_handle: str = ""
     tells_exit_codes: bool = True
+    tells_times: bool = True
+    """Whether the launcher says when a job started; else a short one's start is seen by nobody."""
+    limit_reads_as: JobState = "timed_out"
+    """What a job that its limit ended is, as far as the launcher tells."""
     overdue: str = ""
     """A job that was started long ago and is ended by its limit, where that takes long."""
     executor: Executor = field(init=False)

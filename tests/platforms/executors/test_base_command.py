@@ -17,11 +17,11 @@ from tests.platforms.executors.harness import Harness, bash, programs
 from meshwright.platforms.base_command.executor import (
     STATES,
     BaseCommandExecutor,
+    BaseCommandOptions,
     _number,
     _status_of,
 )
 from meshwright.platforms.executor import JobState
-from meshwright.platforms.options import BaseCommandOptions
 from meshwright.values.errors import ConfigError, LauncherError, LauncherSilent
 
 FIELDS = {"image": "nvcr.io/nvidia/pytorch:25.04-py3", "instance": "dgxa100.80g.8.norm"}

@@ -18,9 +18,8 @@ from tests.platforms.executors.kubernetes_api import TOKEN, Cluster, running_clu
 
 from meshwright.platforms.executor import JobState
 from meshwright.platforms.job import Job
-from meshwright.platforms.kubernetes.executor import KubernetesExecutor
+from meshwright.platforms.kubernetes.executor import KubernetesExecutor, KubernetesOptions
 from meshwright.platforms.kubernetes.states import CONDITIONS, PHASES, REASONS, status_of
-from meshwright.platforms.options import KubernetesOptions
 from meshwright.values.errors import (
     ConfigError,
     LauncherError,

@@ -18,14 +18,13 @@ import pytest
 from tests.platforms.executors.harness import TIMEOUT_S, Harness, bash, machine_of_its_own
 
 from meshwright.platforms.local import watcher as watch
-from meshwright.platforms.local.executor import LocalExecutor
-from meshwright.platforms.options import LocalOptions
+from meshwright.platforms.local.executor import LocalExecutor, LocalOptions
 from meshwright.values.errors import ConfigError, LauncherError
 
 TUNER = """
 import sys, time
 from pathlib import Path
-from meshwright.platforms.texts import Job
+from meshwright.platforms.job import Job
 from meshwright.platforms.local.executor import LocalExecutor
 job = Job(name="a", command=("bash", "-c", sys.argv[2]), nodes=1, gpus_per_node=1, runs_on="node")
 print(LocalExecutor().submit(job, directory=Path(sys.argv[1]), label="a-1"), flush=True)

@@ -1,14 +1,12 @@
 from __future__ import annotations
 
-from dataclasses import fields
-
 import pytest
 
-from meshwright.platforms.registry import EXECUTORS, executor
+from meshwright.platforms.registry import executor, find_runner, runners
 from meshwright.values.errors import ConfigError, UnknownNameError
 
 
-@pytest.mark.parametrize("name", list(EXECUTORS))
+@pytest.mark.parametrize("name", runners())
 def test_each_executor_by_its_name(name: str) -> None:
     assert executor(name).name == name
 
@@ -24,9 +22,9 @@ def test_an_unknown_launcher() -> None:
         executor("slrum")
 
 
-@pytest.mark.parametrize("name", list(EXECUTORS))
+@pytest.mark.parametrize("name", runners())
 def test_an_unknown_option(name: str) -> None:
-    near = fields(EXECUTORS[name][1])[0].name
+    near = find_runner(name).option_names[0]
     with pytest.raises(
         UnknownNameError,
         match=f"'{near}s' is no known option of the launcher {name}; did you mean '{near}'",

@@ -17,11 +17,11 @@ from tests.platforms.executors.harness import TIMEOUT_S, Harness, bash, programs
 from tests.slurm import ACCOUNTING, DAEMONS, Cluster, require_slurm, running_slurm
 
 from meshwright.platforms.executor import JobStatus
-from meshwright.platforms.options import SlurmOptions
 from meshwright.platforms.slurm.executor import (
     STATES,
     ArrayRun,
     SlurmExecutor,
+    SlurmOptions,
     status_of_sacct,
     status_of_squeue,
 )

@@ -4,16 +4,18 @@ with."""
 from __future__ import annotations
 
 import json
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.platforms.executors.harness import client_program
 from tests.runs.training.standin import put_torchrun
 
 from meshwright import cli
-from meshwright.platforms.clouds import CLOUDS
+from meshwright.platforms.client import ClientOptions
+from meshwright.platforms.registry import find_runner
 
-PROGRAM = '#!/bin/sh\nPROGRAM={name} exec {python} {file} "$@"\n'
+PROGRAMS = {"runai": "runai", "lepton": "lep", "sky": "sky"}
 OWN = {
     "runai": ["--image", "pytorch:25.04", "--account", "team"],
     "lepton": ["--image", "pytorch:25.04", "--instance", "gpu.1xh100"],
@@ -22,24 +24,18 @@ OWN = {
 Capture = pytest.CaptureFixture[str]
 
 
-@pytest.fixture(params=list(CLOUDS))
+@pytest.fixture(params=list(PROGRAMS))
 def launcher(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> str:
+) -> Iterator[str]:
     """Install the stand-in under the launcher's program."""
     put_torchrun(tmp_path, monkeypatch)
     name = str(request.param)
-    path = tmp_path / "bin" / CLOUDS[name].program
-    path.write_text(
-        PROGRAM.format(
-            python=sys.executable, name=path.name, file=Path(__file__).with_name("cloudcli.py")
-        )
-    )
-    path.chmod(0o755)
-    (tmp_path / "state").mkdir()
-    monkeypatch.setenv("CLOUD_STATE", str(tmp_path / "state"))
-    monkeypatch.setattr("meshwright.platforms.clouds._LOG_EVERY_S", 0.0)
-    return name
+    defaults = ClientOptions.__init__.__kwdefaults__
+    assert defaults is not None
+    monkeypatch.setitem(defaults, "log_every_s", 0.0)
+    with client_program(tmp_path, PROGRAMS[name]):
+        yield name
 
 
 def words(launcher: str, tmp_path: Path) -> list[str]:
@@ -99,7 +95,7 @@ def test_it_is_ended(
     assert cli.run(["train", "status", "run", "--json"]) == 0
     status = json.loads(capsys.readouterr().out)["jobs"][0]["status"]
     assert status["state"] == "cancelled"
-    assert status["reason"] in CLOUDS[launcher].states
+    assert status["reason"] in find_runner(launcher).states
 
 
 @pytest.mark.parametrize("launcher", ["sky"], indirect=True)
@@ -121,11 +117,9 @@ def test_what_is_refused_is_said(launcher: str, tmp_path: Path, capsys: Capture)
     (tmp_path / "state").rmdir()
     assert cli.run([*words(launcher, tmp_path), "-o", "run"]) == 2
     assert f"error: {launcher}: " in capsys.readouterr().err
-    (tmp_path / "bin" / CLOUDS[launcher].program).unlink()
+    (tmp_path / "bin" / PROGRAMS[launcher]).unlink()
     assert cli.run([*words(launcher, tmp_path), "-o", "other"]) == 2
-    assert (
-        f"error: {launcher}: {CLOUDS[launcher].program} is not there: " in capsys.readouterr().err
-    )
+    assert f"error: {launcher}: {PROGRAMS[launcher]} is not there: " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("launcher", ["runai"], indirect=True)
@@ -142,3 +136,21 @@ def test_checkpoints_that_the_container_would_lose_stop_it(
         "STOP  storage      checkpoints go to /elsewhere, which no writable mount"
         in capsys.readouterr().out
     )
+
+
+def test_a_study_on_it(launcher: str, tmp_path: Path, capsys: Capture) -> None:
+    """`tune` sends its runs through the same executor as `train`."""
+    (tmp_path / "bin" / "torchrun").write_text(
+        "#!/bin/sh\nfor step in 1 2 3 4 5 6; do\n"
+        """  printf '{"event": "step", "step": %s, "loss": 7.0, "gradient_norm": 1.0,"""
+        """ "step_s": 0.5}\\n' "$step"\n"""
+        "done\n"
+    )
+    arguments = ["tune", "tiny-llama", "--cluster", "h100:1", "--seq", "128", "--gbs", "8"]
+    arguments += ["--launcher", launcher, "--max-runs", "1", *OWN[launcher], "-o", "study"]
+    assert cli.run([*arguments, "--dry-run"]) == 0
+    assert "torchrun" in capsys.readouterr().out
+    assert cli.run(arguments) == 0, capsys.readouterr().err
+    (run,) = Path("study/runs").iterdir()
+    assert json.loads((run / "stdout.log").read_text().splitlines()[-1])["step"] == 6
+    assert "best: --layout" in capsys.readouterr().out

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwright.runs.training.platforms import PLATFORMS
+from meshwright.platforms.contract import TimeForm
+from meshwright.platforms.registry import find_runner, runners
 from meshwright.runs.training.software import (
-    TimeForm,
     default_margin_s,
     limits_of,
     needed_margin_s,
@@ -98,7 +98,8 @@ def test_whole_minutes_need_a_minute() -> None:
 
 
 def test_every_platform_says_where_its_limit_stands() -> None:
-    said = {row.name: row.limit.format(time=written(10 * HOUR_S, row.form)) for row in PLATFORMS}
+    rows = [find_runner(name) for name in runners()]
+    said = {row.launcher: row.limit.format(time=written(10 * HOUR_S, row.form)) for row in rows}
     assert said["slurm"] == "#SBATCH --time=0-10:00:00"
     assert said["bcp"] == "--total-runtime 10H"
     assert said["k8s"] == "activeDeadlineSeconds: 36000"

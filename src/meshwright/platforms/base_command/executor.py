@@ -7,32 +7,38 @@ import os
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from meshwright.platforms.executor import (
+    UNKNOWN,
     Answer,
     JobState,
     JobStatus,
     ask,
     check_label,
+    keep_end,
+    keep_sent,
+    kept_end,
+    kept_sent,
     last_line,
     put_job,
     put_whole,
     require,
+    state_of,
 )
-from meshwright.platforms.job import Job, JobText
-from meshwright.platforms.options import BaseCommandOptions, with_defaults
-from meshwright.platforms.texts import job_text
+from meshwright.platforms.job import Job, JobText, with_defaults
+from meshwright.platforms.registry import job_text
 from meshwright.values.errors import LauncherError, LauncherSilent
 
 __all__ = [
     "LISTED_DAYS",
     "STATES",
     "BaseCommandExecutor",
+    "BaseCommandOptions",
     "ask_ngc",
     "json_of",
     "require_ngc",
@@ -64,7 +70,7 @@ STATES: Mapping[str, JobState] = MappingProxyType(
         "RESOURCE_LIMIT_EXCEEDED": "never_started",
         "INFINITY_POOL_MISSING": "never_started",
         "IM_INTERNAL_ERROR": "never_started",
-        "UNKNOWN": "unknown",
+        UNKNOWN: "unknown",
     }
 )
 """Every status of NGC CLI 4.19.1 (its package ngcsdk lists them); any other word reads as
@@ -74,7 +80,7 @@ LAST_CLI = (4, 19, 1)
 LISTED_DAYS = 30
 """How far back jobs are listed; NGC CLI lists seven days unless told."""
 _NGC = "install NGC CLI 4.19.1 or earlier and set it up by `ngc config set`"
-_SAID, _SENT, _END = "ngc.out", "sent.json", "end.json"
+_SAID = "ngc.out"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -114,6 +120,23 @@ def ask_ngc(words: Sequence[str], *, patience_s: float, out: Path | None = None)
     return ask(words, launcher="bcp", env=os.environ, patience_s=patience_s, out=out)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BaseCommandOptions:
+    """Base Command; what a job says itself goes before these."""
+
+    organization: str | None = None
+    ace: str | None = None
+    instance: str | None = None
+    image: str | None = None
+    time_limit_s: int | None = None
+    words: tuple[str, ...] = ()
+    """More options of `ngc base-command job run`: `--preempt RUNONCE`."""
+    log_every_s: float = 30.0
+    """Time between two fetches of a running job's log."""
+    patience_s: float = 120.0
+    """How long a command of NGC CLI may take."""
+
+
 class BaseCommandExecutor:
     """`ngc base-command job run`, list, info, kill and log. Base Command tells no exit codes, and
     keeps no stderr apart."""
@@ -142,9 +165,8 @@ class BaseCommandExecutor:
         """Write `job/job.sh` and run it."""
         run, full = directory.absolute(), self._full(job, label)
         folder = put_job(run, full, self.written(job, directory=run, label=label))
-        for old in (_SAID, _END):
-            (folder / old).unlink(missing_ok=True)
-        put_whole(folder / _SENT, json.dumps({"label": label, "organization": full.account or ""}))
+        (folder / _SAID).unlink(missing_ok=True)
+        keep_sent(folder, label=label, organization=full.account or "")
         answer = self._ask("bash", str(folder / "job.sh"), out=folder / _SAID)
         number = _number(answer.out)
         if number is None:
@@ -155,10 +177,8 @@ class BaseCommandExecutor:
     def find(self, label: str, *, directory: Path) -> str | None:
         """Read what ngc said; where it died too, look for a job of that name."""
         folder = directory.absolute() / "job"
-        sent: dict[str, str] = (
-            json.loads((folder / _SENT).read_text()) if (folder / _SENT).exists() else {}
-        )
-        if sent.get("label") != label:
+        sent = kept_sent(folder, label=label)
+        if sent is None:
             return None
         number = _number((folder / _SAID).read_text()) if (folder / _SAID).exists() else None
         if number is None:
@@ -182,11 +202,7 @@ class BaseCommandExecutor:
         """List the jobs of each organization; fetch the logs of those that run, now and then, and
         of those that have ended."""
         own = {text: _Handle.of(text) for text in handles}
-        found = {
-            text: _read_end(handle)
-            for text, handle in own.items()
-            if (handle.folder / _END).exists()
-        }
+        found = {text: end for text, handle in own.items() if (end := kept_end(handle.folder))}
         for organization in sorted(
             {handle.organization for text, handle in own.items() if text not in found}
         ):
@@ -228,7 +244,7 @@ class BaseCommandExecutor:
         if status.state == "running" or (status.ended and status.started_s is not None):
             self._fetch_log(handle, now=status.ended)
         if status.ended and handle.folder.exists():
-            put_whole(handle.folder / _END, json.dumps(asdict(status)))
+            keep_end(handle.folder, status)
         return status
 
     def _fetch_log(self, handle: _Handle, *, now: bool) -> None:
@@ -275,7 +291,7 @@ class BaseCommandExecutor:
 def _status_of(told: Mapping[str, Any]) -> JobStatus:
     """Read `jobStatus`; the exit code is not in it."""
     word = str(told.get("status", "UNKNOWN"))
-    state = STATES.get(word, "unknown")
+    state = state_of(word, STATES)
     details = str(told.get("statusDetails") or "")
     plain = state in ("running", "succeeded") or word == "QUEUED"
     reason = details if plain else f"{word}: {details}" if details else word
@@ -320,8 +336,3 @@ def json_of(text: str) -> Any:
 
 def _unix(text: str | None) -> float | None:
     return datetime.fromisoformat(text).timestamp() if text else None
-
-
-def _read_end(handle: _Handle) -> JobStatus:
-    known = json.loads((handle.folder / _END).read_text())
-    return JobStatus(**{**known, "nodes": tuple(known["nodes"])})

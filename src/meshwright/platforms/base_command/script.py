@@ -10,6 +10,7 @@ from meshwright.platforms.shell import (
     MASTER_PORT,
     STRICT,
     command,
+    file_folders,
     heredoc,
     lines_of,
     node_words,
@@ -150,15 +151,7 @@ def _files(job: Job) -> list[str]:
     half."""
     if not job.files:
         return []
-    folder = f"/tmp/{job.name}"
-    inside = sorted({file.name.rpartition("/")[0] for file in job.files} - {""})
-    lines = [
-        (
-            "mkdir -p --"
-            f" {' '.join(quote(place) for place in (folder, *(f'{folder}/{name}' for name in inside)))}"  # noqa: E501
-        ),
-        f"cd -- {quote(folder)}",
-    ]
+    lines = file_folders(job)
     for file in job.files:
         name = quote(f"./{file.name}")
         lines += [f"printf %s {quote(file.text)} > {name}.$$", f"mv -f -- {name}.$$ {name}"]

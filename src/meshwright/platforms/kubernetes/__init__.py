@@ -1,3 +1,62 @@
-"""Kubernetes: manifests of jobs and deployments, and jobs through its API."""
+"""Kubernetes: a platform for each kind of job, by the operator that runs it."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+
+from meshwright.platforms.contract import Platform
+from meshwright.platforms.job import Job, JobText
+from meshwright.platforms.kubernetes.executor import (
+    KubernetesExecutor,
+    KubernetesKind,
+    KubernetesOptions,
+)
+from meshwright.platforms.kubernetes.manifests import jobset, mpijob, pytorchjob, trainjob
+from meshwright.platforms.kubernetes.states import CONDITIONS
+
+__all__ = [
+    "PLATFORMS",
+]
+
+
+def _of_kind(
+    kind: KubernetesKind,
+    *,
+    title: str,
+    place: int,
+    write: Callable[[Job], JobText],
+    operator: str,
+    without_gpus: bool = False,
+) -> Platform:
+    """Return the platform of one kind; `k8s` is the usual one, whose kind is an option."""
+    usual = kind == KubernetesOptions().kind
+    return Platform(
+        name=f"k8s-{kind}",
+        runs_as="k8s" if usual else None,
+        title=f"Kubernetes, {title}",
+        place=place,
+        write=write,
+        without_gpus=without_gpus,
+        needs=f"pip install 'meshwright[k8s]', kubectl's configuration, and {operator}",
+        start=KubernetesExecutor,
+        options=KubernetesOptions,
+        fixed={} if usual else {"kind": kind},
+        states=CONDITIONS,
+        limit="activeDeadlineSeconds: {time}",
+    )
+
+
+PLATFORMS = (
+    _of_kind("trainjob", title="TrainJob", place=30, write=trainjob, operator="Kubeflow Trainer 2"),
+    _of_kind(
+        "pytorchjob",
+        title="PyTorchJob",
+        place=31,
+        write=pytorchjob,
+        operator="Kubeflow's training operator 1",
+    ),
+    _of_kind(
+        "jobset", title="JobSet", place=32, write=jobset, operator="JobSet", without_gpus=True
+    ),
+    _of_kind("mpijob", title="MPIJob", place=33, write=mpijob, operator="Kubeflow's MPI operator"),
+)

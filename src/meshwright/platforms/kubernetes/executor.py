@@ -6,25 +6,42 @@ import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal, get_args
 
-from meshwright.platforms.executor import JobStatus, check_label, put_job, put_whole
-from meshwright.platforms.job import Job, JobText
+from meshwright.platforms.executor import (
+    JobStatus,
+    check_label,
+    keep_end,
+    keep_sent,
+    kept_end,
+    kept_sent,
+    put_job,
+    put_whole,
+    was_sent,
+)
+from meshwright.platforms.job import Job, JobText, with_defaults
 from meshwright.platforms.kubernetes.states import status_of
-from meshwright.platforms.options import KubernetesOptions, with_defaults
-from meshwright.platforms.texts import job_text
-from meshwright.values.errors import ConfigError, LauncherError, LauncherSilent, MissingExtraError
+from meshwright.platforms.registry import job_text
+from meshwright.values.errors import (
+    ConfigError,
+    LauncherError,
+    LauncherSilent,
+    MissingExtraError,
+    UnknownNameError,
+)
 from meshwright.values.text import read_yaml, write_yaml
 
 __all__ = [
     "KubernetesExecutor",
+    "KubernetesKind",
+    "KubernetesOptions",
 ]
 
 _MARK = {"app.kubernetes.io/managed-by": "meshwright"}
-_SENT, _CANCEL, _END = "sent.json", "cancel", "end.json"
+_CANCEL = "cancel"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,17 +122,46 @@ class _Handle:
         return self.directory / "job"
 
 
+KubernetesKind = Literal["trainjob", "pytorchjob", "jobset", "mpijob"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KubernetesOptions:
+    """Kubernetes; what a job says itself goes before these."""
+
+    kind: KubernetesKind = "trainjob"
+    """What is created; the cluster needs the operator that runs it."""
+    namespace: str | None = None
+    """None: the context's, else that of the pod that this runs in."""
+    context: str | None = None
+    """None: kubectl's current one, else the service account of the pod that this runs in."""
+    queue: str | None = None
+    """A queue of Kueue."""
+    image: str | None = None
+    time_limit_s: int | None = None
+    patience_s: float = 60.0
+    """How long the API may take to answer."""
+
+    def __post_init__(self) -> None:
+        """Check the kind."""
+        if self.kind not in get_args(KubernetesKind):
+            raise UnknownNameError("kind of job on Kubernetes", self.kind, get_args(KubernetesKind))
+
+
 class KubernetesExecutor:
     """TrainJob, JobSet, PyTorchJob or MPIJob. Logs of all pods are fetched into the run's directory
     whenever it is polled."""
-
-    name = "k8s"
 
     def __init__(self, options: KubernetesOptions | None = None) -> None:
         """Take the options; nothing is asked before it is needed."""
         self.options = options or KubernetesOptions()
         self._client: Any = None
         self._default_namespace = "default"
+
+    @property
+    def name(self) -> str:
+        """That of the launcher: `k8s` is a TrainJob."""
+        return "k8s" if self.options.kind == "trainjob" else f"k8s-{self.options.kind}"
 
     def check(self) -> None:
         """Reach the API, and see that the cluster knows the kind of job and lets us list it."""
@@ -144,9 +190,8 @@ class KubernetesExecutor:
         text = self.written(job, directory=directory, label=label)
         content = read_yaml(text.text, what=text.file_name)
         folder = put_job(handle.directory, self._full(job, label), text)
-        for old in (_CANCEL, _END):
-            (folder / old).unlink(missing_ok=True)
-        put_whole(folder / _SENT, json.dumps({"label": label, "handle": str(handle)}))
+        (folder / _CANCEL).unlink(missing_ok=True)
+        keep_sent(folder, label=label, handle=str(handle))
         self._call(
             "create_namespaced_custom_object",
             *self._where(kind, handle.namespace),
@@ -157,12 +202,11 @@ class KubernetesExecutor:
 
     def find(self, label: str, *, directory: Path) -> str | None:
         """Ask for a resource of that name; one that has ended and is gone is known by its end."""
-        sent = directory.absolute() / "job" / _SENT
-        known: dict[str, str] = json.loads(sent.read_text()) if sent.exists() else {}
-        if known.get("label") != label:
+        known = kept_sent(directory.absolute() / "job", label=label)
+        if known is None:
             return None
         handle = _Handle.of(known["handle"])
-        there = (handle.folder / _END).exists() or any(
+        there = kept_end(handle.folder) is not None or any(
             found["metadata"]["name"] == handle.name
             for found in self._list_jobs(_KINDS[handle.kind], handle.namespace)
         )
@@ -175,8 +219,9 @@ class KubernetesExecutor:
         groups: dict[tuple[str, str], list[_Handle]] = {}
         for text in handles:
             handle = _Handle.of(text)
-            if (handle.folder / _END).exists():
-                found[text] = _read_end(handle)
+            end = kept_end(handle.folder)
+            if end is not None:
+                found[text] = end
             else:
                 groups.setdefault((handle.namespace, handle.kind), []).append(handle)
         for (namespace, kind), group in groups.items():
@@ -187,7 +232,7 @@ class KubernetesExecutor:
         """Delete the resource, and with it its pods; what they printed until then is fetched
         first."""
         own = _Handle.of(handle)
-        if self.poll([handle])[handle].ended or not (own.folder / _SENT).exists():
+        if self.poll([handle])[handle].ended or not was_sent(own.folder):
             return
         (own.folder / _CANCEL).touch()
         kind = _KINDS[own.kind]
@@ -238,7 +283,7 @@ class KubernetesExecutor:
                 )
             self._fetch_logs(handle, kind, own)
             if status.ended:
-                put_whole(handle.folder / _END, json.dumps(asdict(status)))
+                keep_end(handle.folder, status)
             found[str(handle)] = status
         return found
 
@@ -404,7 +449,7 @@ def _marked(text: str) -> dict[str, Any]:
 def _gone(handle: _Handle, kind: _Kind) -> JobStatus:
     """A resource that is not there, or about to go, was deleted; one that we have not sent is not
     known."""
-    if not (handle.folder / _SENT).exists():
+    if not was_sent(handle.folder):
         return JobStatus(state="unknown", reason=f"the cluster knows no {kind.name} {handle.name}")
     ours = (handle.folder / _CANCEL).exists()
     return JobStatus(
@@ -422,8 +467,3 @@ def _about(events: Iterable[Any], name: str) -> list[str]:
         if (about := event["involvedObject"].get("name", "")) == name
         or about.startswith(f"{name}-")
     ]
-
-
-def _read_end(handle: _Handle) -> JobStatus:
-    known = json.loads((handle.folder / _END).read_text())
-    return JobStatus(**{**known, "nodes": tuple(known["nodes"])})

@@ -9,7 +9,7 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Any
 
-from meshwright.platforms.executor import JobState, JobStatus
+from meshwright.platforms.executor import UNKNOWN, JobState, JobStatus
 
 __all__ = [
     "CONDITIONS",
@@ -30,6 +30,7 @@ CONDITIONS: Mapping[str, JobState] = MappingProxyType(
         "StartupPolicyCompleted": "running",
         "Running": "running",
         "Restarting": "running",
+        UNKNOWN: "unknown",
     }
 )
 """Conditions of TrainJob (Complete, Failed, Suspended), JobSet (Completed, ...), PyTorchJob and

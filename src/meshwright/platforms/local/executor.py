@@ -15,16 +15,25 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
-from meshwright.platforms.executor import JobStatus, check_label, put_job
+from meshwright.platforms.executor import (
+    UNKNOWN,
+    JobState,
+    JobStatus,
+    check_label,
+    put_job,
+    state_of,
+)
 from meshwright.platforms.job import Job, JobText
-from meshwright.platforms.options import LocalOptions
-from meshwright.platforms.texts import job_text
+from meshwright.platforms.registry import job_text
 from meshwright.values.errors import ConfigError, LauncherError, MissingExtraError
 
 __all__ = [
+    "STATES",
     "LocalExecutor",
+    "LocalOptions",
 ]
 
 _STARTING_S = 60.0
@@ -52,6 +61,41 @@ class _Handle:
 
     def __str__(self) -> str:
         return f"{self.pid}@{self.token}:{self.directory}"
+
+
+STATES: Mapping[str, JobState] = MappingProxyType(
+    {
+        "succeeded": "succeeded",
+        "failed": "failed",
+        "cancelled": "cancelled",
+        "timed_out": "timed_out",
+        "out_of_memory": "out_of_memory",
+        "preempted": "preempted",
+        UNKNOWN: "unknown",
+    }
+)
+"""The words that the watcher ends with."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LocalOptions:
+    """This machine."""
+
+    devices: tuple[int, ...] | None = None
+    """GPUs that runs may use, by their numbers; () for none, when processes get a core each. None:
+    those of CUDA_VISIBLE_DEVICES, else all that nvidia-smi lists."""
+    cores: int | None = None
+    """Cores that runs on processors may use, one for each process; None: all that this process
+    may."""
+    stop_grace_s: float = 10.0
+    """Time between asking a job to end and killing it."""
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        if self.cores is not None and self.cores < 1:
+            raise ConfigError(f"cores={self.cores}: expected 1 or more")
+        if self.stop_grace_s < 0:
+            raise ConfigError(f"stop_grace_s={self.stop_grace_s}: expected seconds, 0 or more")
 
 
 class LocalExecutor:
@@ -170,7 +214,7 @@ class LocalExecutor:
         if end is not None and end["token"] == own.token:
             times = {name: end[name] for name in ("started_s", "ended_s")}
             return JobStatus(
-                state=end["state"],
+                state=state_of(end["state"], STATES),
                 exit_code=end["exit_code"],
                 reason=end["reason"],
                 nodes=_here(),

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from meshwright.platforms.executor import (
+    UNKNOWN,
     Answer,
     JobState,
     JobStatus,
@@ -20,11 +21,11 @@ from meshwright.platforms.executor import (
     put_job,
     put_whole,
     require,
+    state_of,
 )
-from meshwright.platforms.job import Job, JobText
-from meshwright.platforms.options import SlurmOptions, with_defaults
+from meshwright.platforms.job import Job, JobText, with_defaults
+from meshwright.platforms.registry import job_text
 from meshwright.platforms.slurm.script import array_script
-from meshwright.platforms.texts import job_text
 from meshwright.values.errors import ConfigError, LauncherError, LauncherSilent
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "STATES",
     "ArrayRun",
     "SlurmExecutor",
+    "SlurmOptions",
     "status_of",
     "status_of_sacct",
     "status_of_squeue",
@@ -69,7 +71,7 @@ STATES: Mapping[str, JobState] = MappingProxyType(
         "BOOT_FAIL": "node_failed",
         "LAUNCH_FAILED": "never_started",
         "RECONFIG_FAIL": "never_started",
-        "UNKNOWN": "unknown",
+        UNKNOWN: "unknown",
     }
 )
 """Every state of squeue's and sacct's manuals, Slurm 22.05 to 25.05; any other word reads as
@@ -127,7 +129,7 @@ def status_of_sacct(fields: Sequence[str], nodes: tuple[str, ...]) -> JobStatus:
 def status_of(row: _Row) -> JobStatus:
     """Return what the words mean. Where a job has no nodes it has not run: Slurm gives such a job
     that was cancelled a start too."""
-    state = STATES.get(row.state, "unknown")
+    state = state_of(row.state, STATES)
     ended = state not in ("queued", "running", "unknown")
     ran = bool(row.nodes)
     if ended and not ran and (row.reason in _NEVER or row.state == "DEADLINE"):
@@ -190,6 +192,27 @@ class ArrayRun:
     job: Job
     directory: Path
     label: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SlurmOptions:
+    """Slurm; what a job says itself goes before these."""
+
+    account: str | None = None
+    partition: str | None = None
+    time_limit_s: int | None = None
+    image: str | None = None
+    words: tuple[str, ...] = ()
+    """More options of sbatch, behind the job's own: `--qos=high`."""
+    array_at_once: int | None = None
+    """How many tasks of an array run at a time; None: as many as Slurm starts."""
+    patience_s: float = 60.0
+    """How long a command of Slurm may take."""
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        if self.array_at_once is not None and self.array_at_once < 1:
+            raise ConfigError(f"array_at_once={self.array_at_once}: expected 1 or more")
 
 
 class SlurmExecutor:

@@ -12,8 +12,7 @@ from typing import Any, cast
 from meshwright.platforms.executor import Executor
 from meshwright.platforms.given import cluster_from_flag, find_local_cluster
 from meshwright.platforms.job import Job, JobOptions, JobText
-from meshwright.platforms.registry import EXECUTORS, executor
-from meshwright.platforms.texts import job_text
+from meshwright.platforms.registry import executor, find_runner, job_text
 from meshwright.runs.choose import Choice, Options, choose
 from meshwright.runs.loads.figures import Limits
 from meshwright.runs.loads.load import Load
@@ -33,11 +32,11 @@ from meshwright.runs.serving.record import ServedRecord, served_record_of
 from meshwright.runs.serving.tables import failed_csv, results_csv
 from meshwright.runs.serving.trial import OWN_ENGINE, ServingTrial, job_of_deployment, judge_serving
 from meshwright.runs.store import Store, study_folder, write_whole
-from meshwright.runs.tune import MACHINE_FILE, PLATFORMS, interrupted_study, kept_machine, with_room
+from meshwright.runs.tune import MACHINE_FILE, interrupted_study, kept_machine, with_room
 from meshwright.search.problem import local_pool
 from meshwright.serving.engine import Worker, find_engine
 from meshwright.serving.request import Objective, ServingRequest
-from meshwright.values.errors import ConfigError, UnknownNameError
+from meshwright.values.errors import ConfigError
 from meshwright.values.hardware.cluster import Cluster
 from meshwright.values.hardware.parse import LOCAL, parse_count
 from meshwright.values.hardware.profile import Profile, profile_to_bytes
@@ -70,9 +69,8 @@ class ServingTuning:
     job: JobOptions = field(default_factory=JobOptions)
 
     def __post_init__(self) -> None:
-        """Refuse a launcher that nothing can be started on."""
-        if self.launcher not in EXECUTORS:
-            raise UnknownNameError("launcher", self.launcher, EXECUTORS)
+        """Refuse a launcher that nothing can be started on; keep the name that runs have for it."""
+        object.__setattr__(self, "launcher", find_runner(self.launcher).launcher)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -172,7 +170,7 @@ def first_serving_job(
     assert isinstance(found, Choice)
     candidate = prepared.candidates.members[found.index]
     job = _job(prepared, tuning, candidate.deployment)
-    return candidate, found.because, job_text(job, launcher=PLATFORMS[tuning.launcher]), job
+    return candidate, found.because, job_text(job, launcher=tuning.launcher), job
 
 
 def _job(prepared: PreparedServing, tuning: ServingTuning, deployment: Deployment) -> Job:

@@ -66,11 +66,7 @@ def past_jobs(training: TrainFolder, starter: Executor) -> list[Watched]:
     for note in training.jobs():
         handle = handles.get(note.number)
         if note.number in ended:
-            known = {
-                **ended[note.number]["status"],
-                "nodes": tuple(ended[note.number]["status"]["nodes"]),
-            }
-            status = JobStatus(**known)
+            status = JobStatus.of(ended[note.number]["status"])
         elif handle is None:
             status = JobStatus(state="never_started", reason="it was written down, and never sent")
         else:

@@ -16,8 +16,8 @@ from meshwright.cost.ends import padded_vocab
 from meshwright.data.indexed import IndexedFile
 from meshwright.data.verifying import quick_look, verify
 from meshwright.platforms.job import Mount, parse_mount
+from meshwright.runs.training.division import divide
 from meshwright.runs.training.embedded import held_out
-from meshwright.runs.training.platforms import divide
 from meshwright.runs.training.prepare import Prepared
 from meshwright.runs.training.software import written
 from meshwright.runs.trial import OWN_TRAINER
@@ -168,7 +168,7 @@ def _limits(prepared: Prepared, _look: Look) -> _Found:
     if limits is None:
         yield (
             "time",
-            "ok" if platform.name == "local" else "warning",
+            "ok" if platform.launcher == "local" else "warning",
             "no limit is given (--time); the platform's own holds, if it has one",
         )
         return
@@ -380,7 +380,7 @@ def _storage(prepared: Prepared, _look: Look) -> _Found:
         and not any(_is_bucket_of(mount, save_dir) for mount in mounts)
     ):
         words_of_copies = (
-            f"checkpoints go to {save_dir}, a path that {prepared.platform.name} copies to each"
+            f"checkpoints go to {save_dir}, a path that {prepared.platform.launcher} copies to each"
             " node and drops with it"
         )
         yield (

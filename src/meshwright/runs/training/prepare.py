@@ -9,14 +9,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from meshwright.platforms.clouds import CLOUDS, CloudExecutor
+from meshwright.platforms.contract import Platform
 from meshwright.platforms.executor import Executor
 from meshwright.platforms.job import Job, JobText, job_of
-from meshwright.platforms.registry import executor
+from meshwright.platforms.registry import executor, find_runner
 from meshwright.runs.training.chain import jobs_needed
 from meshwright.runs.training.embedded import held_out, split_settings, trainer_words
 from meshwright.runs.training.folder import newest_checkpoint
-from meshwright.runs.training.platforms import Platform, find_platform
 from meshwright.runs.training.request import TrainRequest
 from meshwright.runs.training.software import (
     LAST,
@@ -76,7 +75,7 @@ class Prepared:
     @cached_property
     def platform(self) -> Platform:
         """Where it runs."""
-        return find_platform(self.request.launcher)
+        return find_runner(self.request.launcher)
 
     @cached_property
     def software(self) -> Software:
@@ -239,11 +238,10 @@ class Prepared:
 def launcher_of(request: TrainRequest, *, grace_s: float = 0.0, write_s: float = 0.0) -> Executor:
     """Return the executor of a training's launcher; a local job has time to save before it is
     killed."""
-    if request.launcher in CLOUDS:
-        return CloudExecutor(CLOUDS[request.launcher])
-    if request.launcher == "local":
-        return executor("local", stop_grace_s=max(_LEAST_GRACE_S, grace_s, 2 * write_s))
-    return executor(request.launcher, **({} if request.kind is None else {"kind": request.kind}))
+    options: dict[str, Any] = {} if request.kind is None else {"kind": request.kind}
+    if "stop_grace_s" in find_runner(request.launcher).option_names:
+        options["stop_grace_s"] = max(_LEAST_GRACE_S, grace_s, 2 * write_s)
+    return executor(request.launcher, **options)
 
 
 _LEAST_GRACE_S = 30.0

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from meshwright.platforms.job import JobOptions
-from meshwright.runs.training.platforms import find_platform
+from meshwright.platforms.registry import find_runner
 from meshwright.runs.training.software import find_software
 from meshwright.runs.trial import OWN_TRAINER
 from meshwright.values.errors import ConfigError, UnknownNameError
@@ -60,7 +60,8 @@ class TrainRequest:
 
     def __post_init__(self) -> None:
         """Refuse what no training can be."""
-        platform = find_platform(self.launcher)
+        platform = find_runner(self.launcher)
+        object.__setattr__(self, "launcher", platform.launcher)
         find_software(self.software)
         for name in _POSITIVE:
             value = getattr(self, name)
@@ -73,7 +74,7 @@ class TrainRequest:
             raise ConfigError(
                 f"save_margin={self.save_margin}: of no effect without a limit (--time)"
             )
-        if self.kind is not None and "k8s" not in platform.name:
+        if self.kind is not None and "kind" not in platform.option_names:
             raise ConfigError(
                 f"kind={self.kind}: of no effect on {self.launcher}; it is Kubernetes' kind of job"
             )

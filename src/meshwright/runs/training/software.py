@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, fields
 
 from meshwright.platforms.base_command.script import base_command_time
+from meshwright.platforms.contract import TimeForm
 from meshwright.platforms.slurm.script import slurm_time
 from meshwright.software.embedded import LAST
 from meshwright.software.folders import TimeForm, Training, all_software
@@ -18,7 +19,6 @@ __all__ = [
     "LEAST_MARGIN_S",
     "SOFTWARE",
     "Software",
-    "TimeForm",
     "TimeLimits",
     "default_margin_s",
     "find_software",

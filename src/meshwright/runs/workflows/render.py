@@ -13,7 +13,7 @@ from meshwright.data.fetching import find_corpus
 from meshwright.data.footprint import footprint_of, needs_of
 from meshwright.data.progress import format_size
 from meshwright.platforms.job import Job, JobText
-from meshwright.platforms.texts import job_text
+from meshwright.platforms.registry import job_text
 from meshwright.runs.workflows.spec import WorkflowSpec, read_spec
 from meshwright.runs.workflows.stages import Stage, data_stages, notebook_stage
 from meshwright.runs.workflows.training import Trained, read_blend, replicas_that_work, train_stage

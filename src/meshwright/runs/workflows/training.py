@@ -12,7 +12,7 @@ from meshwright import api
 from meshwright.data.pairs import even_sum
 from meshwright.platforms.job import job_of
 from meshwright.platforms.shell import Copy, on_nodes
-from meshwright.runs.training.platforms import divides
+from meshwright.runs.training.division import divides
 from meshwright.runs.workflows.spec import TrainWords, WorkflowSpec
 from meshwright.runs.workflows.stages import Stage, job_words, pair_prefixes, vocabulary_files
 from meshwright.search.asked import Asked, ask

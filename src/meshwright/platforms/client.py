@@ -1,0 +1,281 @@
+"""Jobs through a platform's own command line: sent, looked at, ended.
+
+Such a client tells less than a scheduler: no exit code, no stderr apart, and a job that coreutils'
+timeout ended reads as failed. A word that its table does not have is `unknown`, never an end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from meshwright.platforms.executor import (
+    Answer,
+    JobState,
+    JobStatus,
+    ask,
+    check_label,
+    keep_end,
+    keep_sent,
+    kept_end,
+    kept_sent,
+    last_line,
+    put_job,
+    put_whole,
+    require,
+    state_of,
+)
+from meshwright.platforms.job import Job, JobText
+from meshwright.platforms.registry import job_text
+from meshwright.values.errors import LauncherError, LauncherSilent
+
+__all__ = [
+    "CAVEATS",
+    "LIMIT",
+    "Client",
+    "ClientExecutor",
+    "ClientOptions",
+    "Seen",
+]
+
+LIMIT = "timeout {time}"
+"""Where the limit on time stands, as no such platform has one of its own."""
+CAVEATS = (
+    (
+        "the platform has no limit on time: coreutils' timeout around the program ends it, in every"
+        " node by its own clock"
+    ),
+    (
+        "it tells no exit code, keeps no stderr apart, and a job that its limit ended reads as"
+        " failed"
+    ),
+)
+_RAN = "running.json"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClientOptions:
+    """A platform's command line."""
+
+    log_every_s: float = 30.0
+    """Time between two fetches of a running job's log, each of which is a transfer."""
+    patience_s: float = 120.0
+    """How long a command may take."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Seen:
+    """What a status command says of a job."""
+
+    word: str
+    """Of the platform."""
+    job_id: str | None = None
+    """Where other commands need it instead of the name."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Client:
+    """One command line. In words {name} is the job's name, {id} its id, {project} whose it is."""
+
+    name: str
+    program: str
+    advice: str
+    """How it is installed and set up."""
+    source: str
+    """Where its words are documented."""
+    submit: tuple[str, ...] | None = None
+    """None: the script of `meshwright export` calls the command itself."""
+    status: tuple[str, ...]
+    read: Callable[[str, str], Seen | None]
+    """(what it prints, the job's name): the job, or None where it is not there."""
+    log: tuple[str, ...]
+    cancel: tuple[str, ...]
+    states: Mapping[str, JobState]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Handle:
+    """`NAME@PROJECT:DIRECTORY`; without a project the command line's own is meant."""
+
+    name: str
+    project: str
+    directory: Path
+
+    @staticmethod
+    def of(text: str) -> _Handle:
+        found = re.fullmatch(r"([a-z0-9-]+)@([^:]*):(.+)", text, flags=re.DOTALL)
+        if found is None:
+            raise LauncherError(f"{text!r} is no handle of a job")
+        return _Handle(name=found[1], project=found[2], directory=Path(found[3]))
+
+    def __str__(self) -> str:
+        return f"{self.name}@{self.project}:{self.directory}"
+
+    @property
+    def folder(self) -> Path:
+        return self.directory / "job"
+
+
+class ClientExecutor:
+    """Jobs by the command line of a platform."""
+
+    def __init__(self, client: Client, options: ClientOptions | None = None) -> None:
+        """Take the command line; nothing is asked before it is needed."""
+        self.client, self.options = client, options or ClientOptions()
+        self._read_s: dict[str, float] = {}
+
+    @property
+    def name(self) -> str:
+        """That of the launcher."""
+        return self.client.name
+
+    def check(self) -> None:
+        """Look for the command line."""
+        require(self.client.name, ("bash", self.client.program), advice=self.client.advice)
+
+    def slots(self, job: Job) -> None:
+        """It has a queue for as many as there are."""
+        return None
+
+    def written(self, job: Job, *, directory: Path, label: str) -> JobText:
+        """Return the script or task, and what sends it."""
+        text = job_text(replace(job, name=check_label(label)), launcher=self.client.name)
+        return replace(
+            text, submit=shlex.join(self._submit_words(label, text, directory.absolute() / "job"))
+        )
+
+    def submit(self, job: Job, *, directory: Path, label: str) -> str:
+        """Write it and send it."""
+        run = directory.absolute()
+        text = self.written(job, directory=run, label=label)
+        folder = put_job(run, replace(job, name=label), text)
+        (folder / _RAN).unlink(missing_ok=True)
+        handle = _Handle(name=label, project=job.account or "", directory=run)
+        keep_sent(folder, label=label, handle=str(handle))
+        answer = self._ask(*self._submit_words(label, text, folder))
+        if answer.code:
+            raise LauncherError(
+                f"{self.client.name}: {self.client.program} refuses {label}: {last_line(answer)}"
+            )
+        return str(handle)
+
+    def find(self, label: str, *, directory: Path) -> str | None:
+        """Ask for a job of that name, where one was to be sent."""
+        known = kept_sent(directory.absolute() / "job", label=label)
+        if known is None:
+            return None
+        return known["handle"] if self._seen(_Handle.of(known["handle"])) is not None else None
+
+    def poll(self, handles: Sequence[str]) -> Mapping[str, JobStatus]:
+        """Ask for each; logs are fetched now and then, and at the end."""
+        return {text: self._status(_Handle.of(text)) for text in handles}
+
+    def cancel(self, handle: str) -> None:
+        """Tell the platform to end a job."""
+        own = _Handle.of(handle)
+        seen = self._seen(own)
+        if seen is None or state_of(seen.word, self.client.states) not in (
+            "queued",
+            "running",
+            "unknown",
+        ):
+            return
+        answer = self._ask(*self._words(self.client.cancel, own, seen))
+        if answer.code:
+            raise LauncherError(f"{self.client.name}: {own.name} is not ended: {last_line(answer)}")
+
+    def _submit_words(self, label: str, text: JobText, folder: Path) -> list[str]:
+        if self.client.submit is None:
+            return ["bash", str(folder / text.file_name)]
+        return [
+            str(folder / word) if word == text.file_name else word.format(name=label)
+            for word in self.client.submit
+        ]
+
+    def _status(self, handle: _Handle) -> JobStatus:
+        end = kept_end(handle.folder)
+        if end is not None:
+            return end
+        seen = self._seen(handle)
+        if seen is None:
+            return JobStatus(
+                state="unknown", reason=f"{self.client.name} knows no job {handle.name}"
+            )
+        state = state_of(seen.word, self.client.states)
+        plain = state in ("running", "succeeded")
+        status = JobStatus(
+            state=state,
+            exit_code=0 if state == "succeeded" else None,
+            reason="" if plain else seen.word,
+            started_s=_seen_running_s(handle.folder, state),
+        )
+        if status.ended:
+            status = replace(status, ended_s=time.time())
+        if state == "running" or status.ended:
+            self._fetch_log(handle, seen, now=status.ended)
+        if status.ended and handle.folder.exists():
+            keep_end(handle.folder, status)
+        return status
+
+    def _seen(self, handle: _Handle) -> Seen | None:
+        answer = self._ask(*self._words(self.client.status, handle, None))
+        found = self.client.read(answer.out, handle.name)
+        if (
+            found is None
+            and answer.code
+            and not re.search(r"not found|no job", answer.out + answer.err, flags=re.IGNORECASE)
+        ):
+            raise LauncherSilent(
+                f"{self.client.name}: {shlex.join(self.client.status[:3])}: {last_line(answer)}"
+            )
+        return found
+
+    def _fetch_log(self, handle: _Handle, seen: Seen, *, now: bool) -> None:
+        last_s = self._read_s.get(str(handle))
+        if not now and last_s is not None and time.monotonic() - last_s < self.options.log_every_s:
+            return
+        self._read_s[str(handle)] = time.monotonic()
+        try:
+            answer = self._ask(*self._words(self.client.log, handle, seen))
+        except LauncherSilent:
+            return  # the log of a job that ended well is no reason to doubt its end
+        if answer.code == 0:
+            put_whole(handle.directory / "stdout.log", answer.out)
+            (handle.directory / "stderr.log").touch()
+
+    def _words(self, words: Sequence[str], handle: _Handle, seen: Seen | None) -> list[str]:
+        found: list[str] = []
+        for word in words:
+            if word == "{project}":
+                found += ["--project", handle.project] if handle.project else []
+            else:
+                found.append(
+                    word.format(
+                        name=handle.name,
+                        id=(seen.job_id if seen is not None else None) or handle.name,
+                    )
+                )
+        return found
+
+    def _ask(self, *words: str) -> Answer:
+        # A wide terminal: leptonai folds what it prints, JSON too, at the width that it is told.
+        return ask(
+            words,
+            launcher=self.client.name,
+            env={**os.environ, "COLUMNS": "100000"},
+            patience_s=self.options.patience_s,
+        )
+
+
+def _seen_running_s(folder: Path, state: JobState) -> float | None:
+    """When a job was first seen running, which is up to a poll late: no command tells its start."""
+    path = folder / _RAN
+    if state == "running" and folder.exists() and not path.exists():
+        put_whole(path, json.dumps({"seen_s": time.time()}))
+    return float(json.loads(path.read_text())["seen_s"]) if path.exists() else None
