@@ -21,6 +21,7 @@ from meshwright.cli.layout_case import (
     RoutingFlag,
     StackFlag,
 )
+from meshwright.cli.options import command, option
 
 if TYPE_CHECKING:
     from meshwright.cli.plan_files import Side
@@ -36,30 +37,16 @@ SideArgument = Annotated[
         show_default=False,
     ),
 ]
-ModelFlag = Annotated[
-    str | None,
-    typer.Option(
-        "--model", help="A model's name or dims: both sides are priced with it.", show_default=False
-    ),
-]
-OptionalClusterFlag = Annotated[
-    str | None,
-    typer.Option(
-        "--cluster", help="KIND:COUNT such as h100:256, or a YAML file.", show_default=False
-    ),
-]
-OptionalSeqFlag = Annotated[
-    int | None, typer.Option("--seq", help="Tokens in one sequence.", show_default=False)
-]
 
 
+@command
 def diff(
     a: SideArgument,
     b: SideArgument,
-    model: ModelFlag = None,
+    model: str | None = option(None, "A model's name or dims: both sides are priced with it."),
     hf: HfFlag = None,
-    cluster: OptionalClusterFlag = None,
-    seq: OptionalSeqFlag = None,
+    cluster: str | None = option(None, "KIND:COUNT such as h100:256, or a YAML file."),
+    seq: int | None = option(None, "Tokens in one sequence."),
     gbs: GbsFlag = None,
     gpus_per_node: GpusPerNodeFlag = None,
     decoder_seq: DecoderSeqFlag = None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -34,41 +34,24 @@ from meshwright.cli.layout_case import (
     SeqFlag,
     StackFlag,
 )
+from meshwright.cli.options import REQUIRED, command, option
 
 if TYPE_CHECKING:
     from meshwright.sizing.estimate import RunEstimate
 
 __all__ = ["estimate"]
 
-TokensFlag = Annotated[
-    str, typer.Option("--tokens", help="To train on: 300B, 15T.", show_default=False)
-]
-DeadlineFlag = Annotated[
-    str | None,
-    typer.Option("--deadline", metavar="TIME", help="Longest that the run may take: 30D, 12h."),
-]
-MaxCostFlag = Annotated[float | None, typer.Option("--max-cost", help="USD that the run may cost.")]
-TflopsFlag = Annotated[
-    float | None,
-    typer.Option(
-        "--tflops", help="Of one chip, for the closed form [default: 45 % of its bf16 peak]."
-    ),
-]
-PinsFlag = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=V[,V...]", help="Values that an axis may take: tp=1,2."),
-]
 
-
+@command
 def estimate(
     cluster: ClusterFlag,
     seq: SeqFlag,
-    tokens: TokensFlag,
+    tokens: str = option(REQUIRED, "To train on: 300B, 15T."),
     model: ModelArgument = None,
     hf: HfFlag = None,
     gbs: GbsFlag = None,
-    deadline: DeadlineFlag = None,
-    max_cost: MaxCostFlag = None,
+    deadline: str | None = option(None, "Longest that the run may take: 30D, 12h.", metavar="TIME"),
+    max_cost: float | None = option(None, "USD that the run may cost."),
     usd_per_hour: PriceFlag = None,
     usd_per_node_hour: NodePriceFlag = None,
     eval_interval: EvalIntervalFlag = None,
@@ -80,8 +63,12 @@ def estimate(
     power_share: PowerFlag = None,
     pue: PueFlag = None,
     kg_co2_per_kwh: CarbonFlag = None,
-    tflops: TflopsFlag = None,
-    pins: PinsFlag = None,
+    tflops: float | None = option(
+        None, "Of one chip, for the closed form [default: 45 % of its bf16 peak]."
+    ),
+    pins: list[str] | None = option(
+        None, "Values that an axis may take: tp=1,2.", "--set", metavar="KEY=V[,V...]"
+    ),
     gpus_per_node: GpusPerNodeFlag = None,
     precision: PrecisionFlag = None,
     routing: RoutingFlag = None,

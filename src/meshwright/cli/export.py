@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -38,6 +38,7 @@ from meshwright.cli.layout_case import (
     PrecisionFlag,
     StackFlag,
 )
+from meshwright.cli.options import REQUIRED, argument, command, option
 
 if TYPE_CHECKING:
     from meshwright.platforms.job import JobText
@@ -49,60 +50,33 @@ if TYPE_CHECKING:
 
 __all__ = ["deliver", "export", "read_settings"]
 
-PlanArgument = Annotated[
-    str | None,
-    typer.Argument(
+
+@command
+def export(
+    to: str = option(REQUIRED, "Training software to write for.", metavar="SOFTWARE"),
+    plan: str | None = argument(
+        None,
+        "A file of `plan --json`, FILE#2 for its second plan; or a model.",
         metavar="PLAN|MODEL",
-        help="A file of `plan --json`, FILE#2 for its second plan; or a model.",
-        show_default=False,
     ),
-]
-ToFlag = Annotated[
-    str,
-    typer.Option(
-        "--to", metavar="SOFTWARE", help="Training software to write for.", show_default=False
-    ),
-]
-OutputFlag = Annotated[
-    Path | None, typer.Option("--output", "-o", metavar="DIR", help="Folder to write into.")
-]
-LayoutFlag = Annotated[
-    str | None,
-    typer.Option(
-        "--layout", metavar="KEY=V[,...]", help="With a model: the layout [default: the best]."
-    ),
-]
-ClusterFlag = Annotated[
-    str | None,
-    typer.Option("--cluster", metavar="KIND:COUNT", help="With a model: chips, such as h100:256."),
-]
-SeqFlag = Annotated[int | None, typer.Option("--seq", help="With a model: tokens in one sequence.")]
-SettingFlag = Annotated[
-    list[str] | None,
-    typer.Option(
+    output: Path | None = option(None, "Folder to write into.", "--output", "-o", metavar="DIR"),
+    dry_run: bool = option(False, "Print what would be written, and write nothing."),
+    force: bool = option(False, "Write over files that differ."),
+    settings: list[str] | None = option(
+        None,
+        "A setting of the training: learning_rate=1e-4, data=/corpus.",
         "--setting",
         metavar="KEY=V",
-        help="A setting of the training: learning_rate=1e-4, data=/corpus.",
     ),
-]
-ForceFlag = Annotated[bool, typer.Option("--force", help="Write over files that differ.")]
-DryRunFlag = Annotated[
-    bool, typer.Option("--dry-run", help="Print what would be written, and write nothing.")
-]
-
-
-def export(
-    to: ToFlag,
-    plan: PlanArgument = None,
-    output: OutputFlag = None,
-    dry_run: DryRunFlag = False,
-    force: ForceFlag = False,
-    settings: SettingFlag = None,
     hf: HfFlag = None,
-    cluster: ClusterFlag = None,
-    seq: SeqFlag = None,
+    cluster: str | None = option(
+        None, "With a model: chips, such as h100:256.", metavar="KIND:COUNT"
+    ),
+    seq: int | None = option(None, "With a model: tokens in one sequence."),
     gbs: GbsFlag = None,
-    layout: LayoutFlag = None,
+    layout: str | None = option(
+        None, "With a model: the layout [default: the best].", metavar="KEY=V[,...]"
+    ),
     gpus_per_node: GpusPerNodeFlag = None,
     decoder_seq: DecoderSeqFlag = None,
     precision: PrecisionFlag = None,

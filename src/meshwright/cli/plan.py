@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
+from meshwright.cli.options import argument, command, option
 from meshwright.cli.terminal import QuietFlag, export_first, for_export
 
 if TYPE_CHECKING:
@@ -29,171 +30,100 @@ _TARGET = "megatron-lm"
 """Software that --export writes for unless --to names another."""
 
 
+@command
 def plan(
-    model: Annotated[
-        str | None,
-        typer.Argument(
-            help=(
-                "A model's name (`meshwright models` lists them), or its dims:"
-                " layers=32,hidden=4096,..."
-            ),
-            show_default=False,
-        ),
-    ] = None,
-    cluster: Annotated[
-        str | None,
-        typer.Option(
-            metavar="KIND:COUNT",
-            help="Chips, such as h100:256 or a800:128,h800:160, a YAML file, or local.",
-        ),
-    ] = None,
-    num_gpus: Annotated[
-        int | None, typer.Option(help="Chips to use at most; the cluster's counts are then caps.")
-    ] = None,
-    seq: Annotated[
-        int | None, typer.Option("--seq", "--seq-len", help="Tokens in one sequence.")
-    ] = None,
-    gbs: Annotated[
-        int | None, typer.Option(help="Global batch in sequences; it is never changed.")
-    ] = None,
-    max_gbs: Annotated[
-        int | None, typer.Option(help="Without --gbs: the largest batch to try.")
-    ] = None,
-    precision: Annotated[
-        str | None,
-        typer.Option(help="Number format of the matrix products [default: bf16 or else fp16]."),
-    ] = None,
-    stack: Annotated[
-        str | None,
-        typer.Option(help="Training software [default: megatron, or the chip maker's own]."),
-    ] = None,
-    calibration: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="What `meshwright calibrate` wrote.")
-    ] = None,
-    profile: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="What `meshwright profile` wrote on this chip."),
-    ] = None,
-    megatron_version: Annotated[
-        str | None,
-        typer.Option(help="Version of Megatron-Core whose rules hold [default: the newest]."),
-    ] = None,
-    pins: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=V[,V...]", help="Values that an axis may take: tp=1,2."),
-    ] = None,
-    same: Annotated[
-        str | None,
-        typer.Option(
-            metavar="WHAT[,WHAT...]",
-            help=(
-                "Over several kinds of chips: tp for all kinds; recompute or layers for a kind's"
-                " stages; order: a kind never comes back."
-            ),
-        ),
-    ] = None,
-    unlike_batch: Annotated[
-        bool,
-        typer.Option(
-            "--unlike-batch",
-            help=(
-                "Over several kinds of chips: each may have its own dp and mbs, with dp * mbs in"
-                " common."
-            ),
-        ),
-    ] = False,
-    top: Annotated[int | None, typer.Option(help="Plans to print [default: 10].")] = None,
-    objective: Annotated[
-        str | None,
-        typer.Option(
-            help="step_time, tokens_per_dollar, tokens_per_joule or memory [default: step_time]."
-        ),
-    ] = None,
-    min_tokens_per_s: Annotated[
-        float | None,
-        typer.Option(help="Throughput that a plan must reach; chips may be left idle."),
-    ] = None,
-    tokens: Annotated[
-        str | None,
-        typer.Option(help="With --deadline: tokens to train on, such as 300B.", show_default=False),
-    ] = None,
-    deadline: Annotated[
-        str | None,
-        typer.Option(
-            help="Longest that --tokens may take, such as 30D: the cheapest plan that keeps it.",
-            show_default=False,
-        ),
-    ] = None,
-    pareto: Annotated[
-        bool,
-        typer.Option("--pareto", help="Also plans of which no other is both faster and cheaper."),
-    ] = False,
-    max_memory_gib: Annotated[
-        float | None, typer.Option(help="GiB that one process may use [default: all it sees].")
-    ] = None,
-    headroom: Annotated[
-        float | None,
-        typer.Option(
-            help="Kept free: below 1 a share of memory, else GiB [default: by its interval]."
-        ),
-    ] = None,
-    gpus_per_node: Annotated[
-        int | None, typer.Option(help="Chips in one server [default: as the chip is sold].")
-    ] = None,
-    usd_per_hour: Annotated[
-        float | None, typer.Option(help="Price of one chip [default: the catalogue's].")
-    ] = None,
-    attention: Annotated[
-        str | None,
-        typer.Option(help="flash, flash1, fused-softmax or unfused [default: flash if there]."),
-    ] = None,
-    routing: Annotated[
-        str | None,
-        typer.Option(help="Of experts: balanced, in-turn, typical or worst [default: balanced]."),
-    ] = None,
-    decoder_seq: Annotated[
-        int | None,
-        typer.Option(help="Tokens in one sequence of the decoder [default: a quarter of --seq]."),
-    ] = None,
-    hf: Annotated[
-        Path | None, typer.Option(help="A Hugging Face config.json to take the model from.")
-    ] = None,
-    request: Annotated[
-        Path | None, typer.Option(help="A request in YAML or JSON; flags go before its values.")
-    ] = None,
-    save_request: Annotated[Path | None, typer.Option(help="Write the request as YAML.")] = None,
+    model: str | None = argument(
+        None,
+        "A model's name (`meshwright models` lists them), or its dims: layers=32,hidden=4096,...",
+    ),
+    cluster: str | None = option(
+        None,
+        "Chips, such as h100:256 or a800:128,h800:160, a YAML file, or local.",
+        metavar="KIND:COUNT",
+    ),
+    num_gpus: int | None = option(
+        None, "Chips to use at most; the cluster's counts are then caps."
+    ),
+    seq: int | None = option(None, "Tokens in one sequence.", "--seq", "--seq-len"),
+    gbs: int | None = option(None, "Global batch in sequences; it is never changed."),
+    max_gbs: int | None = option(None, "Without --gbs: the largest batch to try."),
+    precision: str | None = option(
+        None, "Number format of the matrix products [default: bf16 or else fp16]."
+    ),
+    stack: str | None = option(
+        None, "Training software [default: megatron, or the chip maker's own]."
+    ),
+    calibration: Path | None = option(None, "What `meshwright calibrate` wrote.", metavar="FILE"),
+    profile: Path | None = option(
+        None, "What `meshwright profile` wrote on this chip.", metavar="FILE"
+    ),
+    megatron_version: str | None = option(
+        None, "Version of Megatron-Core whose rules hold [default: the newest]."
+    ),
+    pins: list[str] | None = option(
+        None, "Values that an axis may take: tp=1,2.", "--set", metavar="KEY=V[,V...]"
+    ),
+    same: str | None = option(
+        None,
+        "Over several kinds of chips: tp for all kinds; recompute or layers for a kind's"
+        " stages; order: a kind never comes back.",
+        metavar="WHAT[,WHAT...]",
+    ),
+    unlike_batch: bool = option(
+        False,
+        "Over several kinds of chips: each may have its own dp and mbs, with dp * mbs in common.",
+    ),
+    top: int | None = option(None, "Plans to print [default: 10]."),
+    objective: str | None = option(
+        None, "step_time, tokens_per_dollar, tokens_per_joule or memory [default: step_time]."
+    ),
+    min_tokens_per_s: float | None = option(
+        None, "Throughput that a plan must reach; chips may be left idle."
+    ),
+    tokens: str | None = option(None, "With --deadline: tokens to train on, such as 300B."),
+    deadline: str | None = option(
+        None, "Longest that --tokens may take, such as 30D: the cheapest plan that keeps it."
+    ),
+    pareto: bool = option(False, "Also plans of which no other is both faster and cheaper."),
+    max_memory_gib: float | None = option(
+        None, "GiB that one process may use [default: all it sees]."
+    ),
+    headroom: float | None = option(
+        None, "Kept free: below 1 a share of memory, else GiB [default: by its interval]."
+    ),
+    gpus_per_node: int | None = option(None, "Chips in one server [default: as the chip is sold]."),
+    usd_per_hour: float | None = option(None, "Price of one chip [default: the catalogue's]."),
+    attention: str | None = option(
+        None, "flash, flash1, fused-softmax or unfused [default: flash if there]."
+    ),
+    routing: str | None = option(
+        None, "Of experts: balanced, in-turn, typical or worst [default: balanced]."
+    ),
+    decoder_seq: int | None = option(
+        None, "Tokens in one sequence of the decoder [default: a quarter of --seq]."
+    ),
+    hf: Path | None = option(None, "A Hugging Face config.json to take the model from."),
+    request: Path | None = option(None, "A request in YAML or JSON; flags go before its values."),
+    save_request: Path | None = option(None, "Write the request as YAML."),
     quiet: QuietFlag = False,
-    json_output: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object for programs.")
-    ] = False,
-    csv_path: Annotated[
-        Path | None, typer.Option("--csv", metavar="PATH", help="Write one row per plan.")
-    ] = None,
-    trace: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Write a step of each plan as a trace for Perfetto."),
-    ] = None,
-    from_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--from",
-            metavar="FILE",
-            help="A training script or configuration to improve; flags go before its values.",
-        ),
-    ] = None,
-    export_dir: Annotated[
-        Path | None,
-        typer.Option("--export", metavar="DIR", help="Write the best plan's files for --to."),
-    ] = None,
-    to: Annotated[
-        str | None,
-        typer.Option(
-            help=(
-                "With --export: a training software, as `meshwright export --to` [default:"
-                " megatron-lm]."
-            )
-        ),
-    ] = None,
+    json_output: bool = option(False, "Print one JSON object for programs.", "--json"),
+    csv_path: Path | None = option(None, "Write one row per plan.", "--csv", metavar="PATH"),
+    trace: Path | None = option(
+        None, "Write a step of each plan as a trace for Perfetto.", metavar="DIR"
+    ),
+    from_file: Path | None = option(
+        None,
+        "A training script or configuration to improve; flags go before its values.",
+        "--from",
+        metavar="FILE",
+    ),
+    export_dir: Path | None = option(
+        None, "Write the best plan's files for --to.", "--export", metavar="DIR"
+    ),
+    to: str | None = option(
+        None,
+        "With --export: a training software, as `meshwright export --to` [default: megatron-lm].",
+    ),
 ) -> None:
     """Find the fastest layouts that fit: how to cut a model over the chips of a cluster.
 

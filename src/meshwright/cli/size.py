@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
 
 import typer
 
@@ -25,50 +24,27 @@ from meshwright.cli.layout_case import (
     ProfileFlag,
     StackFlag,
 )
+from meshwright.cli.options import REQUIRED, command, option
 
 __all__ = ["size"]
 
-DaysFlag = Annotated[
-    float, typer.Option("--days", help="Longest that the training may take.", show_default=False)
-]
-SizeTokensFlag = Annotated[
-    str | None,
-    typer.Option(
-        "--tokens",
-        help="To train on: 300B, 15T [default: 20 a parameter, compute-optimal].",
-        show_default=False,
-    ),
-]
-SeriesFlag = Annotated[
-    str | None,
-    typer.Option(
-        "--series", help="Whose shapes: gpt3, llama3, t5, mixtral, qwen3-moe ... [default: gpt3]."
-    ),
-]
-SizeTflopsFlag = Annotated[
-    float | None,
-    typer.Option(
-        "--tflops", help="Of one chip, for the closed form [default: 45 % of its bf16 peak]."
-    ),
-]
-VocabFlag = Annotated[
-    int | None, typer.Option("--vocab", help="Entries of the vocabulary [default: the series'].")
-]
-SizeSeqFlag = Annotated[
-    int | None,
-    typer.Option("--seq", help="Tokens in one sequence [default: 2048].", show_default=False),
-]
 
-
+@command
 def size(
     cluster: ClusterFlag,
-    days: DaysFlag,
-    tokens: SizeTokensFlag = None,
-    series: SeriesFlag = None,
-    tflops: SizeTflopsFlag = None,
-    seq: SizeSeqFlag = None,
+    days: float = option(REQUIRED, "Longest that the training may take."),
+    tokens: str | None = option(
+        None, "To train on: 300B, 15T [default: 20 a parameter, compute-optimal]."
+    ),
+    series: str | None = option(
+        None, "Whose shapes: gpt3, llama3, t5, mixtral, qwen3-moe ... [default: gpt3]."
+    ),
+    tflops: float | None = option(
+        None, "Of one chip, for the closed form [default: 45 % of its bf16 peak]."
+    ),
+    seq: int | None = option(None, "Tokens in one sequence [default: 2048]."),
     gbs: GbsFlag = None,
-    vocab: VocabFlag = None,
+    vocab: int | None = option(None, "Entries of the vocabulary [default: the series']."),
     eval_interval: EvalIntervalFlag = None,
     eval_steps: EvalStepsFlag = None,
     chip_mtbf_hours: MtbfFlag = None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -30,6 +30,7 @@ from meshwright.cli.layout_case import (
     ProfileFlag,
     RunStackFlag,
 )
+from meshwright.cli.options import argument, command, option
 from meshwright.cli.terminal import QuietFlag, keep_quiet, tell
 
 if TYPE_CHECKING:
@@ -44,150 +45,85 @@ __all__ = ["train"]
 _INTERRUPTED = 130
 
 
+@command
 def train(
-    plan: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="PLAN|MODEL|FOLDER",
-            help="A file of `plan --json` (FILE#2: its second), a model, or a training.",
-            show_default=False,
-        ),
-    ] = None,
-    launcher: Annotated[
-        str | None,
-        typer.Option(help="local, slurm, k8s, bcp, runai, lepton or sky [default: local]."),
-    ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "-o", metavar="DIR", help="The training [default: train-MODEL-CLUSTER]."
-        ),
-    ] = None,
-    tokens: Annotated[
-        str | None, typer.Option(help="Length: 300B, 2M [default: 20 per parameter].")
-    ] = None,
-    steps: Annotated[int | None, typer.Option(help="Length in steps, instead of --tokens.")] = None,
-    data: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--data", metavar="PREFIX[=WEIGHT]", help="A corpus as .bin/.idx; several are a blend."
-        ),
-    ] = None,
-    tokenizer: Annotated[
-        str | None,
-        typer.Option(help="Of the software: a name or folder of Hugging Face, or a file."),
-    ] = None,
+    plan: str | None = argument(
+        None,
+        "A file of `plan --json` (FILE#2: its second), a model, or a training.",
+        metavar="PLAN|MODEL|FOLDER",
+    ),
+    launcher: str | None = option(
+        None, "local, slurm, k8s, bcp, runai, lepton or sky [default: local]."
+    ),
+    output: Path | None = option(
+        None, "The training [default: train-MODEL-CLUSTER].", "--output", "-o", metavar="DIR"
+    ),
+    tokens: str | None = option(None, "Length: 300B, 2M [default: 20 per parameter]."),
+    steps: int | None = option(None, "Length in steps, instead of --tokens."),
+    data: list[str] | None = option(
+        None, "A corpus as .bin/.idx; several are a blend.", metavar="PREFIX[=WEIGHT]"
+    ),
+    tokenizer: str | None = option(
+        None, "Of the software: a name or folder of Hugging Face, or a file."
+    ),
     time: TimeFlag = None,
-    save_margin: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TIME",
-            help=(
-                "From the software's own stop to that limit [default: by a checkpoint's write"
-                " time]."
-            ),
-        ),
-    ] = None,
-    jobs: Annotated[
-        int | None,
-        typer.Option(help="Jobs that this start may send [default: as many as the length needs]."),
-    ] = None,
-    save_dir: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DIR", help="Of checkpoints, as the job sees it [default: in the training]."
-        ),
-    ] = None,
-    save_every: Annotated[
-        int | None, typer.Option(help="Steps [default: 2000, or a tenth of a shorter training].")
-    ] = None,
-    keep: Annotated[
-        int | None,
-        typer.Option(
-            help=(
-                "Of the embedded trainer: best checkpoints that stay beside the newest two"
-                " [default: 10]."
-            )
-        ),
-    ] = None,
-    to: Annotated[
-        str | None,
-        typer.Option(
-            help="Software that trains, as `export --to` [default: the embedded trainer]."
-        ),
-    ] = None,
-    program: Annotated[
-        str | None, typer.Option(metavar="PATH", help="With --to: where its program is.")
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--setting", metavar="KEY=V", help="A setting: learning_rate=1e-4."),
-    ] = None,
-    env: Annotated[
-        list[str] | None,
-        typer.Option("--env", metavar="NAME=V", help="A variable of the program's environment."),
-    ] = None,
-    follow: Annotated[
-        bool | None,
-        typer.Option(
-            "--follow/--detach",
-            help="Stay, and send the next job behind each [default: local stays].",
-        ),
-    ] = None,
-    verify_data: Annotated[
-        bool, typer.Option("--verify-data", help="Read every byte of the data first.")
-    ] = False,
-    quota: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SIZE", help="Of the checkpoints' storage: 20TB [default: what is free]."
-        ),
-    ] = None,
-    write_gb_per_s: Annotated[
-        float | None, typer.Option(help="Of one node into that storage [default: 0.625].")
-    ] = None,
-    allow: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="FINDING", help="Start in spite of what preflight says under this name."
-        ),
-    ] = None,
-    dry_run: Annotated[
-        bool,
-        typer.Option(
-            "--dry-run", help="Print what is found and what would be sent, and send nothing."
-        ),
-    ] = False,
-    kind: Annotated[
-        str | None,
-        typer.Option(
-            help="On Kubernetes: trainjob, pytorchjob, jobset, mpijob [default: trainjob]."
-        ),
-    ] = None,
-    gpus: Annotated[
-        int | None,
-        typer.Option(
-            help="With a plan: another number of GPUs; its replicas follow, its batch stays."
-        ),
-    ] = None,
-    cluster: Annotated[
-        str | None,
-        typer.Option(metavar="KIND:COUNT", help="With a model: chips, such as h100:64, or local."),
-    ] = None,
-    seq: Annotated[
-        int | None, typer.Option("--seq", help="With a model: tokens in one sequence.")
-    ] = None,
-    gbs: Annotated[
-        int | None, typer.Option(help="With a model: global batch in sequences.")
-    ] = None,
-    layout: Annotated[
-        str | None,
-        typer.Option(metavar="KEY=V[,...]", help="With a model: the layout [default: the best]."),
-    ] = None,
-    precision: Annotated[
-        str | None,
-        typer.Option(help="With a model: of the matrix products [default: bf16 or else fp16]."),
-    ] = None,
+    save_margin: str | None = option(
+        None,
+        "From the software's own stop to that limit [default: by a checkpoint's write time].",
+        metavar="TIME",
+    ),
+    jobs: int | None = option(
+        None, "Jobs that this start may send [default: as many as the length needs]."
+    ),
+    save_dir: str | None = option(
+        None, "Of checkpoints, as the job sees it [default: in the training].", metavar="DIR"
+    ),
+    save_every: int | None = option(
+        None, "Steps [default: 2000, or a tenth of a shorter training]."
+    ),
+    keep: int | None = option(
+        None,
+        "Of the embedded trainer: best checkpoints that stay beside the newest two [default: 10].",
+    ),
+    to: str | None = option(
+        None, "Software that trains, as `export --to` [default: the embedded trainer]."
+    ),
+    program: str | None = option(None, "With --to: where its program is.", metavar="PATH"),
+    settings: list[str] | None = option(
+        None, "A setting: learning_rate=1e-4.", "--setting", metavar="KEY=V"
+    ),
+    env: list[str] | None = option(
+        None, "A variable of the program's environment.", metavar="NAME=V"
+    ),
+    follow: bool | None = option(
+        None, "Stay, and send the next job behind each [default: local stays].", "--follow/--detach"
+    ),
+    verify_data: bool = option(False, "Read every byte of the data first."),
+    quota: str | None = option(
+        None, "Of the checkpoints' storage: 20TB [default: what is free].", metavar="SIZE"
+    ),
+    write_gb_per_s: float | None = option(None, "Of one node into that storage [default: 0.625]."),
+    allow: list[str] | None = option(
+        None, "Start in spite of what preflight says under this name.", metavar="FINDING"
+    ),
+    dry_run: bool = option(False, "Print what is found and what would be sent, and send nothing."),
+    kind: str | None = option(
+        None, "On Kubernetes: trainjob, pytorchjob, jobset, mpijob [default: trainjob]."
+    ),
+    gpus: int | None = option(
+        None, "With a plan: another number of GPUs; its replicas follow, its batch stays."
+    ),
+    cluster: str | None = option(
+        None, "With a model: chips, such as h100:64, or local.", metavar="KIND:COUNT"
+    ),
+    seq: int | None = option(None, "With a model: tokens in one sequence."),
+    gbs: int | None = option(None, "With a model: global batch in sequences."),
+    layout: str | None = option(
+        None, "With a model: the layout [default: the best].", metavar="KEY=V[,...]"
+    ),
+    precision: str | None = option(
+        None, "With a model: of the matrix products [default: bf16 or else fp16]."
+    ),
     hf: HfFlag = None,
     gpus_per_node: GpusPerNodeFlag = None,
     stack: RunStackFlag = None,

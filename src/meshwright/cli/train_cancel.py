@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
+from meshwright.cli.options import REQUIRED, argument, command
 
 __all__ = ["train_cancel"]
 
 
+@command
 def train_cancel(
-    folder: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="Of the training.", show_default=False)
-    ],
+    folder: Path = argument(REQUIRED, "Of the training.", metavar="FOLDER"),
 ) -> None:
     """End every job of a training that has not ended, those first that wait behind others.
 

@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from meshwright.cli.layout_case import JsonFlag
+from meshwright.cli.options import argument, command
 
 __all__ = ["train_list"]
 
 
+@command
 def train_list(
-    root: Annotated[
-        Path,
-        typer.Argument(
-            metavar="[FOLDER]", help="Where to look, three levels deep.", show_default="this folder"
-        ),
-    ] = Path("."),
+    root: Path = argument(Path("."), "Where to look, three levels deep.", metavar="[FOLDER]"),
     json_output: JsonFlag = False,
 ) -> None:
     """List the trainings in and below a folder, with how each is.

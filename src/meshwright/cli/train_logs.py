@@ -4,30 +4,24 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
 
 import typer
+
+from meshwright.cli.options import REQUIRED, argument, command, option
 
 __all__ = ["train_logs"]
 
 _INTERRUPTED = 130
 
 
+@command
 def train_logs(
-    folder: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="Of the training.", show_default=False)
-    ],
-    follow: Annotated[
-        bool,
-        typer.Option(
-            "--follow", "-f", help="Go on printing until the job and those behind it have ended."
-        ),
-    ] = False,
-    job: Annotated[int | None, typer.Option(help="Number of a job [default: the last].")] = None,
-    stderr: Annotated[
-        bool,
-        typer.Option("--stderr", help="What it prints on stderr; some platforms keep none apart."),
-    ] = False,
+    folder: Path = argument(REQUIRED, "Of the training.", metavar="FOLDER"),
+    follow: bool = option(
+        False, "Go on printing until the job and those behind it have ended.", "--follow", "-f"
+    ),
+    job: int | None = option(None, "Number of a job [default: the last]."),
+    stderr: bool = option(False, "What it prints on stderr; some platforms keep none apart."),
 ) -> None:
     """Print the log of a training's last job, or of any.
 

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from meshwright.cli.layout_case import JsonFlag
+from meshwright.cli.options import REQUIRED, argument, command
 
 __all__ = ["train_status"]
 
-FolderArgument = Annotated[
-    Path, typer.Argument(metavar="FOLDER", help="Of the training.", show_default=False)
-]
 
-
-def train_status(folder: FolderArgument, json_output: JsonFlag = False) -> None:
+@command
+def train_status(
+    folder: Path = argument(REQUIRED, "Of the training.", metavar="FOLDER"),
+    json_output: JsonFlag = False,
+) -> None:
     """Say how a training is, on whatever platform: its step, loss and rate, its newest checkpoint,
     and each of its jobs.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -29,6 +29,7 @@ from meshwright.cli.layout_case import (
     ProfileFlag,
     RunStackFlag,
 )
+from meshwright.cli.options import argument, command, option
 from meshwright.cli.terminal import QuietFlag
 from meshwright.values.units import counted
 
@@ -41,83 +42,45 @@ __all__ = ["tune"]
 _INTERRUPTED = 130
 
 
+@command
 def tune(
-    model: Annotated[
-        str | None,
-        typer.Argument(
-            help="A model's name, or its dims: layers=32,hidden=4096,...", show_default=False
-        ),
-    ] = None,
-    cluster: Annotated[
-        str | None,
-        typer.Option(metavar="KIND:COUNT", help="Chips, such as h100:16, or local: what is here."),
-    ] = None,
-    seq: Annotated[
-        int | None,
-        typer.Option(
-            "--seq", "--seq-len", help="Tokens in one sequence [default on processors: 128]."
-        ),
-    ] = None,
-    gbs: Annotated[
-        int | None,
-        typer.Option(
-            help="Global batch in sequences, the same for every run [default on processors: 8]."
-        ),
-    ] = None,
-    launcher: Annotated[
-        str, typer.Option(help="What starts the runs: local, slurm, ... (docs/launchers.md).")
-    ] = "local",
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "-o", metavar="DIR", help="The study [default: tune-MODEL-CLUSTER]."
-        ),
-    ] = None,
-    to: Annotated[
-        str | None,
-        typer.Option(
-            help=(
-                "Software that trains, as `meshwright export --to` [default: the embedded trainer]."
-            )
-        ),
-    ] = None,
-    program: Annotated[
-        str | None, typer.Option(metavar="PATH", help="With --to: where its program is.")
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--setting", metavar="KEY=V", help="With --to: a setting of the training."),
-    ] = None,
-    max_runs: Annotated[
-        int, typer.Option(help="Runs of the study, those of earlier starts included.")
-    ] = 8,
-    max_steps_per_run: Annotated[
-        int, typer.Option(help="Steps of a run; the first three are warm-up.")
-    ] = 10,
-    max_minutes_per_run: Annotated[
-        float, typer.Option(help="Minutes after which a run is ended.")
-    ] = 10.0,
-    max_queue_minutes: Annotated[
-        float, typer.Option(help="Minutes that a run may wait for its start.")
-    ] = 60.0,
-    parallel: Annotated[int, typer.Option(help="Runs at a time.")] = 1,
-    budget_gpu_hours: Annotated[
-        float | None, typer.Option(help="What the study may cost, in hours of one chip.")
-    ] = None,
-    tolerance: Annotated[
-        float,
-        typer.Option(
-            help="Stop when no layout is faster by more than this share, with 90 % confidence."
-        ),
-    ] = 0.02,
-    strategy: Annotated[str, typer.Option(help="predicted, grid, random or optuna.")] = "predicted",
-    precision: Annotated[
-        str | None, typer.Option(help="Of the matrix products [default: bf16, on processors fp32].")
-    ] = None,
-    pins: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=V[,V...]", help="Values that an axis may take: tp=1,2."),
-    ] = None,
+    model: str | None = argument(None, "A model's name, or its dims: layers=32,hidden=4096,..."),
+    cluster: str | None = option(
+        None, "Chips, such as h100:16, or local: what is here.", metavar="KIND:COUNT"
+    ),
+    seq: int | None = option(
+        None, "Tokens in one sequence [default on processors: 128].", "--seq", "--seq-len"
+    ),
+    gbs: int | None = option(
+        None, "Global batch in sequences, the same for every run [default on processors: 8]."
+    ),
+    launcher: str = option("local", "What starts the runs: local, slurm, ... (docs/launchers.md)."),
+    output: Path | None = option(
+        None, "The study [default: tune-MODEL-CLUSTER].", "--output", "-o", metavar="DIR"
+    ),
+    to: str | None = option(
+        None, "Software that trains, as `meshwright export --to` [default: the embedded trainer]."
+    ),
+    program: str | None = option(None, "With --to: where its program is.", metavar="PATH"),
+    settings: list[str] | None = option(
+        None, "With --to: a setting of the training.", "--setting", metavar="KEY=V"
+    ),
+    max_runs: int = option(8, "Runs of the study, those of earlier starts included."),
+    max_steps_per_run: int = option(10, "Steps of a run; the first three are warm-up."),
+    max_minutes_per_run: float = option(10.0, "Minutes after which a run is ended."),
+    max_queue_minutes: float = option(60.0, "Minutes that a run may wait for its start."),
+    parallel: int = option(1, "Runs at a time."),
+    budget_gpu_hours: float | None = option(None, "What the study may cost, in hours of one chip."),
+    tolerance: float = option(
+        0.02, "Stop when no layout is faster by more than this share, with 90 % confidence."
+    ),
+    strategy: str = option("predicted", "predicted, grid, random or optuna."),
+    precision: str | None = option(
+        None, "Of the matrix products [default: bf16, on processors fp32]."
+    ),
+    pins: list[str] | None = option(
+        None, "Values that an axis may take: tp=1,2.", "--set", metavar="KEY=V[,V...]"
+    ),
     hf: HfFlag = None,
     stack: RunStackFlag = None,
     calibration: CalibrationFlag = None,
@@ -126,9 +89,7 @@ def tune(
     attention: AttentionFlag = None,
     max_memory_gib: MemoryFlag = None,
     gpus_per_node: GpusPerNodeFlag = None,
-    request: Annotated[
-        Path | None, typer.Option(help="A request in YAML or JSON; flags go before its values.")
-    ] = None,
+    request: Path | None = option(None, "A request in YAML or JSON; flags go before its values."),
     job: JobFileFlag = None,
     image: ImageFlag = None,
     mounts: MountFlag = None,
@@ -137,31 +98,15 @@ def tune(
     partition: PartitionFlag = None,
     instance: InstanceFlag = None,
     launcher_words: LauncherWordFlag = None,
-    tensorboard: Annotated[
-        bool,
-        typer.Option(
-            "--tensorboard", help="Write every run for `tensorboard --logdir DIR/tracking`."
-        ),
-    ] = False,
-    wandb: Annotated[
-        str | None,
-        typer.Option(metavar="PROJECT", help="Send every run to this project of Weights & Biases."),
-    ] = None,
-    wandb_key_file: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="With --wandb: the key is its first line [default: wandb's own]."
-        ),
-    ] = None,
-    wandb_offline: Annotated[
-        bool, typer.Option("--wandb-offline", help="With --wandb: leave runs for `wandb sync`.")
-    ] = False,
-    dry_run: Annotated[
-        bool,
-        typer.Option(
-            "--dry-run", help="Print the candidates and the first job, and start nothing."
-        ),
-    ] = False,
+    tensorboard: bool = option(False, "Write every run for `tensorboard --logdir DIR/tracking`."),
+    wandb: str | None = option(
+        None, "Send every run to this project of Weights & Biases.", metavar="PROJECT"
+    ),
+    wandb_key_file: Path | None = option(
+        None, "With --wandb: the key is its first line [default: wandb's own].", metavar="FILE"
+    ),
+    wandb_offline: bool = option(False, "With --wandb: leave runs for `wandb sync`."),
+    dry_run: bool = option(False, "Print the candidates and the first job, and start nothing."),
     quiet: QuietFlag = False,
     json_output: JsonFlag = False,
 ) -> None:

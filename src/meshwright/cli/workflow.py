@@ -3,55 +3,35 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
 from meshwright.cli.job_flags import AccountFlag, ImageFlag, InstanceFlag, MountFlag, PartitionFlag
 from meshwright.cli.layout_case import JsonFlag
+from meshwright.cli.options import REQUIRED, argument, command, option
 from meshwright.values.units import counted
 
 __all__ = ["workflow"]
 
 
+@command
 def workflow(
-    spec: Annotated[
-        str,
-        typer.Argument(
-            metavar="NAME|FILE.yaml", help="slimpajama-8b, or a file like it.", show_default=False
-        ),
-    ],
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[KEY.SUB=V]...",
-            help="Go before its values: train.time=3D.",
-            show_default=False,
-        ),
-    ] = None,
-    launcher: Annotated[
-        str,
-        typer.Option(
-            metavar="PLATFORM", help="bcp, slurm, k8s-jobset, runai, lepton, sky, pai-dlc."
-        ),
-    ] = "bcp",
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="DIR", help="Folder to write into.")
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print what would be written, and write nothing.")
-    ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Write over files that differ.")] = False,
-    spec_only: Annotated[
-        bool, typer.Option("--spec", help="Print the description in YAML, to change it.")
-    ] = False,
-    blend: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Weights by tokens: tokens/blend.json of `preprocess`."),
-    ] = None,
-    no_token: Annotated[
-        bool, typer.Option("--no-token", help="JupyterLab lets anybody in who has its address.")
-    ] = False,
+    spec: str = argument(REQUIRED, "slimpajama-8b, or a file like it.", metavar="NAME|FILE.yaml"),
+    words: list[str] | None = argument(
+        None, "Go before its values: train.time=3D.", metavar="[KEY.SUB=V]..."
+    ),
+    launcher: str = option(
+        "bcp", "bcp, slurm, k8s-jobset, runai, lepton, sky, pai-dlc.", metavar="PLATFORM"
+    ),
+    output: Path | None = option(None, "Folder to write into.", "--output", "-o", metavar="DIR"),
+    dry_run: bool = option(False, "Print what would be written, and write nothing."),
+    force: bool = option(False, "Write over files that differ."),
+    spec_only: bool = option(False, "Print the description in YAML, to change it.", "--spec"),
+    blend: Path | None = option(
+        None, "Weights by tokens: tokens/blend.json of `preprocess`.", metavar="FILE"
+    ),
+    no_token: bool = option(False, "JupyterLab lets anybody in who has its address."),
     image: ImageFlag = None,
     mount: MountFlag = None,
     account: AccountFlag = None,

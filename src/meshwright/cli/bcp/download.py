@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from meshwright.cli.bcp.flags import (
     AceFlag,
@@ -17,25 +14,22 @@ from meshwright.cli.bcp.flags import (
     show,
     storage,
 )
+from meshwright.cli.options import command, option
 
 __all__ = ["download"]
 
 
+@command
 def download(
     target: TargetArgument,
-    folder: Annotated[
-        Path, typer.Option("--to", "-o", metavar="FOLDER", help="Where it goes.")
-    ] = Path("."),
-    file: Annotated[
-        list[str] | None,
-        typer.Option(metavar="FILE", help="Only these; patterns for datasets and results."),
-    ] = None,
-    directory: Annotated[
-        list[str] | None, typer.Option("--dir", metavar="FOLDER", help="Only these folders.")
-    ] = None,
-    exclude: Annotated[
-        list[str] | None, typer.Option(metavar="PATTERN", help="Left out, of datasets and results.")
-    ] = None,
+    folder: Path = option(Path("."), "Where it goes.", "--to", "-o", metavar="FOLDER"),
+    file: list[str] | None = option(
+        None, "Only these; patterns for datasets and results.", metavar="FILE"
+    ),
+    directory: list[str] | None = option(None, "Only these folders.", "--dir", metavar="FOLDER"),
+    exclude: list[str] | None = option(
+        None, "Left out, of datasets and results.", metavar="PATTERN"
+    ),
     dry_run: DryRunFlag = False,
     org: OrgFlag = None,
     team: TeamFlag = None,

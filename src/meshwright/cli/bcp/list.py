@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
 from meshwright.cli.bcp.flags import AceFlag, JsonFlag, OrgFlag, TeamFlag, storage
+from meshwright.cli.options import REQUIRED, argument, command, option
 
 __all__ = ["list"]
 
 _KINDS = {"workspaces": "workspace", "datasets": "dataset", "results": "result"}
 
 
+@command
 def list(  # the command's name
-    kind: Annotated[
-        str,
-        typer.Argument(metavar="KIND", help="workspaces, datasets or results.", show_default=False),
-    ],
-    name: Annotated[
-        str | None, typer.Option(metavar="PATTERN", help="Only of this name; * and ? are taken.")
-    ] = None,
-    owned: Annotated[bool, typer.Option("--owned", help="Only your own.")] = False,
+    kind: str = argument(REQUIRED, "workspaces, datasets or results.", metavar="KIND"),
+    name: str | None = option(None, "Only of this name; * and ? are taken.", metavar="PATTERN"),
+    owned: bool = option(False, "Only your own."),
     org: OrgFlag = None,
     team: TeamFlag = None,
     ace: AceFlag = None,

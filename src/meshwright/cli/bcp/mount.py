@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from meshwright.cli.bcp.flags import (
     AceFlag,
@@ -17,22 +14,19 @@ from meshwright.cli.bcp.flags import (
     show,
     storage,
 )
+from meshwright.cli.options import REQUIRED, argument, command, option
 
 __all__ = ["mount"]
 
 
+@command
 def mount(
     target: TargetArgument,
-    folder: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="Empty, or made.", show_default=False)
-    ],
-    rw: Annotated[bool, typer.Option("--rw", help="To write too; without it, to read.")] = False,
-    remote: Annotated[
-        str | None,
-        typer.Option(
-            "--remote-path", metavar="PATH", help="A folder of the workspace [default: all]."
-        ),
-    ] = None,
+    folder: Path = argument(REQUIRED, "Empty, or made.", metavar="FOLDER"),
+    rw: bool = option(False, "To write too; without it, to read."),
+    remote: str | None = option(
+        None, "A folder of the workspace [default: all].", "--remote-path", metavar="PATH"
+    ),
     dry_run: DryRunFlag = False,
     org: OrgFlag = None,
     team: TeamFlag = None,

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from meshwright.cli.bcp.flags import DryRunFlag, JsonFlag, show, storage
+from meshwright.cli.options import REQUIRED, argument, command
 
 __all__ = ["unmount"]
 
 
+@command
 def unmount(
-    folder: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="Where it is mounted.", show_default=False)
-    ],
+    folder: Path = argument(REQUIRED, "Where it is mounted.", metavar="FOLDER"),
     dry_run: DryRunFlag = False,
     json_output: JsonFlag = False,
 ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
@@ -17,6 +16,7 @@ from meshwright.cli.bcp.flags import (
     show,
     storage,
 )
+from meshwright.cli.options import REQUIRED, argument, command, option
 from meshwright.values.units import counted
 
 __all__ = ["upload"]
@@ -24,19 +24,16 @@ __all__ = ["upload"]
 _SHOWN = 50
 
 
+@command
 def upload(
     target: TargetArgument,
-    source: Annotated[
-        Path, typer.Argument(metavar="SOURCE", help="A file or a folder.", show_default=False)
-    ],
-    remote: Annotated[
-        str | None,
-        typer.Option("--to", metavar="PATH", help="Folder of the workspace [default: /]."),
-    ] = None,
-    exclude: Annotated[
-        list[str] | None,
-        typer.Option(metavar="PATTERN", help="Left out: *.tmp, raw/part_*; may be given often."),
-    ] = None,
+    source: Path = argument(REQUIRED, "A file or a folder.", metavar="SOURCE"),
+    remote: str | None = option(
+        None, "Folder of the workspace [default: /].", "--to", metavar="PATH"
+    ),
+    exclude: list[str] | None = option(
+        None, "Left out: *.tmp, raw/part_*; may be given often.", metavar="PATTERN"
+    ),
     dry_run: DryRunFlag = False,
     org: OrgFlag = None,
     team: TeamFlag = None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
@@ -18,76 +18,42 @@ from meshwright.cli.layout_case import (
     PrecisionFlag,
     StackFlag,
 )
+from meshwright.cli.options import command, option
 from meshwright.cli.terminal import print_page
 
 __all__ = ["plan"]
 
-OptionalSeqFlag = Annotated[
-    int | None,
-    typer.Option("--seq", help="Tokens in one sequence; with --gbs the best plan's step is taken."),
-]
-StepFlag = Annotated[float | None, typer.Option("--step-s", help="Seconds of one step.")]
-StepsFlag = Annotated[int | None, typer.Option("--steps", help="Of the whole run.")]
-TokensFlag = Annotated[
-    str | None,
-    typer.Option(
-        "--tokens", help="Of the whole run, 300B, instead of --steps; needs --seq and --gbs."
-    ),
-]
-SaveEveryFlag = Annotated[
-    int | None, typer.Option("--save-every", help="Steps between checkpoints [default: 2000].")
-]
-BestFlag = Annotated[
-    int | None,
-    typer.Option("--best", help="As many are kept with the least validation loss [default: 10]."),
-]
-LastFlag = Annotated[
-    int | None, typer.Option("--last", help="As many of the newest are kept [default: 1].")
-]
-KeepEveryFlag = Annotated[
-    int | None,
-    typer.Option("--keep-every", help="Each at a multiple of so many steps is kept for ever."),
-]
-DropFlag = Annotated[
-    bool, typer.Option("--drop-states", help="All but the newest lose their optimizer states.")
-]
-OptimizerFlag = Annotated[
-    str | None,
-    typer.Option(
-        "--optimizer",
-        help="adam, adam-bf16, adam-8bit, muon, lion, sgd-momentum or sgd [default: adam].",
-    ),
-]
-LossesFlag = Annotated[
-    str | None,
-    typer.Option(
-        "--losses",
-        help=(
-            "Validation losses to simulate, one a save: 2.9,2.7,2.8, a file of lines `LOSS` or"
-            " `STEP LOSS`, or a log."
-        ),
-    ),
-]
-QuotaFlag = Annotated[float | None, typer.Option("--quota-gib", help="Disk that there is.")]
 
-
+@command
 def plan(
     cluster: ClusterFlag,
     model: ModelArgument = None,
     hf: HfFlag = None,
-    seq: OptionalSeqFlag = None,
+    seq: int | None = option(
+        None, "Tokens in one sequence; with --gbs the best plan's step is taken."
+    ),
     gbs: GbsFlag = None,
-    step_s: StepFlag = None,
-    steps: StepsFlag = None,
-    tokens: TokensFlag = None,
-    save_every: SaveEveryFlag = None,
-    best: BestFlag = None,
-    last: LastFlag = None,
-    keep_every: KeepEveryFlag = None,
-    drop_states: DropFlag = False,
-    losses: LossesFlag = None,
-    quota_gib: QuotaFlag = None,
-    optimizer: OptimizerFlag = None,
+    step_s: float | None = option(None, "Seconds of one step."),
+    steps: int | None = option(None, "Of the whole run."),
+    tokens: str | None = option(
+        None, "Of the whole run, 300B, instead of --steps; needs --seq and --gbs."
+    ),
+    save_every: int | None = option(None, "Steps between checkpoints [default: 2000]."),
+    best: int | None = option(
+        None, "As many are kept with the least validation loss [default: 10]."
+    ),
+    last: int | None = option(None, "As many of the newest are kept [default: 1]."),
+    keep_every: int | None = option(None, "Each at a multiple of so many steps is kept for ever."),
+    drop_states: bool = option(False, "All but the newest lose their optimizer states."),
+    losses: str | None = option(
+        None,
+        "Validation losses to simulate, one a save: 2.9,2.7,2.8, a file of lines `LOSS` or"
+        " `STEP LOSS`, or a log.",
+    ),
+    quota_gib: float | None = option(None, "Disk that there is."),
+    optimizer: str | None = option(
+        None, "adam, adam-bf16, adam-8bit, muon, lion, sgd-momentum or sgd [default: adam]."
+    ),
     chip_mtbf_hours: MtbfFlag = None,
     restart: RestartFlag = None,
     write_gb_per_s: WriteFlag = None,

@@ -2,42 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
 from meshwright.cli.data.flags import JsonFlag, OutputFileFlag, write_json
+from meshwright.cli.options import REQUIRED, argument, command, option
 
 __all__ = ["blend"]
 
 
+@command
 def blend(
-    inputs: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="PAIRS...", help="Prefixes, folders, quoted patterns.", show_default=False
-        ),
-    ],
-    by: Annotated[
-        str, typer.Option(metavar="WHAT", help="What weights follow: tokens, documents or equal.")
-    ] = "tokens",
-    temperature: Annotated[
-        float,
-        typer.Option(
-            metavar="T", help="Sizes to the power 1/T: above 1, small corpora weigh more."
-        ),
-    ] = 1.0,
-    weights: Annotated[
-        str | None, typer.Option(metavar="W,W,... | PREFIX=W,...", help="A mixture of your own.")
-    ] = None,
-    train_tokens: Annotated[
-        str | None,
-        typer.Option(metavar="TOKENS", help="Say how often each corpus is read, such as 300B."),
-    ] = None,
-    form: Annotated[
-        str | None,
-        typer.Option("--to", metavar="PROGRAM", help="Only its line: megatron, nemo or bridge."),
-    ] = None,
+    inputs: list[str] = argument(
+        REQUIRED, "Prefixes, folders, quoted patterns.", metavar="PAIRS..."
+    ),
+    by: str = option("tokens", "What weights follow: tokens, documents or equal.", metavar="WHAT"),
+    temperature: float = option(
+        1.0, "Sizes to the power 1/T: above 1, small corpora weigh more.", metavar="T"
+    ),
+    weights: str | None = option(None, "A mixture of your own.", metavar="W,W,... | PREFIX=W,..."),
+    train_tokens: str | None = option(
+        None, "Say how often each corpus is read, such as 300B.", metavar="TOKENS"
+    ),
+    form: str | None = option(
+        None, "Only its line: megatron, nemo or bridge.", "--to", metavar="PROGRAM"
+    ),
     output: OutputFileFlag = None,
     json_output: JsonFlag = False,
 ) -> None:

@@ -2,33 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
 from meshwright.cli.data.flags import JsonFlag
+from meshwright.cli.options import REQUIRED, argument, command, option
 from meshwright.values.units import counted
 
 __all__ = ["check"]
 
 
+@command
 def check(
-    inputs: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="FOLDER...", help="With a manifest.json, or manifests.", show_default=False
-        ),
-    ],
-    corpus: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="All files of this corpus must be named: slimpajama."),
-    ] = None,
-    chunks: Annotated[
-        int | None, typer.Option(metavar="N", help="Of the corpus: its first chunks.")
-    ] = None,
-    workers: Annotated[
-        int, typer.Option("--workers", "-j", metavar="N", help="Threads that read.")
-    ] = 4,
+    inputs: list[str] = argument(
+        REQUIRED, "With a manifest.json, or manifests.", metavar="FOLDER..."
+    ),
+    corpus: str | None = option(
+        None, "All files of this corpus must be named: slimpajama.", metavar="NAME"
+    ),
+    chunks: int | None = option(None, "Of the corpus: its first chunks.", metavar="N"),
+    workers: int = option(4, "Threads that read.", "--workers", "-j", metavar="N"),
     json_output: JsonFlag = False,
 ) -> None:
     """Read back every file that a step made: it is there, with the size and the sha256 of the

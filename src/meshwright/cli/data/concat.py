@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
 from meshwright.cli.data.flags import (
     ConsumeFlag,
     InputsArgument,
@@ -14,23 +10,21 @@ from meshwright.cli.data.flags import (
     WorkersFlag,
     show,
 )
+from meshwright.cli.options import command, option
 from meshwright.cli.terminal import QuietFlag
 
 __all__ = ["concat"]
 
 
+@command
 def concat(
     inputs: InputsArgument,
     output: OutputFlag,
-    min_size: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Of a shard: 500MB, bytes [default: 12GiB].")
-    ] = None,
-    max_size: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Of a shard [default: 16GiB].")
-    ] = None,
-    shards: Annotated[
-        int | None, typer.Option(metavar="N", help="So many even shards, instead of sizes.")
-    ] = None,
+    min_size: str | None = option(
+        None, "Of a shard: 500MB, bytes [default: 12GiB].", metavar="SIZE"
+    ),
+    max_size: str | None = option(None, "Of a shard [default: 16GiB].", metavar="SIZE"),
+    shards: int | None = option(None, "So many even shards, instead of sizes.", metavar="N"),
     workers: WorkersFlag = 1,
     consume: ConsumeFlag = False,
     quiet: QuietFlag = False,

@@ -2,54 +2,38 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
 from meshwright.cli.data.flags import JsonFlag, OutputFlag, show
+from meshwright.cli.options import argument, command, option
 from meshwright.cli.terminal import QuietFlag
 
 __all__ = ["download"]
 
 
+@command
 def download(
     output: OutputFlag,
-    urls: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[URL...]",
-            help=(
-                "URLs, quoted patterns such as 'https://h/f_{0..99}.zst', or @FILE with a URL per"
-                " line."
-            ),
-        ),
-    ] = None,
-    corpus: Annotated[
-        str | None, typer.Option(metavar="NAME", help="A corpus known by name: slimpajama.")
-    ] = None,
-    chunks: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="The first N chunks of the corpus [default: all]."),
-    ] = None,
-    hf: Annotated[
-        str | None,
-        typer.Option(metavar="OWNER/NAME[@REVISION]", help="The files of a Hugging Face dataset."),
-    ] = None,
-    include: Annotated[
-        list[str] | None,
-        typer.Option(metavar="PATTERN", help="Of the dataset only these: 'data/*.parquet'."),
-    ] = None,
-    workers: Annotated[
-        int,
-        typer.Option("--workers", "-j", metavar="N", help="Files at the same time, of this rank."),
-    ] = 4,
-    timeout: Annotated[
-        float,
-        typer.Option(metavar="SECONDS", help="Without a byte, until a server counts as hanging."),
-    ] = 60.0,
-    tries: Annotated[
-        int, typer.Option(metavar="N", help="Attempts in a row that bring nothing.")
-    ] = 8,
+    urls: list[str] | None = argument(
+        None,
+        "URLs, quoted patterns such as 'https://h/f_{0..99}.zst', or @FILE with a URL per line.",
+        metavar="[URL...]",
+    ),
+    corpus: str | None = option(None, "A corpus known by name: slimpajama.", metavar="NAME"),
+    chunks: int | None = option(
+        None, "The first N chunks of the corpus [default: all].", metavar="N"
+    ),
+    hf: str | None = option(
+        None, "The files of a Hugging Face dataset.", metavar="OWNER/NAME[@REVISION]"
+    ),
+    include: list[str] | None = option(
+        None, "Of the dataset only these: 'data/*.parquet'.", metavar="PATTERN"
+    ),
+    workers: int = option(
+        4, "Files at the same time, of this rank.", "--workers", "-j", metavar="N"
+    ),
+    timeout: float = option(
+        60.0, "Without a byte, until a server counts as hanging.", metavar="SECONDS"
+    ),
+    tries: int = option(8, "Attempts in a row that bring nothing.", metavar="N"),
     quiet: QuietFlag = False,
     json_output: JsonFlag = False,
 ) -> None:

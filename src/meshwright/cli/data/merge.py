@@ -2,35 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
 from meshwright.cli.data.flags import JsonFlag
+from meshwright.cli.options import argument, command, option
 from meshwright.values.units import counted
 
 __all__ = ["merge"]
 
 
+@command
 def merge(
-    inputs: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[PAIRS]...",
-            help="Prefixes, folders, quoted patterns, @FILE lists.",
-            show_default=False,
-        ),
-    ] = None,
-    input_words: Annotated[
-        list[str] | None,
-        typer.Option("--input", metavar="FOLDER", help="The same, as Megatron names it."),
-    ] = None,
-    output_prefix: Annotated[
-        str, typer.Option("--output-prefix", "-o", metavar="PREFIX", help="Of the merged pair.")
-    ] = "",
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace a pair that exists.")
-    ] = False,
+    inputs: list[str] | None = argument(
+        None, "Prefixes, folders, quoted patterns, @FILE lists.", metavar="[PAIRS]..."
+    ),
+    input_words: list[str] | None = option(
+        None, "The same, as Megatron names it.", "--input", metavar="FOLDER"
+    ),
+    output_prefix: str = option(
+        "", "Of the merged pair.", "--output-prefix", "-o", metavar="PREFIX"
+    ),
+    overwrite: bool = option(False, "Replace a pair that exists."),
     json_output: JsonFlag = False,
 ) -> None:
     """Merge pairs of .bin and .idx in the order given; folders and patterns in natural order.

@@ -2,42 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
 from meshwright.cli.data.flags import JsonFlag
+from meshwright.cli.options import argument, command, option
 
 __all__ = ["plan"]
 
 
+@command
 def plan(
-    inputs: Annotated[
-        list[str] | None, typer.Argument(metavar="[INPUT...]", help="Files that are there.")
-    ] = None,
-    corpus: Annotated[
-        str | None, typer.Option(metavar="NAME", help="A corpus known by name: slimpajama.")
-    ] = None,
-    chunks: Annotated[
-        int | None, typer.Option(metavar="N", help="Its first N chunks [default: all].")
-    ] = None,
-    strategy: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="chunks, direct, text or recipe [default: any that runs]."
-        ),
-    ] = None,
-    quota: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Disk that there is: 2TB, 1.5TiB.")
-    ] = None,
-    vocab_size: Annotated[
-        int,
-        typer.Option(metavar="N", help="Of the tokenizer: 65,500 and more take 4 bytes a token."),
-    ] = 50_257,
-    bytes_per_token: Annotated[
-        float | None,
-        typer.Option(metavar="X", help="Of plain INPUT [default: 3.99, GPT-2, English]."),
-    ] = None,
+    inputs: list[str] | None = argument(None, "Files that are there.", metavar="[INPUT...]"),
+    corpus: str | None = option(None, "A corpus known by name: slimpajama.", metavar="NAME"),
+    chunks: int | None = option(None, "Its first N chunks [default: all].", metavar="N"),
+    strategy: str | None = option(
+        None, "chunks, direct, text or recipe [default: any that runs].", metavar="NAME"
+    ),
+    quota: str | None = option(None, "Disk that there is: 2TB, 1.5TiB.", metavar="SIZE"),
+    vocab_size: int = option(
+        50_257, "Of the tokenizer: 65,500 and more take 4 bytes a token.", metavar="N"
+    ),
+    bytes_per_token: float | None = option(
+        None, "Of plain INPUT [default: 3.99, GPT-2, English].", metavar="X"
+    ),
     json_output: JsonFlag = False,
 ) -> None:
     """Say what a corpus takes on disk at each stage, and which strategy fits a quota.

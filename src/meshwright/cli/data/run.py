@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
@@ -19,38 +19,26 @@ from meshwright.cli.job_flags import (
     TimeFlag,
     WorkdirFlag,
 )
+from meshwright.cli.options import REQUIRED, argument, command, option
 
 __all__ = ["run"]
 
 
+@command
 def run(
-    recipe: Annotated[
-        Path,
-        typer.Argument(
-            metavar="RECIPE",
-            help="A YAML file: docs/data.md has one of each kind.",
-            show_default=False,
-        ),
-    ],
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the commands, and do nothing.")
-    ] = False,
-    launcher: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PLATFORM",
-            help=(
-                "Write a job script instead: slurm, k8s-jobset, bcp, runai, lepton, sky or pai-dlc."
-            ),
-        ),
-    ] = None,
-    nodes: Annotated[
-        int,
-        typer.Option(metavar="N", help="Of the job: one rank on each; workers are the recipe's."),
-    ] = 1,
-    output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where the job script goes.")
-    ] = Path("."),
+    recipe: Path = argument(
+        REQUIRED, "A YAML file: docs/data.md has one of each kind.", metavar="RECIPE"
+    ),
+    dry_run: bool = option(False, "Print the commands, and do nothing."),
+    launcher: str | None = option(
+        None,
+        "Write a job script instead: slurm, k8s-jobset, bcp, runai, lepton, sky or pai-dlc.",
+        metavar="PLATFORM",
+    ),
+    nodes: int = option(1, "Of the job: one rank on each; workers are the recipe's.", metavar="N"),
+    output: Path = option(
+        Path("."), "Where the job script goes.", "--output", "-o", metavar="FOLDER"
+    ),
     job_name: JobNameFlag = None,
     time: TimeFlag = None,
     image: ImageFlag = None,

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from meshwright.cli.data.flags import JsonFlag, OutputFileFlag, write_json
+from meshwright.cli.options import REQUIRED, argument, command
 from meshwright.values.units import counted
 
 if TYPE_CHECKING:
@@ -17,13 +16,11 @@ __all__ = ["stats"]
 _BAR = 40
 
 
+@command
 def stats(
-    inputs: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="PAIRS...", help="Prefixes, folders, quoted patterns.", show_default=False
-        ),
-    ],
+    inputs: list[str] = argument(
+        REQUIRED, "Prefixes, folders, quoted patterns.", metavar="PAIRS..."
+    ),
     output: OutputFileFlag = None,
     json_output: JsonFlag = False,
 ) -> None:

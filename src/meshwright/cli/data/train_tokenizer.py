@@ -2,44 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
 from meshwright.cli.data.flags import InputsArgument, JsonFlag
+from meshwright.cli.options import REQUIRED, command, option
 from meshwright.values.units import counted
 
 __all__ = ["train_tokenizer"]
 
 
+@command
 def train_tokenizer(
     inputs: InputsArgument,
-    output_prefix: Annotated[
-        str,
-        typer.Option(
-            "--output-prefix", "-o", metavar="PREFIX", help="Of the model.", show_default=False
-        ),
-    ],
-    vocab_size: Annotated[int, typer.Option(help="Pieces, special ones among them.")] = 32_000,
-    model_type: Annotated[
-        str, typer.Option(metavar="TYPE", help="bpe, unigram, char or word.")
-    ] = "bpe",
-    no_byte_fallback: Annotated[
-        bool, typer.Option("--no-byte-fallback", help="Characters without a piece become <unk>.")
-    ] = False,
-    character_coverage: Annotated[
-        float, typer.Option(help="Share of the characters that get a piece.")
-    ] = 0.9995,
-    sentences: Annotated[int, typer.Option(help="Lines to train on, drawn from all.")] = 1_000_000,
-    json_key: Annotated[
-        str, typer.Option(metavar="KEY", help="Of the text in each object.")
-    ] = "text",
-    form: Annotated[
-        str | None,
-        typer.Option(
-            "--format", metavar="FORM", help="json, text or parquet [default: by the names]."
-        ),
-    ] = None,
+    output_prefix: str = option(
+        REQUIRED, "Of the model.", "--output-prefix", "-o", metavar="PREFIX"
+    ),
+    vocab_size: int = option(32_000, "Pieces, special ones among them."),
+    model_type: str = option("bpe", "bpe, unigram, char or word.", metavar="TYPE"),
+    no_byte_fallback: bool = option(False, "Characters without a piece become <unk>."),
+    character_coverage: float = option(0.9995, "Share of the characters that get a piece."),
+    sentences: int = option(1_000_000, "Lines to train on, drawn from all."),
+    json_key: str = option("text", "Of the text in each object.", metavar="KEY"),
+    form: str | None = option(
+        None, "json, text or parquet [default: by the names].", "--format", metavar="FORM"
+    ),
     json_output: JsonFlag = False,
 ) -> None:
     """Train a SentencePiece model on the lines of a corpus, for `tokenize --tokenizer

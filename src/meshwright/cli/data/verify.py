@@ -2,39 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
 from meshwright.cli.data.flags import JsonFlag
+from meshwright.cli.options import REQUIRED, argument, command, option
 
 __all__ = ["verify"]
 
 
+@command
 def verify(
-    inputs: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="PAIRS...", help="Prefixes, folders, quoted patterns.", show_default=False
-        ),
-    ],
-    vocab_size: Annotated[
-        int | None, typer.Option(help="Ids must be below it [default: of tokenizer or manifest].")
-    ] = None,
-    tokenizer: Annotated[
-        str | None,
-        typer.Option(
-            "--tokenizer", "--tokenizer-model", metavar="FILE", help="To decode samples with."
-        ),
-    ] = None,
-    tokenizer_type: Annotated[
-        str | None, typer.Option(help="Megatron's name of it [default: by the file].")
-    ] = None,
-    vocab_file: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Of GPT-2 or BERT.")
-    ] = None,
-    merge_file: Annotated[str | None, typer.Option(metavar="FILE", help="Of GPT-2.")] = None,
-    samples: Annotated[int, typer.Option(help="Documents of each pair that are decoded.")] = 3,
+    inputs: list[str] = argument(
+        REQUIRED, "Prefixes, folders, quoted patterns.", metavar="PAIRS..."
+    ),
+    vocab_size: int | None = option(
+        None, "Ids must be below it [default: of tokenizer or manifest]."
+    ),
+    tokenizer: str | None = option(
+        None, "To decode samples with.", "--tokenizer", "--tokenizer-model", metavar="FILE"
+    ),
+    tokenizer_type: str | None = option(None, "Megatron's name of it [default: by the file]."),
+    vocab_file: str | None = option(None, "Of GPT-2 or BERT.", metavar="FILE"),
+    merge_file: str | None = option(None, "Of GPT-2.", metavar="FILE"),
+    samples: int = option(3, "Documents of each pair that are decoded."),
     json_output: JsonFlag = False,
 ) -> None:
     """Verify pairs of .bin and .idx, byte by byte.

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
 from meshwright.cli.data.flags import InputsArgument, JsonFlag, OutputFlag, WorkersFlag, show
+from meshwright.cli.options import command, option
 from meshwright.cli.terminal import QuietFlag
 
 __all__ = ["wiki"]
 
 
+@command
 def wiki(
     inputs: InputsArgument,
     output: OutputFlag,
     workers: WorkersFlag = 1,
-    piece_size: Annotated[
-        str, typer.Option(metavar="SIZE", help="Of a dump per output file.")
-    ] = "32MiB",
+    piece_size: str = option("32MiB", "Of a dump per output file.", metavar="SIZE"),
     quiet: QuietFlag = False,
     json_output: JsonFlag = False,
 ) -> None:

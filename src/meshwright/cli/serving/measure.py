@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
+
+from meshwright.cli.options import REQUIRED, argument, command, option
 
 if TYPE_CHECKING:
     from meshwright.runs.loads.measure import MeasuredLoad
@@ -13,68 +15,45 @@ if TYPE_CHECKING:
 __all__ = ["measure"]
 
 
+@command
 def measure(
-    url: Annotated[
-        str,
-        typer.Argument(
-            metavar="URL",
-            help="A server that speaks OpenAI's protocol: http://HOST:PORT",
-            show_default=False,
-        ),
-    ],
-    concurrency: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N[,N...]", help="Clients that each wait for their answer [default: 1,2,4,8]."
-        ),
-    ] = None,
-    rate: Annotated[
-        str | None,
-        typer.Option(metavar="REQ/S[,...]", help="Instead: Poisson arrivals at these mean rates."),
-    ] = None,
-    trace: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Instead: a CSV with sent_s, input_len, output_len, one request per line.",
-        ),
-    ] = None,
-    input_len: Annotated[int, typer.Option("--input-len", help="Mean tokens of a prompt.")] = 1024,
-    output_len: Annotated[
-        int, typer.Option("--output-len", help="Mean new tokens of an answer.")
-    ] = 128,
-    spread: Annotated[
-        float, typer.Option(help="Lengths lie evenly within this share of the mean on both sides.")
-    ] = 0.0,
-    requests: Annotated[
-        int | None, typer.Option(help="Requests of a load [default: 4 a client, or a minute's].")
-    ] = None,
-    ttft: Annotated[
-        float | None,
-        typer.Option(metavar="MS", help="A request is good with its first token in this time."),
-    ] = None,
-    tpot: Annotated[
-        float | None,
-        typer.Option(metavar="MS", help="And with this mean time between later tokens."),
-    ] = None,
-    e2e: Annotated[
-        float | None, typer.Option(metavar="MS", help="And with its last token in this time.")
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(help="The model's name there [default: the first that the server lists]."),
-    ] = None,
-    vocab: Annotated[int, typer.Option(help="Prompts are random tokens below this.")] = 32000,
-    key_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Its first line is sent as the API's key.")
-    ] = None,
-    patience: Annotated[
-        float, typer.Option(metavar="S", help="A request that says nothing for so long has failed.")
-    ] = 600.0,
-    seed: Annotated[int, typer.Option(help="Of arrivals, lengths and tokens.")] = 0,
-    json_output: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object for programs.")
-    ] = False,
+    url: str = argument(
+        REQUIRED, "A server that speaks OpenAI's protocol: http://HOST:PORT", metavar="URL"
+    ),
+    concurrency: str | None = option(
+        None, "Clients that each wait for their answer [default: 1,2,4,8].", metavar="N[,N...]"
+    ),
+    rate: str | None = option(
+        None, "Instead: Poisson arrivals at these mean rates.", metavar="REQ/S[,...]"
+    ),
+    trace: Path | None = option(
+        None,
+        "Instead: a CSV with sent_s, input_len, output_len, one request per line.",
+        metavar="FILE",
+    ),
+    input_len: int = option(1024, "Mean tokens of a prompt."),
+    output_len: int = option(128, "Mean new tokens of an answer."),
+    spread: float = option(0.0, "Lengths lie evenly within this share of the mean on both sides."),
+    requests: int | None = option(None, "Requests of a load [default: 4 a client, or a minute's]."),
+    ttft: float | None = option(
+        None, "A request is good with its first token in this time.", metavar="MS"
+    ),
+    tpot: float | None = option(
+        None, "And with this mean time between later tokens.", metavar="MS"
+    ),
+    e2e: float | None = option(None, "And with its last token in this time.", metavar="MS"),
+    model: str | None = option(
+        None, "The model's name there [default: the first that the server lists]."
+    ),
+    vocab: int = option(32000, "Prompts are random tokens below this."),
+    key_file: Path | None = option(
+        None, "Its first line is sent as the API's key.", metavar="FILE"
+    ),
+    patience: float = option(
+        600.0, "A request that says nothing for so long has failed.", metavar="S"
+    ),
+    seed: int = option(0, "Of arrivals, lengths and tokens."),
+    json_output: bool = option(False, "Print one JSON object for programs.", "--json"),
 ) -> None:
     """Measure a server under load: TTFT, TPOT, time between tokens, end-to-end time, throughput and
     goodput.

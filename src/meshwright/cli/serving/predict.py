@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
+
+from meshwright.cli.options import REQUIRED, argument, command, option
 
 if TYPE_CHECKING:
     from meshwright.runs.measured.serving_predict import ServingAnswers
@@ -14,28 +16,17 @@ if TYPE_CHECKING:
 __all__ = ["predict"]
 
 
+@command
 def predict(
-    rows: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="ROWS.csv...",
-            help="Tables of serving runs, one run per line.",
-            show_default=False,
-        ),
-    ],
-    output: Annotated[
-        Path,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="PREDICTIONS.csv",
-            help="Where the predictions go.",
-            show_default=False,
-        ),
-    ],
-    json_output: Annotated[
-        bool, typer.Option("--json", help="Print the counts as one JSON object for programs.")
-    ] = False,
+    rows: list[Path] = argument(
+        REQUIRED, "Tables of serving runs, one run per line.", metavar="ROWS.csv..."
+    ),
+    output: Path = option(
+        REQUIRED, "Where the predictions go.", "--output", "-o", metavar="PREDICTIONS.csv"
+    ),
+    json_output: bool = option(
+        False, "Print the counts as one JSON object for programs.", "--json"
+    ),
 ) -> None:
     """Predict latency, throughput and memory for every serving run of a table.
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+from meshwright.cli.options import REQUIRED, argument, command, option
 
 if TYPE_CHECKING:
     from meshwright.runs.loads.readers import ReadLoad
@@ -13,18 +13,12 @@ if TYPE_CHECKING:
 __all__ = ["read"]
 
 
+@command
 def read(
-    files: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="RESULT.json...",
-            help="What vllm bench serve, guidellm or aiperf wrote.",
-            show_default=False,
-        ),
-    ],
-    json_output: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object for programs.")
-    ] = False,
+    files: list[Path] = argument(
+        REQUIRED, "What vllm bench serve, guidellm or aiperf wrote.", metavar="RESULT.json..."
+    ),
+    json_output: bool = option(False, "Print one JSON object for programs.", "--json"),
 ) -> None:
     """Read results of vllm bench serve, guidellm and aiperf in the figures of `meshwright serving
     measure`.
