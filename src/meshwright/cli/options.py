@@ -18,7 +18,7 @@ import typer
 
 from meshwright.values.options import Option
 
-__all__ = ["REQUIRED", "Given", "argument", "command", "fields_of", "option"]
+__all__ = ["REQUIRED", "Given", "argument", "command", "field", "fields_of", "option"]
 
 Given = dict[str, Any]
 """Fields of a request that were given; the others keep their default."""
@@ -49,7 +49,7 @@ def option(default: Any, help_: str, *names: str, **more: Any) -> Any:
 
 def argument(default: Any, help_: str, **more: Any) -> Any:
     """Return the default of a command's own argument, which says the argument too."""
-    return _Own(default, typer.Argument(help=help_, show_default=False, **more))
+    return _Own(default, typer.Argument(help=help_, **{"show_default": False, **more}))
 
 
 def fields_of(
@@ -60,19 +60,29 @@ def fields_of(
 
     `changed` has what is another in this command: a field's help, or several parts of its Option.
     """
-    hints = get_type_hints(request, include_extras=True)
-    found = {
-        name: (get_args(hint)[0], said)
-        for name, hint in hints.items()
-        for said in getattr(hint, "__metadata__", ())
-        if isinstance(said, Option)
-    }
+    found = _options(request)
     chosen = {name: found[name] for name in names} if names else found
     for name, part in changed.items():
         kind, said = chosen[name]
         parts = {"help": part} if isinstance(part, str) else part
         chosen[name] = (kind, replace(said, **parts))
     return _Fields(chosen, required)
+
+
+def field(request: type, name: str) -> Any:
+    """Return the typer option of one field, for a command with an annotation of its own."""
+    return _info(_options(request)[name][1])
+
+
+def _options(request: type) -> dict[str, tuple[Any, Option]]:
+    """Return type and option of each field that has one."""
+    hints = get_type_hints(request, include_extras=True)
+    return {
+        name: (get_args(hint)[0], said)
+        for name, hint in hints.items()
+        for said in getattr(hint, "__metadata__", ())
+        if isinstance(said, Option)
+    }
 
 
 def command(function: Callable[..., None]) -> Callable[..., None]:
@@ -93,7 +103,7 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
     @wraps(function)
     def called(**values: Any) -> None:
         for name, options in groups.items():
-            values[name] = _given({field: values.pop(field) for field in options}, options)
+            values[name] = _given({one: values.pop(one) for one in options}, options)
         function(**values)
 
     called.__annotations__ = {p.name: p.annotation for p in shown} | {"return": None}
@@ -104,8 +114,8 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
 def _parameters(name: str, hint: Any, default: Any) -> Iterator[inspect.Parameter]:
     """Yield what one parameter of the function is on the command line."""
     if isinstance(default, _Fields):
-        for field, (kind, said) in default.options.items():
-            yield _of_field(field, kind, said, needed=field in default.required)
+        for one, (kind, said) in default.options.items():
+            yield _of_field(one, kind, said, needed=one in default.required)
     elif isinstance(default, _Own):
         yield _parameter(name, hint, default.info, default.default)
     else:
@@ -116,8 +126,10 @@ def _parameters(name: str, hint: Any, default: Any) -> Iterator[inspect.Paramete
 
 
 def _parameter(name: str, kind: Any, info: Any, default: Any) -> inspect.Parameter:
-    """Return a parameter of the command line; a switch has no `--no-` form unless it names one."""
-    if kind is bool and not info.param_decls:
+    """Return a parameter of the command line; a switch has no `--no-` form unless it names one; typer takes
+    the first name for a default."""
+    named = info.param_decls or info.default not in (None, ...)
+    if kind is bool and not named:
         info.param_decls = (f"--{name.replace('_', '-')}",)
     return inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, info]

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from meshwright.cli.options import argument, command, option
+from meshwright.cli.options import Given, command, fields_of, option
 from meshwright.cli.terminal import QuietFlag, export_first, for_export
+from meshwright.search.request import PlanRequest
 
 if TYPE_CHECKING:
     from meshwright.cli.plan_files import Run
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from meshwright.search.asked import Asked
     from meshwright.search.mixed.problem import MixedProblem
     from meshwright.search.problem import Problem
-    from meshwright.search.request import PlanRequest
     from meshwright.search.result import PlanResult
 
 __all__ = ["plan"]
@@ -32,76 +32,12 @@ _TARGET = "megatron-lm"
 
 @command
 def plan(
-    model: str | None = argument(
-        None,
-        "A model's name (`meshwright models` lists them), or its dims: layers=32,hidden=4096,...",
-    ),
-    cluster: str | None = option(
-        None,
-        "Chips, such as h100:256 or a800:128,h800:160, a YAML file, or local.",
-        metavar="KIND:COUNT",
-    ),
-    num_gpus: int | None = option(
-        None, "Chips to use at most; the cluster's counts are then caps."
-    ),
-    seq: int | None = option(None, "Tokens in one sequence.", "--seq", "--seq-len"),
-    gbs: int | None = option(None, "Global batch in sequences; it is never changed."),
-    max_gbs: int | None = option(None, "Without --gbs: the largest batch to try."),
-    precision: str | None = option(
-        None, "Number format of the matrix products [default: bf16 or else fp16]."
-    ),
-    stack: str | None = option(
-        None, "Training software [default: megatron, or the chip maker's own]."
-    ),
-    calibration: Path | None = option(None, "What `meshwright calibrate` wrote.", metavar="FILE"),
-    profile: Path | None = option(
-        None, "What `meshwright profile` wrote on this chip.", metavar="FILE"
-    ),
-    megatron_version: str | None = option(
-        None, "Version of Megatron-Core whose rules hold [default: the newest]."
-    ),
-    pins: list[str] | None = option(
-        None, "Values that an axis may take: tp=1,2.", "--set", metavar="KEY=V[,V...]"
-    ),
-    same: str | None = option(
-        None,
-        "Over several kinds of chips: tp for all kinds; recompute or layers for a kind's"
-        " stages; order: a kind never comes back.",
-        metavar="WHAT[,WHAT...]",
-    ),
-    unlike_batch: bool = option(
-        False,
-        "Over several kinds of chips: each may have its own dp and mbs, with dp * mbs in common.",
-    ),
-    top: int | None = option(None, "Plans to print [default: 10]."),
-    objective: str | None = option(
-        None, "step_time, tokens_per_dollar, tokens_per_joule or memory [default: step_time]."
-    ),
-    min_tokens_per_s: float | None = option(
-        None, "Throughput that a plan must reach; chips may be left idle."
-    ),
+    given: Given = fields_of(PlanRequest),
     tokens: str | None = option(None, "With --deadline: tokens to train on, such as 300B."),
     deadline: str | None = option(
         None, "Longest that --tokens may take, such as 30D: the cheapest plan that keeps it."
     ),
     pareto: bool = option(False, "Also plans of which no other is both faster and cheaper."),
-    max_memory_gib: float | None = option(
-        None, "GiB that one process may use [default: all it sees]."
-    ),
-    headroom: float | None = option(
-        None, "Kept free: below 1 a share of memory, else GiB [default: by its interval]."
-    ),
-    gpus_per_node: int | None = option(None, "Chips in one server [default: as the chip is sold]."),
-    usd_per_hour: float | None = option(None, "Price of one chip [default: the catalogue's]."),
-    attention: str | None = option(
-        None, "flash, flash1, fused-softmax or unfused [default: flash if there]."
-    ),
-    routing: str | None = option(
-        None, "Of experts: balanced, in-turn, typical or worst [default: balanced]."
-    ),
-    decoder_seq: int | None = option(
-        None, "Tokens in one sequence of the decoder [default: a quarter of --seq]."
-    ),
     hf: Path | None = option(None, "A Hugging Face config.json to take the model from."),
     request: Path | None = option(None, "A request in YAML or JSON; flags go before its values."),
     save_request: Path | None = option(None, "Write the request as YAML."),
@@ -160,41 +96,13 @@ def plan(
       meshwright plan --hf config.json --cluster h200:16 --seq 4096 --gbs 128 --stack fsdp --json
     """  # noqa: E501
     from meshwright import api
-    from meshwright.cli.layout_case import file_name
     from meshwright.cli.request_files import read_request, request_to_yaml
     from meshwright.cli.terminal import make_folder, read_goal, write_steps
     from meshwright.search.mixed.problem import MixedProblem
-    from meshwright.search.request import PlanRequest, parse_pins, parse_same
 
-    given: dict[str, Any] = {
-        "model": _model(model, hf),
-        "cluster": cluster,
-        "num_gpus": num_gpus,
-        "seq_len": seq,
-        "gbs": gbs,
-        "max_gbs": max_gbs,
-        "precision": precision,
-        "stack": stack,
-        "calibration": file_name(calibration),
-        "profile": file_name(profile),
-        "megatron_version": megatron_version,
-        "pins": parse_pins(pins or []) or None,
-        "same": None if same is None else parse_same(same),
-        "unlike_batch": unlike_batch or None,
-        "top": top,
-        "objective": objective,
-        "min_tokens_per_s": min_tokens_per_s,
-        "max_memory_gib": max_memory_gib,
-        "headroom": headroom,
-        "gpus_per_node": gpus_per_node,
-        "usd_per_hour": usd_per_hour,
-        "attention": attention,
-        "routing": routing,
-        "decoder_seq_len": decoder_seq,
-    }
     goal = read_goal(tokens, deadline)
-    given |= goal.fields(given) if goal is not None else {}
-    flags = {key: value for key, value in given.items() if value is not None}
+    flags = {**given, **_model(given.get("model"), hf)}
+    flags |= goal.fields(flags) if goal is not None else {}
     run = None if from_file is None else _read_run(from_file, flags)
     fields = {
         **(run.fields() if run is not None else {}),
@@ -279,7 +187,6 @@ def _export(
     from meshwright.cli.plan_files import side_of
     from meshwright.search.asked import ask
     from meshwright.search.mixed.problem import MixedProblem
-    from meshwright.search.request import PlanRequest
     from meshwright.software.contract import export_plan
     from meshwright.software.plan import plan_of
     from meshwright.software.registry import find_target
@@ -314,9 +221,10 @@ def _read_run(path: Path, flags: dict[str, Any]) -> Run:
     return run
 
 
-def _model(name: str | None, hf: Path | None) -> str | dict[str, Any] | None:
+def _model(name: str | None, hf: Path | None) -> dict[str, Any]:
+    """Return the model of a config.json as a field of the request; nothing without one."""
     if hf is None:
-        return name
+        return {}
     from meshwright.search.problem import dims_of
     from meshwright.values.errors import ConfigError
     from meshwright.values.models.huggingface import read_hf_config
@@ -326,7 +234,7 @@ def _model(name: str | None, hf: Path | None) -> str | dict[str, Any] | None:
     reading = read_hf_config(hf)
     for note in reading.notes:
         typer.echo(f"note: {note}", err=True)
-    return dims_of(reading.spec, details=reading.details)
+    return {"model": dims_of(reading.spec, details=reading.details)}
 
 
 def _require(fields: dict[str, Any]) -> None:

@@ -13,7 +13,12 @@ __all__ = ["train_list"]
 
 @command
 def train_list(
-    root: Path = argument(Path("."), "Where to look, three levels deep.", metavar="[FOLDER]"),
+    root: Path = argument(
+        Path("."),
+        "Where to look, three levels deep.",
+        show_default="(this folder)",
+        metavar="[FOLDER]",
+    ),
     json_output: JsonFlag = False,
 ) -> None:
     """List the trainings in and below a folder, with how each is.
