@@ -65,7 +65,7 @@ def fields_of(
     for name, part in changed.items():
         kind, said = chosen[name]
         parts = {"help": part} if isinstance(part, str) else part
-        chosen[name] = (kind, replace(said, **parts))
+        chosen[name] = (kind, _with_default(replace(said, **parts), _default(request, name)))
     return _Fields(chosen, required)
 
 
@@ -75,14 +75,29 @@ def field(request: type, name: str) -> Any:
 
 
 def _options(request: type) -> dict[str, tuple[Any, Option]]:
-    """Return type and option of each field that has one."""
+    """Return type and option of each field that has one, its default said in the help."""
     hints = get_type_hints(request, include_extras=True)
     return {
-        name: (get_args(hint)[0], said)
+        name: (get_args(hint)[0], _with_default(said, _default(request, name)))
         for name, hint in hints.items()
         for said in getattr(hint, "__metadata__", ())
         if isinstance(said, Option)
     }
+
+
+def _default(request: type, name: str) -> Any:
+    """Return a field's default, of a dataclass or of a model of pydantic."""
+    fields = getattr(request, "model_fields", None) or getattr(request, "__dataclass_fields__", {})
+    return getattr(fields.get(name), "default", None)
+
+
+def _with_default(said: Option, default: Any) -> Option:
+    """Return the option with a number or a word that is the default; a help that tells the default
+    in words of its own stays as it is."""
+    plain = isinstance(default, (str, int, float)) and not isinstance(default, bool)
+    if not plain or default == "" or "[default" in said.help:
+        return said
+    return replace(said, help=f"{said.help} [default: {default}]")
 
 
 def command(function: Callable[..., None]) -> Callable[..., None]:
@@ -126,8 +141,10 @@ def _parameters(name: str, hint: Any, default: Any) -> Iterator[inspect.Paramete
 
 
 def _parameter(name: str, kind: Any, info: Any, default: Any) -> inspect.Parameter:
-    """Return a parameter of the command line; a switch has no `--no-` form unless it names one; typer takes
-    the first name for a default."""
+    """Return a parameter of the command line; a switch has no `--no-` form unless it names one.
+
+    Typer takes the first name of an option for its default.
+    """
     named = info.param_decls or info.default not in (None, ...)
     if kind is bool and not named:
         info.param_decls = (f"--{name.replace('_', '-')}",)

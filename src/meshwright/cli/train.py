@@ -7,31 +7,13 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from meshwright.cli.job_flags import (
-    AccountFlag,
-    ImageFlag,
-    InstanceFlag,
-    JobFileFlag,
-    LauncherWordFlag,
-    MountFlag,
-    PartitionFlag,
-    StartFlag,
-    TimeFlag,
-    WorkdirFlag,
-)
-from meshwright.cli.layout_case import (
-    AttentionFlag,
-    CalibrationFlag,
-    GpusPerNodeFlag,
-    HfFlag,
-    JsonFlag,
-    MegatronVersionFlag,
-    MemoryFlag,
-    ProfileFlag,
-    RunStackFlag,
-)
-from meshwright.cli.options import argument, command, option
+from meshwright.cli.job_flags import JobFileFlag
+from meshwright.cli.layout_case import HfFlag, JsonFlag
+from meshwright.cli.options import Given, argument, command, fields_of, option
 from meshwright.cli.terminal import QuietFlag, keep_quiet, tell
+from meshwright.platforms.job import JobOptions
+from meshwright.runs.training.request import TrainRequest
+from meshwright.search.request import PlanRequest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,9 +34,6 @@ def train(
         "A file of `plan --json` (FILE#2: its second), a model, or a training.",
         metavar="PLAN|MODEL|FOLDER",
     ),
-    launcher: str | None = option(
-        None, "local, slurm, k8s, bcp, runai, lepton or sky [default: local]."
-    ),
     output: Path | None = option(
         None, "The training [default: train-MODEL-CLUSTER].", "--output", "-o", metavar="DIR"
     ),
@@ -66,29 +45,7 @@ def train(
     tokenizer: str | None = option(
         None, "Of the software: a name or folder of Hugging Face, or a file."
     ),
-    time: TimeFlag = None,
-    save_margin: str | None = option(
-        None,
-        "From the software's own stop to that limit [default: by a checkpoint's write time].",
-        metavar="TIME",
-    ),
-    jobs: int | None = option(
-        None, "Jobs that this start may send [default: as many as the length needs]."
-    ),
-    save_dir: str | None = option(
-        None, "Of checkpoints, as the job sees it [default: in the training].", metavar="DIR"
-    ),
-    save_every: int | None = option(
-        None, "Steps [default: 2000, or a tenth of a shorter training]."
-    ),
-    keep: int | None = option(
-        None,
-        "Of the embedded trainer: best checkpoints that stay beside the newest two [default: 10].",
-    ),
-    to: str | None = option(
-        None, "Software that trains, as `export --to` [default: the embedded trainer]."
-    ),
-    program: str | None = option(None, "With --to: where its program is.", metavar="PATH"),
+    asked: Given = fields_of(TrainRequest),
     settings: list[str] | None = option(
         None, "A setting: learning_rate=1e-4.", "--setting", metavar="KEY=V"
     ),
@@ -102,45 +59,32 @@ def train(
     quota: str | None = option(
         None, "Of the checkpoints' storage: 20TB [default: what is free].", metavar="SIZE"
     ),
-    write_gb_per_s: float | None = option(None, "Of one node into that storage [default: 0.625]."),
     allow: list[str] | None = option(
         None, "Start in spite of what preflight says under this name.", metavar="FINDING"
     ),
     dry_run: bool = option(False, "Print what is found and what would be sent, and send nothing."),
-    kind: str | None = option(
-        None, "On Kubernetes: trainjob, pytorchjob, jobset, mpijob [default: trainjob]."
-    ),
     gpus: int | None = option(
         None, "With a plan: another number of GPUs; its replicas follow, its batch stays."
     ),
-    cluster: str | None = option(
-        None, "With a model: chips, such as h100:64, or local.", metavar="KIND:COUNT"
+    case: Given = fields_of(
+        PlanRequest,
+        *("cluster", "seq_len", "gbs", "precision", "gpus_per_node", "stack", "calibration"),
+        *("profile", "megatron_version", "attention", "max_memory_gib"),
+        cluster="With a model: chips, such as h100:64, or local.",
+        seq_len="With a model: tokens in one sequence.",
+        gbs="With a model: global batch in sequences.",
+        precision="With a model: of the matrix products [default: bf16 or else fp16].",
+        stack="Software to predict [default: what runs, --to or the embedded trainer].",
     ),
-    seq: int | None = option(None, "With a model: tokens in one sequence."),
-    gbs: int | None = option(None, "With a model: global batch in sequences."),
     layout: str | None = option(
         None, "With a model: the layout [default: the best].", metavar="KEY=V[,...]"
     ),
-    precision: str | None = option(
-        None, "With a model: of the matrix products [default: bf16 or else fp16]."
-    ),
     hf: HfFlag = None,
-    gpus_per_node: GpusPerNodeFlag = None,
-    stack: RunStackFlag = None,
-    calibration: CalibrationFlag = None,
-    profile: ProfileFlag = None,
-    megatron_version: MegatronVersionFlag = None,
-    attention: AttentionFlag = None,
-    max_memory_gib: MemoryFlag = None,
     job: JobFileFlag = None,
-    start: StartFlag = None,
-    image: ImageFlag = None,
-    mounts: MountFlag = None,
-    workdir: WorkdirFlag = None,
-    account: AccountFlag = None,
-    partition: PartitionFlag = None,
-    instance: InstanceFlag = None,
-    launcher_words: LauncherWordFlag = None,
+    options: Given = fields_of(
+        JobOptions,
+        *("start", "image", "mounts", "workdir", "account", "partition", "instance", "words"),
+    ),
     quiet: QuietFlag = False,
     json_output: JsonFlag = False,
 ) -> None:
@@ -164,7 +108,6 @@ def train(
 
       meshwright train run --time 10h
     """  # noqa: E501
-    from meshwright.cli.layout_case import file_name
     from meshwright.cli.train_source import (
         asked_of,
         environment_of,
@@ -173,54 +116,10 @@ def train(
         settings_of,
     )
 
-    case = {
-        **{
-            "cluster": cluster,
-            "gpus_per_node": gpus_per_node,
-            "seq_len": seq,
-            "gbs": gbs,
-            "precision": precision,
-            "stack": stack,
-        },
-        **{
-            "calibration": file_name(calibration),
-            "profile": file_name(profile),
-            "megatron_version": megatron_version,
-        },
-        **{"attention": attention, "max_memory_gib": max_memory_gib},
-    }
-    options = {
-        **{
-            "start": start,
-            "image": image,
-            "mounts": mounts,
-            "workdir": workdir,
-            "account": account,
-            "partition": partition,
-        },
-        **{"instance": instance, "words": launcher_words},
-    }
-    asked = {
-        **{
-            "launcher": launcher,
-            "software": to,
-            "program": program,
-            "time": time,
-            "save_margin": save_margin,
-            "most_jobs": jobs,
-        },
-        **{
-            "save_dir": save_dir,
-            "save_every": save_every,
-            "keep": keep,
-            "kind": kind,
-            "write_gb_per_s": write_gb_per_s,
-        },
-        **{
-            "quota_bytes": quota_bytes(quota),
-            "environment": environment_of(env),
-            "job": job_of_flags(job, options),
-        },
+    asked |= {
+        "quota_bytes": quota_bytes(quota),
+        "environment": environment_of(env),
+        "job": job_of_flags(job, options),
         "settings": settings_of(
             settings or [], tokens=tokens, steps=steps, data=data or [], tokenizer=tokenizer
         ),
@@ -228,7 +127,7 @@ def train(
     found = asked_of(
         plan,
         {key: value for key, value in asked.items() if value not in (None, {})},
-        case={key: value for key, value in case.items() if value is not None},
+        case=case,
         hf=hf,
         layout=layout,
         gpus=gpus,

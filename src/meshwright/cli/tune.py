@@ -8,29 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from meshwright.cli.job_flags import (
-    AccountFlag,
-    ImageFlag,
-    InstanceFlag,
-    JobFileFlag,
-    LauncherWordFlag,
-    MountFlag,
-    PartitionFlag,
-    WorkdirFlag,
-)
-from meshwright.cli.layout_case import (
-    AttentionFlag,
-    CalibrationFlag,
-    GpusPerNodeFlag,
-    HfFlag,
-    JsonFlag,
-    MegatronVersionFlag,
-    MemoryFlag,
-    ProfileFlag,
-    RunStackFlag,
-)
-from meshwright.cli.options import argument, command, option
+from meshwright.cli.job_flags import RUN_JOB, JobFileFlag
+from meshwright.cli.layout_case import HfFlag, JsonFlag
+from meshwright.cli.options import Given, command, fields_of, option
 from meshwright.cli.terminal import QuietFlag
+from meshwright.runs.loop import StudyLimits
+from meshwright.search.request import PlanRequest
 from meshwright.values.units import counted
 
 if TYPE_CHECKING:
@@ -44,16 +27,18 @@ _INTERRUPTED = 130
 
 @command
 def tune(
-    model: str | None = argument(None, "A model's name, or its dims: layers=32,hidden=4096,..."),
-    cluster: str | None = option(
-        None, "Chips, such as h100:16, or local: what is here.", metavar="KIND:COUNT"
+    asked: Given = fields_of(
+        PlanRequest,
+        *("model", "cluster", "seq_len", "gbs", "precision", "pins", "stack", "calibration"),
+        *("profile", "megatron_version", "attention", "max_memory_gib", "gpus_per_node"),
+        cluster="Chips, such as h100:16, or local: what is here.",
+        seq_len="Tokens in one sequence [default on processors: 128].",
+        gbs="Global batch in sequences, the same for every run [default on processors: 8].",
+        precision="Of the matrix products [default: bf16, on processors fp32].",
+        stack="Software to predict [default: what runs, --to or the embedded trainer].",
     ),
-    seq: int | None = option(
-        None, "Tokens in one sequence [default on processors: 128].", "--seq", "--seq-len"
-    ),
-    gbs: int | None = option(
-        None, "Global batch in sequences, the same for every run [default on processors: 8]."
-    ),
+    hf: HfFlag = None,
+    request: Path | None = option(None, "A request in YAML or JSON; flags go before its values."),
     launcher: str = option("local", "What starts the runs: local, slurm, ... (docs/launchers.md)."),
     output: Path | None = option(
         None, "The study [default: tune-MODEL-CLUSTER].", "--output", "-o", metavar="DIR"
@@ -65,39 +50,10 @@ def tune(
     settings: list[str] | None = option(
         None, "With --to: a setting of the training.", "--setting", metavar="KEY=V"
     ),
-    max_runs: int = option(8, "Runs of the study, those of earlier starts included."),
+    limits: Given = fields_of(StudyLimits),
     max_steps_per_run: int = option(10, "Steps of a run; the first three are warm-up."),
-    max_minutes_per_run: float = option(10.0, "Minutes after which a run is ended."),
-    max_queue_minutes: float = option(60.0, "Minutes that a run may wait for its start."),
-    parallel: int = option(1, "Runs at a time."),
-    budget_gpu_hours: float | None = option(None, "What the study may cost, in hours of one chip."),
-    tolerance: float = option(
-        0.02, "Stop when no layout is faster by more than this share, with 90 % confidence."
-    ),
-    strategy: str = option("predicted", "predicted, grid, random or optuna."),
-    precision: str | None = option(
-        None, "Of the matrix products [default: bf16, on processors fp32]."
-    ),
-    pins: list[str] | None = option(
-        None, "Values that an axis may take: tp=1,2.", "--set", metavar="KEY=V[,V...]"
-    ),
-    hf: HfFlag = None,
-    stack: RunStackFlag = None,
-    calibration: CalibrationFlag = None,
-    profile: ProfileFlag = None,
-    megatron_version: MegatronVersionFlag = None,
-    attention: AttentionFlag = None,
-    max_memory_gib: MemoryFlag = None,
-    gpus_per_node: GpusPerNodeFlag = None,
-    request: Path | None = option(None, "A request in YAML or JSON; flags go before its values."),
     job: JobFileFlag = None,
-    image: ImageFlag = None,
-    mounts: MountFlag = None,
-    workdir: WorkdirFlag = None,
-    account: AccountFlag = None,
-    partition: PartitionFlag = None,
-    instance: InstanceFlag = None,
-    launcher_words: LauncherWordFlag = None,
+    options: Given = RUN_JOB,
     tensorboard: bool = option(False, "Write every run for `tensorboard --logdir DIR/tracking`."),
     wandb: str | None = option(
         None, "Send every run to this project of Weights & Biases.", metavar="PROJECT"
@@ -130,58 +86,13 @@ def tune(
       meshwright tune llama3-8b --cluster h100:16 --seq 8192 --gbs 128 --to megatron-lm --program /opt/Megatron-LM/pretrain_gpt.py --dry-run
     """  # noqa: E501
     from meshwright import api
-    from meshwright.cli.layout_case import file_name, model_words
+    from meshwright.cli.job_flags import job_options
+    from meshwright.cli.layout_case import model_words
     from meshwright.cli.request_files import read_request
-    from meshwright.search.request import parse_pins
 
-    given: dict[str, Any] = {
-        **{
-            "model": (
-                None
-                if request is not None and model is None and hf is None
-                else model_words(model, hf)
-            ),
-            "cluster": cluster,
-        },
-        **{
-            "seq_len": seq,
-            "gbs": gbs,
-            "precision": precision,
-            "stack": stack,
-            "megatron_version": megatron_version,
-        },
-        **{
-            "calibration": file_name(calibration),
-            "profile": file_name(profile),
-            "attention": attention,
-        },
-        **{
-            "max_memory_gib": max_memory_gib,
-            "gpus_per_node": gpus_per_node,
-            "pins": parse_pins(pins or []) or None,
-        },
-    }
-    flags = {key: value for key, value in given.items() if value is not None}
-    fields = {**(read_request(request) if request is not None else {}), **flags}
-    limits = {
-        **{
-            "max_runs": max_runs,
-            "parallel": parallel,
-            "minutes_per_run": max_minutes_per_run,
-            "queue_minutes": max_queue_minutes,
-        },
-        **{"budget_gpu_hours": budget_gpu_hours, "tolerance": tolerance, "strategy": strategy},
-    }
-    options = {
-        **{
-            "image": image,
-            "mounts": mounts,
-            "workdir": workdir,
-            "account": account,
-            "partition": partition,
-        },
-        **{"instance": instance, "words": launcher_words},
-    }
+    if request is None or hf is not None:
+        asked["model"] = model_words(asked.get("model"), hf)
+    fields = {**(read_request(request) if request is not None else {}), **asked}
     tuning = _tuning(
         fields,
         output=output,
@@ -193,7 +104,7 @@ def tune(
             "steps": max_steps_per_run,
             "settings": settings,
         },
-        job=_job_options(job, options),
+        job=job_options(job, options),
         tracking=_tracking(wandb, wandb_key_file, tensorboard=tensorboard, offline=wandb_offline),
     )
     prepared = api.prepare_study(fields, tuning)
@@ -218,7 +129,6 @@ def _tuning(
 ) -> Tuning:
     """Check what is asked beside the request."""
     from meshwright.cli.export import read_settings
-    from meshwright.runs.loop import StudyLimits
     from meshwright.runs.trial import OWN_TRAINER, Trial
     from meshwright.runs.tune import Tuning, default_folder
     from meshwright.values.errors import ConfigError
@@ -262,14 +172,6 @@ def _tracking(
         wandb_mode="offline" if offline else "online",
         wandb_key=key,
     )
-
-
-def _job_options(path: Path | None, flags: dict[str, Any]) -> Any:
-    from meshwright.cli.job_flags import read_job_file
-    from meshwright.platforms.job import JobOptions
-
-    said = {key: value for key, value in flags.items() if value is not None}
-    return JobOptions.of({**({} if path is None else read_job_file(path)), **said})
 
 
 def _run(prepared: Prepared, tuning: Tuning, *, quiet: bool) -> StudyResult:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import typer
 
-from meshwright.cli.job_flags import PriceFlag
 from meshwright.cli.layout_case import JsonFlag
 from meshwright.cli.options import REQUIRED, argument, command, option
 
@@ -24,7 +23,7 @@ def watch(
     ),
     steps: int | None = option(None, "Of the whole run [default: as its log or directory says]."),
     gpus: int | None = option(None, "Of the run, for its cost [default: the plan's]."),
-    usd_per_hour: PriceFlag = None,
+    usd_per_hour: float | None = option(None, "USD per chip and hour [default: the catalogue's]."),
     every: str = option("10s", "Between two looks.", metavar="TIME"),
     once: bool = option(False, "Look once; exit code 1 where the run makes no progress any more."),
     metrics_port: int | None = option(

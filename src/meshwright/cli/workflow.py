@@ -7,9 +7,9 @@ from typing import Any
 
 import typer
 
-from meshwright.cli.job_flags import AccountFlag, ImageFlag, InstanceFlag, MountFlag, PartitionFlag
 from meshwright.cli.layout_case import JsonFlag
-from meshwright.cli.options import REQUIRED, argument, command, option
+from meshwright.cli.options import REQUIRED, Given, argument, command, fields_of, option
+from meshwright.platforms.job import JobOptions
 from meshwright.values.units import counted
 
 __all__ = ["workflow"]
@@ -32,11 +32,7 @@ def workflow(
         None, "Weights by tokens: tokens/blend.json of `preprocess`.", metavar="FILE"
     ),
     no_token: bool = option(False, "JupyterLab lets anybody in who has its address."),
-    image: ImageFlag = None,
-    mount: MountFlag = None,
-    account: AccountFlag = None,
-    partition: PartitionFlag = None,
-    instance: InstanceFlag = None,
+    job: Given = fields_of(JobOptions, "image", "mounts", "account", "partition", "instance"),
     json_output: JsonFlag = False,
 ) -> None:
     """Write every job of a work flow for one platform, checked: download, verify, extract, concat,
@@ -60,14 +56,7 @@ def workflow(
     from meshwright.cli.export import read_settings
 
     values = [(key, value) for word in words or [] for key, value in read_settings([word]).items()]
-    given = {
-        "image": image,
-        "mounts": mount,
-        "account": account,
-        "partition": partition,
-        "instance": instance,
-    }
-    values += [(f"job.{key}", value) for key, value in given.items() if value]
+    values += [(f"job.{key}", value) for key, value in job.items()]
     if no_token:
         values.append(("notebook.token", False))
     if spec_only:

@@ -265,9 +265,7 @@ class JobOptions:
     priority: Annotated[str | None, Option("In the platform's words.")] = None
     words: Annotated[
         tuple[str, ...],
-        Option(
-            "One more option for the platform, as it is.", ("--launcher-word",), metavar="WORD"
-        ),
+        Option("One more option for the platform, as it is.", ("--launcher-word",), metavar="WORD"),
     ] = ()
 
     def __post_init__(self) -> None:

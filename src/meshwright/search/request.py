@@ -92,10 +92,7 @@ class PlanRequest(BaseModel):
     `hybrid`) as mappings."""
     cluster: Annotated[
         str,
-        Option(
-            "Chips, such as h100:256 or a800:128,h800:160, a YAML file, or local.",
-            metavar="KIND:COUNT",
-        ),
+        Option("Chips, such as h100:256, a YAML file, or local.", metavar="KIND:COUNT"),
     ]
     num_gpus: Annotated[
         int | None, Option("Chips to use at most; the cluster's counts are then caps.")
@@ -158,12 +155,10 @@ class PlanRequest(BaseModel):
             " common."
         ),
     ] = False
-    top: Annotated[int, Option("Plans to print [default: 10].")] = 10
+    top: Annotated[int, Option("Plans to print.")] = 10
     objective: Annotated[
         Objective,
-        Option(
-            "step_time, tokens_per_dollar, tokens_per_joule or memory [default: step_time].",
-        ),
+        Option("step_time, tokens_per_dollar, tokens_per_joule or memory."),
     ] = "step_time"
     min_tokens_per_s: Annotated[
         float | None, Option("Throughput that a plan must reach; chips may be left idle.")
@@ -189,9 +184,7 @@ class PlanRequest(BaseModel):
         Option("flash, flash1, fused-softmax or unfused [default: flash if there]."),
     ] = None
     """None is flash, or under Megatron fused-softmax where a chip has no flash attention."""
-    routing: Annotated[
-        str, Option("Of experts: balanced, in-turn, typical or worst [default: balanced].")
-    ] = "balanced"
+    routing: Annotated[str, Option("Of experts: balanced, in-turn, typical or worst.")] = "balanced"
     """How tokens spread over experts."""
     decoder_seq_len: Annotated[
         int | None,

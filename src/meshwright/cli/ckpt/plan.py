@@ -7,19 +7,11 @@ from typing import Any
 
 import typer
 
-from meshwright.cli.job_flags import MtbfFlag, RestartFlag, WriteFlag
-from meshwright.cli.layout_case import (
-    ClusterFlag,
-    GbsFlag,
-    GpusPerNodeFlag,
-    HfFlag,
-    JsonFlag,
-    ModelArgument,
-    PrecisionFlag,
-    StackFlag,
-)
-from meshwright.cli.options import command, option
+from meshwright.cli.layout_case import ClusterFlag, HfFlag, JsonFlag, ModelArgument
+from meshwright.cli.options import Given, command, fields_of, option
 from meshwright.cli.terminal import print_page
+from meshwright.search.request import PlanRequest
+from meshwright.sizing.duration import Reliability
 
 __all__ = ["plan"]
 
@@ -29,10 +21,12 @@ def plan(
     cluster: ClusterFlag,
     model: ModelArgument = None,
     hf: HfFlag = None,
-    seq: int | None = option(
-        None, "Tokens in one sequence; with --gbs the best plan's step is taken."
+    batch: Given = fields_of(
+        PlanRequest,
+        *("seq_len", "gbs"),
+        seq_len="Tokens in one sequence; with --gbs the best plan's step is taken.",
+        gbs="Global batch in sequences.",
     ),
-    gbs: GbsFlag = None,
     step_s: float | None = option(None, "Seconds of one step."),
     steps: int | None = option(None, "Of the whole run."),
     tokens: str | None = option(
@@ -54,12 +48,10 @@ def plan(
     optimizer: str | None = option(
         None, "adam, adam-bf16, adam-8bit, muon, lion, sgd-momentum or sgd [default: adam]."
     ),
-    chip_mtbf_hours: MtbfFlag = None,
-    restart: RestartFlag = None,
-    write_gb_per_s: WriteFlag = None,
-    gpus_per_node: GpusPerNodeFlag = None,
-    precision: PrecisionFlag = None,
-    stack: StackFlag = None,
+    failures: Given = fields_of(
+        Reliability, "chip_mtbf_s", "restart_s", "write_bytes_per_s_per_node"
+    ),
+    how: Given = fields_of(PlanRequest, "gpus_per_node", "precision", "stack"),
     json_output: JsonFlag = False,
 ) -> None:
     """Size, interval and disk of a training's checkpoints.
@@ -82,7 +74,6 @@ def plan(
       meshwright ckpt plan gpt3-5b --cluster a100-80:64 --best 2 --losses 2.91,2.74,2.78,2.69 --json
     """  # noqa: E501
     from meshwright.api import checkpoints as ckpt
-    from meshwright.cli.job_flags import training_of
     from meshwright.cli.layout_case import model_words
     from meshwright.report.sizing_text import checkpoint_lines
     from meshwright.sizing.checkpoints import OPTIMIZERS, SAVE_EVERY, Retention, Schedule
@@ -91,6 +82,7 @@ def plan(
 
     if optimizer is not None and optimizer not in OPTIMIZERS:
         raise UnknownNameError("optimizer", optimizer, OPTIMIZERS)
+    seq, gbs = batch.get("seq_len"), batch.get("gbs")
     alone = [flag for flag, value in (("--seq", seq), ("--gbs", gbs)) if value is not None]
     if len(alone) == 1:
         raise ConfigError(
@@ -108,15 +100,6 @@ def plan(
         if seq < 1 or gbs < 1:
             raise ConfigError(f"--tokens with --seq {seq} --gbs {gbs}: expected 1 or more of each")
         steps = -(-parse_count(tokens, name="tokens") // (seq * gbs))
-    reliability = training_of(
-        1,
-        eval_interval=None,
-        eval_steps=None,
-        mtbf_hours=chip_mtbf_hours,
-        restart=restart,
-        save_every=None,
-        write_gb_per_s=write_gb_per_s,
-    ).reliability
     if quota_gib is not None and not 0 < quota_gib < float("inf"):
         raise ConfigError(f"--quota-gib {quota_gib:g}: expected a positive number")
     rule: dict[str, Any] = {"best": best, "last": last, "keep_every": keep_every}
@@ -130,23 +113,14 @@ def plan(
             drop_states=drop_states,
             **{name: value for name, value in rule.items() if value is not None},
         ),
-        reliability=reliability,
+        reliability=Reliability(**failures),
         optimizer=optimizer or "adam",
         losses=(
             () if losses is None else ckpt.read_losses(losses, save_every=save_every or SAVE_EVERY)
         ),
         quota_bytes=None if quota_gib is None else quota_gib * GIB,
-        **{
-            name: value
-            for name, value in {
-                "seq_len": seq,
-                "gbs": gbs,
-                "gpus_per_node": gpus_per_node,
-                "precision": precision,
-                "stack": stack,
-            }.items()
-            if value is not None
-        },
+        **batch,
+        **how,
     )
     if json_output:
         typer.echo(json.dumps(found.to_dict()))

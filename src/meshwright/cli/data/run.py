@@ -8,18 +8,8 @@ from typing import Any
 import typer
 
 from meshwright.cli.data.flags import JsonFlag
-from meshwright.cli.job_flags import (
-    AccountFlag,
-    ImageFlag,
-    InstanceFlag,
-    JobNameFlag,
-    LogDirFlag,
-    MountFlag,
-    PartitionFlag,
-    TimeFlag,
-    WorkdirFlag,
-)
-from meshwright.cli.options import REQUIRED, argument, command, option
+from meshwright.cli.options import REQUIRED, Given, argument, command, fields_of, option
+from meshwright.platforms.job import JobOptions
 
 __all__ = ["run"]
 
@@ -39,15 +29,11 @@ def run(
     output: Path = option(
         Path("."), "Where the job script goes.", "--output", "-o", metavar="FOLDER"
     ),
-    job_name: JobNameFlag = None,
-    time: TimeFlag = None,
-    image: ImageFlag = None,
-    mount: MountFlag = None,
-    workdir: WorkdirFlag = None,
-    account: AccountFlag = None,
-    partition: PartitionFlag = None,
-    instance: InstanceFlag = None,
-    log_dir: LogDirFlag = None,
+    flags: Given = fields_of(
+        JobOptions,
+        *("name", "time", "image", "mounts", "workdir", "account", "partition", "instance"),
+        "log_dir",
+    ),
     json_output: JsonFlag = False,
 ) -> None:
     """Make a corpus by a recipe: slimpajama, wikipedia, or steps of your own.
@@ -69,18 +55,6 @@ def run(
 
       meshwright data run recipe.yaml --launcher slurm --nodes 16 --time 12h --partition cpu -o jobs
     """
-    given: dict[str, Any] = {
-        "name": job_name,
-        "time": time,
-        "image": image,
-        "mounts": mount,
-        "workdir": workdir,
-        "account": account,
-        "partition": partition,
-        "instance": instance,
-        "log_dir": log_dir,
-    }
-    flags = {key: value for key, value in given.items() if value is not None}
     if launcher is not None:
         _write_job(
             recipe,

@@ -7,18 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from meshwright.cli.job_flags import (
-    AccountFlag,
-    ImageFlag,
-    InstanceFlag,
-    JobFileFlag,
-    LauncherWordFlag,
-    MountFlag,
-    PartitionFlag,
-    WorkdirFlag,
-)
-from meshwright.cli.options import argument, command, option
+from meshwright.cli.job_flags import RUN_JOB, JobFileFlag
+from meshwright.cli.options import Given, argument, command, fields_of, option
 from meshwright.cli.terminal import QuietFlag
+from meshwright.runs.loop import StudyLimits
 
 if TYPE_CHECKING:
     from meshwright.runs.serving.tune import PreparedServing, ServingStudy, ServingTuning
@@ -26,6 +18,8 @@ if TYPE_CHECKING:
 __all__ = ["tune"]
 
 _INTERRUPTED = 130
+_RUN_MINUTES = 30.0
+"""An engine loads its weights and sees several loads in a run."""
 
 
 @command
@@ -79,22 +73,19 @@ def tune(
     output: Path | None = option(
         None, "The study [default: serving-MODEL-...].", "--output", "-o", metavar="DIR"
     ),
-    max_runs: int = option(8, "Deployments to run, those of earlier starts included."),
-    max_minutes_per_run: float = option(
-        30.0, "Minutes after which a run is ended, with what it has measured."
+    spent: Given = fields_of(
+        StudyLimits,
+        max_runs="Deployments to run, those of earlier starts included.",
+        minutes_per_run=(
+            "Minutes after which a run is ended, with what it has measured"
+            f" [default: {_RUN_MINUTES:g}]."
+        ),
+        tolerance="Stop when no deployment is better by more than this share, with 90 %.",
+        strategy="predicted, grid, random or optuna [default: predicted; on processors grid].",
     ),
-    max_queue_minutes: float = option(60.0, "Minutes that a run may wait for its start."),
     ready_minutes: float = option(15.0, "Minutes that an engine may take until it is ready."),
     patience: float = option(
         600.0, "A request that says nothing for so long has failed.", metavar="S"
-    ),
-    parallel: int = option(1, "Runs at a time."),
-    budget_gpu_hours: float | None = option(None, "What the study may cost, in hours of one chip."),
-    tolerance: float = option(
-        0.02, "Stop when no deployment is better by more than this share, with 90 %."
-    ),
-    strategy: str | None = option(
-        None, "predicted, grid, random or optuna [default: predicted; on processors grid]."
     ),
     port: int | None = option(None, "The engine's port [default: one that is free]."),
     engine_words: list[str] | None = option(
@@ -107,13 +98,7 @@ def tune(
     hf: Path | None = option(None, "A Hugging Face config.json to take the model from."),
     seed: int = option(0, "Of arrivals, lengths and tokens."),
     job: JobFileFlag = None,
-    image: ImageFlag = None,
-    mounts: MountFlag = None,
-    workdir: WorkdirFlag = None,
-    account: AccountFlag = None,
-    partition: PartitionFlag = None,
-    instance: InstanceFlag = None,
-    launcher_words: LauncherWordFlag = None,
+    options: Given = RUN_JOB,
     dry_run: bool = option(False, "Print the deployments and the first job, and start nothing."),
     quiet: QuietFlag = False,
     json_output: bool = option(False, "Print one JSON object for programs.", "--json"),
@@ -139,8 +124,8 @@ def tune(
 
       meshwright serving tune llama3.1-70b --cluster h100:8 --engine sglang --model-path /models/70b --set tp=4,8 --launcher slurm --dry-run
     """  # noqa: E501
+    from meshwright.cli.job_flags import job_options
     from meshwright.cli.serving.flags import limits_of, model_of
-    from meshwright.runs.loop import StudyLimits
     from meshwright.runs.serving.tune import (
         ServingTuning,
         default_serving_folder,
@@ -178,24 +163,14 @@ def tune(
         patience_s=patience,
         extra=tuple(engine_words or ()),
     )
-    study = StudyLimits(
-        max_runs=max_runs,
-        parallel=parallel,
-        minutes_per_run=max_minutes_per_run,
-        queue_minutes=max_queue_minutes,
-        budget_gpu_hours=budget_gpu_hours,
-        tolerance=tolerance,
-        strategy=strategy or ("grid" if place.on_cores else "predicted"),  # type: ignore[arg-type]  # checked there
-    )
-    said = {
-        "image": image,
-        "mounts": mounts,
-        "workdir": workdir,
-        "account": account,
-        "partition": partition,
+    usual = {
+        "minutes_per_run": _RUN_MINUTES,
+        "strategy": "grid" if place.on_cores else "predicted",
     }
-    options = _job_options(job, {**said, "instance": instance, "words": launcher_words})
-    tuning = ServingTuning(folder=folder, limits=study, launcher=launcher, job=options)
+    study = StudyLimits(**{**usual, **spent})
+    tuning = ServingTuning(
+        folder=folder, limits=study, launcher=launcher, job=job_options(job, options)
+    )
     if dry_run:
         _print_dry(prepared, tuning)
         return
@@ -261,14 +236,6 @@ def _pins(words: list[str]) -> dict[str, tuple[int, ...]]:
             raise UnknownNameError("axis of a deployment", axis, _AXES)
         found[axis] = tuple(int(size) for size in numbers(f"--set {axis}=", sizes))
     return found
-
-
-def _job_options(path: Path | None, flags: dict[str, Any]) -> Any:
-    from meshwright.cli.job_flags import read_job_file
-    from meshwright.platforms.job import JobOptions
-
-    said = {key: value for key, value in flags.items() if value is not None}
-    return JobOptions.of({**({} if path is None else read_job_file(path)), **said})
 
 
 def _run(prepared: PreparedServing, tuning: ServingTuning, *, quiet: bool) -> ServingStudy:
