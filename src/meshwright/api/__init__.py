@@ -9,27 +9,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from meshwright.platforms.given import cluster_from_flag, find_local_cluster
-from meshwright.search.asked import ask
-from meshwright.search.diff import Comparison, compare
-from meshwright.search.explain import Explanation
-from meshwright.search.explain import explain as explain_layout
-from meshwright.search.mixed.front import MOST_POINTS
-from meshwright.search.mixed.front import plan_front as found_front
-from meshwright.search.mixed.plan import search_mixed_plans
-from meshwright.search.mixed.problem import is_mixed
-from meshwright.search.oom import Ladder
-from meshwright.search.oom import why_oom as mend_layout
-from meshwright.search.plan import search_plans
-from meshwright.search.problem import Files, Problem, dims_of, resolve
-from meshwright.search.request import PlanRequest
-from meshwright.search.result import Plan, PlanResult
-from meshwright.trust.calibration import Calibration
-from meshwright.trust.calibration_file import parse_calibration
 from meshwright.values.errors import ConfigError
-from meshwright.values.hardware.parse import LOCAL
-from meshwright.values.hardware.profile import Profile, load_profile
-from meshwright.values.layout import parse_layout
 from meshwright.values.units import DAY_S, TERA
 
 if TYPE_CHECKING:
@@ -41,11 +21,19 @@ if TYPE_CHECKING:
     from meshwright.runs.training.session import Start, TrainState
     from meshwright.runs.trial import Trial
     from meshwright.runs.tune import Finder, Prepared, StudyResult, Tuning
+    from meshwright.search.diff import Comparison
+    from meshwright.search.explain import Explanation
+    from meshwright.search.oom import Ladder
+    from meshwright.search.problem import Files, Problem
+    from meshwright.search.request import PlanRequest
+    from meshwright.search.result import Plan, PlanResult
     from meshwright.sizing.duration import Training
     from meshwright.sizing.estimate import Limits, RunEstimate
     from meshwright.sizing.size import SizeResult
     from meshwright.software.contract import Exported
     from meshwright.software.settings import ModelDetails, TrainingSettings
+    from meshwright.trust.calibration import Calibration
+    from meshwright.values.hardware.profile import Profile
 
 __all__ = [
     "diff",
@@ -88,6 +76,10 @@ def plan(
     chips, `cluster="a800:128,h800:160"`, are searched together, and `num_gpus` makes their counts
     caps; the plans then have `mixed`, and the result its `proof`.
     """
+    from meshwright.search.mixed.plan import search_mixed_plans
+    from meshwright.search.mixed.problem import is_mixed
+    from meshwright.search.plan import search_plans
+
     start = perf_counter()
     asked = _one_request("plan", request, fields)
     result = (
@@ -99,15 +91,20 @@ def plan(
 
 
 def plan_front(
-    request: PlanRequest | None = None, /, *, points: int = MOST_POINTS, **fields: Any
+    request: PlanRequest | None = None, /, *, points: int | None = None, **fields: Any
 ) -> tuple[Plan, ...]:
     """Return plans of which no other is both faster and cheaper, the cheapest first: the Pareto
     front of throughput and cost.
 
-    The arguments are those of `plan`; each of `points` plans at most costs a search. Chips in use
-    are paid, and others may be left idle. ConfigError where a chip has no price.
+    The arguments are those of `plan`; each of `points` plans at most (None: as many as draw the
+    front) costs a search. Chips in use are paid, and others may be left idle. ConfigError where a
+    chip has no price.
     """
-    return found_front(_one_request("plan_front", request, fields), points=points)
+    from meshwright.search.mixed.front import MOST_POINTS
+    from meshwright.search.mixed.front import plan_front as found_front
+
+    asked = _one_request("plan_front", request, fields)
+    return found_front(asked, points=MOST_POINTS if points is None else points)
 
 
 def explain(
@@ -119,6 +116,9 @@ def explain(
     What the layout (words, or fields) leaves open follows from the request. LayoutError says which
     rule it breaks.
     """
+    from meshwright.search.asked import ask
+    from meshwright.search.explain import explain as explain_layout
+
     asked = ask(layout, problem_of(_one_request("explain", request, fields)))
     return explain_layout(asked.layout, asked.problem)
 
@@ -128,6 +128,9 @@ def why_oom(
 ) -> Ladder:
     """Return what fills a layout's memory and a ladder of fixes, each priced; the arguments are
     those of `explain`."""
+    from meshwright.search.asked import ask
+    from meshwright.search.oom import why_oom as mend_layout
+
     asked = ask(layout, problem_of(_one_request("why_oom", request, fields)))
     return mend_layout(asked.layout, asked.problem)
 
@@ -148,6 +151,7 @@ def export(
     The other fields are those of `explain`; settings and details that are left out follow published
     rules. CannotExpress names the nearest plan that the software takes. Nothing is written.
     """
+    from meshwright.search.asked import ask
     from meshwright.software.contract import export_plan
     from meshwright.software.plan import plan_of
     from meshwright.software.registry import find_target
@@ -206,6 +210,8 @@ def size(
     fields are those of `plan`, with 2,048 tokens a sequence where none are given.
     """
     from meshwright.search.plan import search_problem
+    from meshwright.search.problem import dims_of
+    from meshwright.search.request import PlanRequest
     from meshwright.sizing.duration import Training
     from meshwright.sizing.estimate import assumed_tflops, plans_or_none, run_of
     from meshwright.sizing.shapes import Shape, shape_of
@@ -311,9 +317,12 @@ def _problem_here(
 
     `stack` is what the software's runs are predicted with where the fields name none.
     """
+    from meshwright.platforms.given import find_local_cluster
     from meshwright.runs.processors import ON_PROCESSORS, probed_processors
     from meshwright.runs.tune import kept_machine
-    from meshwright.values.hardware.parse import parse_count
+    from meshwright.search.problem import Files, resolve
+    from meshwright.search.request import PlanRequest
+    from meshwright.values.hardware.parse import LOCAL, parse_count
 
     fields = fields if stack is None else {"stack": stack, **fields}
     word, colon, count = str(fields.get("cluster", "")).strip().lower().partition(":")
@@ -380,6 +389,9 @@ def diff(
 ) -> Comparison:
     """Return what differs between two layouts (words, or fields; those of a Workload too), and what
     each difference means for a run."""
+    from meshwright.search.diff import compare
+    from meshwright.values.layout import parse_layout
+
     left, right = (parse_layout(side) if isinstance(side, str) else side for side in (a, b))
     return compare(left, right, has_experts=has_experts)
 
@@ -391,6 +403,7 @@ def doctor(*, calibration: str | Path | None = None, profile: str | Path | None 
     Calibration and profile are those that plans are to use.
     """
     from meshwright.report.health import examine
+    from meshwright.values.hardware.profile import load_profile
 
     return examine(
         calibration=None if calibration is None else read_calibration(calibration),
@@ -415,6 +428,8 @@ def ui(
     """
     from meshwright.report.whatif.answer import Answers
     from meshwright.report.whatif.server import serve
+    from meshwright.search.problem import Files
+    from meshwright.values.hardware.profile import load_profile
 
     names = {"calibration": calibration, "profile": profile}
     files = Files(
@@ -429,11 +444,15 @@ def ui(
 
 def problem_of(request: PlanRequest) -> Problem:
     """Return a request with its names looked up and its files read."""
+    from meshwright.search.problem import resolve
+
     return resolve(request, files=files_of(request))
 
 
 def read_calibration(path: str | Path) -> Calibration:
     """Return what `meshwright calibrate` wrote."""
+    from meshwright.trust.calibration_file import parse_calibration
+
     try:
         text = Path(path).read_bytes().decode("utf-8")
     except (OSError, ValueError) as error:
@@ -447,6 +466,11 @@ def read_calibration(path: str | Path) -> Calibration:
 def files_of(request: PlanRequest) -> Files:
     """Return what the files that a request names hold, and what this machine is where its cluster
     is `local`."""
+    from meshwright.platforms.given import cluster_from_flag
+    from meshwright.search.problem import Files
+    from meshwright.values.hardware.parse import LOCAL
+    from meshwright.values.hardware.profile import load_profile
+
     is_local = request.cluster.strip().lower() == LOCAL
     return Files(
         calibration=None if request.calibration is None else read_calibration(request.calibration),
@@ -460,6 +484,8 @@ def files_of(request: PlanRequest) -> Files:
 
 
 def _one_request(name: str, request: PlanRequest | None, fields: Mapping[str, Any]) -> PlanRequest:
+    from meshwright.search.request import PlanRequest
+
     if request is not None and fields:
         raise ConfigError(f"{name}: give a request or fields ({', '.join(fields)}), not both")
     return request if request is not None else PlanRequest.of(fields)
