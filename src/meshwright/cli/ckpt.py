@@ -1,4 +1,4 @@
-"""`meshwright ckpt plan`: size, interval and disk of a training's checkpoints."""
+"""Checkpoints of a training: how large, how often, which stay, how much disk."""
 
 from __future__ import annotations
 
@@ -13,7 +13,12 @@ from meshwright.cli.terminal import print_page
 from meshwright.search.request import PlanRequest
 from meshwright.sizing.duration import Reliability
 
-__all__ = ["plan"]
+__all__ = [
+    "COMMANDS",
+    "plan",
+]
+
+COMMANDS = {"plan": ""}
 
 
 @command
