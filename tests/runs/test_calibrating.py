@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tests.runs.records import measured, record
 
-from meshwright import api, cli
+from meshwright import cli
 from meshwright.api.measured import study_runs
 from meshwright.runs.calibrating import is_study
 from meshwright.runs.failures import Failure
@@ -122,7 +122,7 @@ def test_a_study_needs_no_description(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_processors_calibrate_no_cluster(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(api, "find_local_cluster", lambda: None)
+    monkeypatch.setattr("meshwright.platforms.given.find_local_cluster", lambda: None)
     request = {**REQUEST, "cluster": "local:2", "precision": "fp32"}
     store = study(tmp_path / "mine", replace(measured(0.5)), request=request)
     assert cli.run(["calibrate", str(store.folder), "-o", str(tmp_path / "c.yaml")]) == 2

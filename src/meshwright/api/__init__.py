@@ -9,32 +9,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from meshwright.platforms.given import (
-    cluster_from_flag,
-    find_local_cluster,
-    load_cluster,
-    load_profile,
-)
-from meshwright.search.asked import ask
-from meshwright.search.diff import Comparison, compare
-from meshwright.search.explain import Explanation
-from meshwright.search.explain import explain as explain_layout
-from meshwright.search.mixed.front import MOST_POINTS
-from meshwright.search.mixed.front import plan_front as found_front
-from meshwright.search.mixed.plan import search_mixed_plans
-from meshwright.search.mixed.problem import MixedProblem, is_mixed, resolve_mixed
-from meshwright.search.oom import Ladder
-from meshwright.search.oom import why_oom as mend_layout
-from meshwright.search.plan import search_plans
-from meshwright.search.problem import Files, Problem, dims_of, resolve
-from meshwright.search.request import PlanRequest
-from meshwright.search.result import Plan, PlanResult
-from meshwright.trust.calibration import Calibration
-from meshwright.trust.calibration_file import parse_calibration
 from meshwright.values.errors import ConfigError
-from meshwright.values.hardware.parse import LOCAL, is_cluster_file
-from meshwright.values.hardware.profile import Profile
-from meshwright.values.layout import parse_layout
 from meshwright.values.units import DAY_S, TERA
 
 if TYPE_CHECKING:
@@ -46,11 +21,19 @@ if TYPE_CHECKING:
     from meshwright.runs.training.session import Start, TrainState
     from meshwright.runs.trial import Trial
     from meshwright.runs.tune import Finder, Prepared, StudyResult, Tuning
+    from meshwright.search.diff import Comparison
+    from meshwright.search.explain import Explanation
+    from meshwright.search.oom import Ladder
+    from meshwright.search.problem import Files, Problem
+    from meshwright.search.request import PlanRequest
+    from meshwright.search.result import Plan, PlanResult
     from meshwright.sizing.duration import Training
     from meshwright.sizing.estimate import Limits, RunEstimate
     from meshwright.sizing.size import SizeResult
     from meshwright.software.contract import Exported
     from meshwright.software.settings import ModelDetails, TrainingSettings
+    from meshwright.trust.calibration import Calibration
+    from meshwright.values.hardware.profile import Profile
 
 __all__ = [
     "cluster_file_of",
@@ -95,6 +78,10 @@ def plan(
     chips, `cluster="a800:128,h800:160"`, are searched together, and `num_gpus` makes their counts
     caps; the plans then have `mixed`, and the result its `proof`.
     """
+    from meshwright.search.mixed.plan import search_mixed_plans
+    from meshwright.search.mixed.problem import is_mixed
+    from meshwright.search.plan import search_plans
+
     start = perf_counter()
     asked = _one_request("plan", request, fields)
     known = cluster_file_of(asked)
@@ -107,16 +94,21 @@ def plan(
 
 
 def plan_front(
-    request: PlanRequest | None = None, /, *, points: int = MOST_POINTS, **fields: Any
+    request: PlanRequest | None = None, /, *, points: int | None = None, **fields: Any
 ) -> tuple[Plan, ...]:
     """Return plans of which no other is both faster and cheaper, the cheapest first: the Pareto
     front of throughput and cost.
 
-    The arguments are those of `plan`; each of `points` plans at most costs a search. Chips in use
-    are paid, and others may be left idle. ConfigError where a chip has no price.
+    The arguments are those of `plan`; each of `points` plans at most (None: as many as draw the
+    front) costs a search. Chips in use are paid, and others may be left idle. ConfigError where a
+    chip has no price.
     """
+    from meshwright.search.mixed.front import MOST_POINTS
+    from meshwright.search.mixed.front import plan_front as found_front
+
     asked = _one_request("plan_front", request, fields)
-    return found_front(asked, points=points, files=cluster_file_of(asked))
+    most = MOST_POINTS if points is None else points
+    return found_front(asked, points=most, files=cluster_file_of(asked))
 
 
 def explain(
@@ -128,6 +120,9 @@ def explain(
     What the layout (words, or fields) leaves open follows from the request. LayoutError says which
     rule it breaks.
     """
+    from meshwright.search.asked import ask
+    from meshwright.search.explain import explain as explain_layout
+
     asked = ask(layout, problem_of(_one_request("explain", request, fields)))
     return explain_layout(asked.layout, asked.problem)
 
@@ -137,6 +132,9 @@ def why_oom(
 ) -> Ladder:
     """Return what fills a layout's memory and a ladder of fixes, each priced; the arguments are
     those of `explain`."""
+    from meshwright.search.asked import ask
+    from meshwright.search.oom import why_oom as mend_layout
+
     asked = ask(layout, problem_of(_one_request("why_oom", request, fields)))
     return mend_layout(asked.layout, asked.problem)
 
@@ -157,6 +155,7 @@ def export(
     The other fields are those of `explain`; settings and details that are left out follow published
     rules. CannotExpress names the nearest plan that the software takes. Nothing is written.
     """
+    from meshwright.search.asked import ask
     from meshwright.software.contract import export_plan
     from meshwright.software.plan import plan_of
     from meshwright.software.registry import find_target
@@ -215,6 +214,8 @@ def size(
     fields are those of `plan`, with 2,048 tokens a sequence where none are given.
     """
     from meshwright.search.plan import search_problem
+    from meshwright.search.problem import dims_of
+    from meshwright.search.request import PlanRequest
     from meshwright.sizing.duration import Training
     from meshwright.sizing.estimate import assumed_tflops, plans_or_none, run_of
     from meshwright.sizing.shapes import Shape, shape_of
@@ -320,9 +321,12 @@ def _problem_here(
 
     `stack` is what the software's runs are predicted with where the fields name none.
     """
+    from meshwright.platforms.given import find_local_cluster
     from meshwright.runs.processors import ON_PROCESSORS, probed_processors
     from meshwright.runs.tune import kept_machine
-    from meshwright.values.hardware.parse import parse_count
+    from meshwright.search.problem import Files, resolve
+    from meshwright.search.request import PlanRequest
+    from meshwright.values.hardware.parse import LOCAL, parse_count
 
     fields = fields if stack is None else {"stack": stack, **fields}
     word, colon, count = str(fields.get("cluster", "")).strip().lower().partition(":")
@@ -389,6 +393,9 @@ def diff(
 ) -> Comparison:
     """Return what differs between two layouts (words, or fields; those of a Workload too), and what
     each difference means for a run."""
+    from meshwright.search.diff import compare
+    from meshwright.values.layout import parse_layout
+
     left, right = (parse_layout(side) if isinstance(side, str) else side for side in (a, b))
     return compare(left, right, has_experts=has_experts)
 
@@ -399,6 +406,7 @@ def doctor(*, calibration: str | Path | None = None, profile: str | Path | None 
 
     Calibration and profile are those that plans are to use.
     """
+    from meshwright.platforms.given import load_profile
     from meshwright.report.doctor import examine
 
     return examine(
@@ -422,8 +430,10 @@ def ui(
     `ready` is called once with its address. ConfigError where the port is taken, MissingExtraError
     without the extra `ui`.
     """
+    from meshwright.platforms.given import load_profile
     from meshwright.report.whatif_page.answers import Answers
     from meshwright.report.whatif_page.server import serve
+    from meshwright.search.problem import Files
 
     names = {"calibration": calibration, "profile": profile}
     files = Files(
@@ -438,18 +448,24 @@ def ui(
 
 def problem_of(request: PlanRequest) -> Problem:
     """Return a request with its names looked up and its files read."""
+    from meshwright.search.problem import resolve
+
     return resolve(request, files=files_of(request))
 
 
 def mixed_problem_of(request: PlanRequest) -> MixedProblem | None:
     """Return a request over several kinds of chips, or of chips that may idle, with its names
     looked up; None for any other."""
+    from meshwright.search.mixed.problem import is_mixed, resolve_mixed
+
     known = cluster_file_of(request)
     return resolve_mixed(request, files=known) if is_mixed(request, files=known) else None
 
 
 def read_calibration(path: str | Path) -> Calibration:
     """Return what `meshwright calibrate` wrote."""
+    from meshwright.trust.calibration_file import parse_calibration
+
     try:
         text = Path(path).read_bytes().decode("utf-8")
     except (OSError, ValueError) as error:
@@ -463,6 +479,13 @@ def read_calibration(path: str | Path) -> Calibration:
 def files_of(request: PlanRequest) -> Files:
     """Return what the files that a request names hold, and what this machine is where its cluster
     is `local`."""
+    from meshwright.platforms.given import (
+        cluster_from_flag,
+        load_profile,
+    )
+    from meshwright.search.problem import Files
+    from meshwright.values.hardware.parse import LOCAL
+
     is_local = request.cluster.strip().lower() == LOCAL
     return Files(
         calibration=None if request.calibration is None else read_calibration(request.calibration),
@@ -477,12 +500,18 @@ def files_of(request: PlanRequest) -> Files:
 
 def cluster_file_of(request: PlanRequest) -> Files:
     """Return what the request's cluster file holds, and nothing where the short form says all."""
+    from meshwright.platforms.given import load_cluster
+    from meshwright.search.problem import Files
+    from meshwright.values.hardware.parse import is_cluster_file
+
     if not is_cluster_file(request.cluster):
         return Files()
     return Files(cluster=load_cluster(request.cluster, gpus_per_node=request.gpus_per_node))
 
 
 def _one_request(name: str, request: PlanRequest | None, fields: Mapping[str, Any]) -> PlanRequest:
+    from meshwright.search.request import PlanRequest
+
     if request is not None and fields:
         raise ConfigError(f"{name}: give a request or fields ({', '.join(fields)}), not both")
     return request if request is not None else PlanRequest.of(fields)

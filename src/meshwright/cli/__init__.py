@@ -1,11 +1,12 @@
-"""The command line: one file per command, loaded when it is called."""
+"""The command line: a file for a command, or for a few small ones, loaded when one is called."""
 
 from __future__ import annotations
 
+import builtins
 import re
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from itertools import pairwise
@@ -21,7 +22,7 @@ from meshwright.values.errors import ConfigError, MeshwrightError, UnknownNameEr
 
 __all__ = ["app", "commands", "main", "run"]
 
-_COMMANDS = (
+_NAMES = (
     "size",
     "estimate",
     "plan",
@@ -53,9 +54,13 @@ _COMMANDS = (
     "workflow",
     "bcp",
 )
-"""In the order of the help. The command `why-oom` is the function `why_oom` of `cli/why_oom.py`; a
-package with COMMANDS is a group. `train logs` is the function `train_logs`, beside `train`, which
-takes other words too."""
+"""In the order of the help."""
+_COMMANDS = {name: name.replace("-", "_") for name in _NAMES} | dict.fromkeys(
+    ("train status", "train logs", "train cancel", "train list"), "train_jobs"
+)
+"""Module of each command. The command `why-oom` is the function `why_oom` there; a module with
+COMMANDS, such a table, is a group. `train logs` is the function `train_logs`: `train` takes other
+words too."""
 
 _SETTINGS = {"help_option_names": ["-h", "--help"]}
 _INTERRUPTED = 130
@@ -67,19 +72,24 @@ class _Commands(typer.core.TyperGroup):
     """The commands whose modules exist, each imported when it is needed."""
 
     package = "meshwright.cli"
-    names: Sequence[str] = _COMMANDS
+    homes: Mapping[str, str] = _COMMANDS
+    """Modules below the package; no word is the package itself."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of all commands."""
         # A shell completes one word at a time: names of two are none.
-        names = [name for name in self.names if " " not in name] if is_asked() else self.names
-        return [name for name in names if find_spec(_module(name, self.package)) is not None]
+        names = [name for name in self.homes if " " not in name] if is_asked() else self.homes
+        return [name for name in names if find_spec(self.module(name)) is not None]
+
+    def module(self, name: str) -> str:
+        """Return the module of a command."""
+        return f"{self.package}.{self.homes[name]}".removesuffix(".")
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Read two words where they are one command's name."""
         two = " ".join(args[:2])
         return super().resolve_command(
-            ctx, [two, *args[2:]] if " " in two and two in self.names else args
+            ctx, [two, *args[2:]] if " " in two and two in self.homes else args
         )
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
@@ -87,8 +97,8 @@ class _Commands(typer.core.TyperGroup):
         name."""
         if cmd_name not in self.list_commands(ctx):
             raise UnknownNameError("command", cmd_name, self.list_commands(ctx))
-        module = import_module(_module(cmd_name, self.package))
-        if hasattr(module, "COMMANDS"):
+        module = import_module(self.module(cmd_name))
+        if _is_group(module, self):
             return _group(cmd_name, module)
         single = typer.Typer(add_completion=False, rich_markup_mode=None)
         single.command(name=cmd_name, context_settings=_SETTINGS)(_function(cmd_name, module))
@@ -103,12 +113,15 @@ class _Commands(typer.core.TyperGroup):
         return command
 
 
-def _module(name: str, package: str) -> str:
-    return f"{package}.{_identifier(name)}"
+def _is_group(module: ModuleType, inside: _Commands) -> bool:
+    """Whether a module has commands of its own, not those of the group that looks into it."""
+    return hasattr(module, "COMMANDS") and module.__name__ != inside.package
 
 
 def _function(name: str, module: ModuleType) -> Any:
-    return getattr(module, _identifier(name))
+    """Return a command's function; one that would hide a word of Python ends in an underscore."""
+    word = _identifier(name)
+    return getattr(module, f"{word}_" if hasattr(builtins, word) else word)
 
 
 def _identifier(name: str) -> str:
@@ -117,7 +130,7 @@ def _identifier(name: str) -> str:
 
 def _group(name: str, module: ModuleType) -> Any:
     """Return the group of a package, with the package's own words as its help."""
-    kind = type("_Group", (_Commands,), {"package": module.__name__, "names": module.COMMANDS})
+    kind = type("_Group", (_Commands,), {"package": module.__name__, "homes": module.COMMANDS})
     group = typer.Typer(
         name=name,
         cls=kind,
@@ -139,8 +152,8 @@ def commands() -> dict[str, Any]:
 def _functions(group: Any, before: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name in group.list_commands(None):
-        module = import_module(_module(name, group.package))
-        inner = hasattr(module, "COMMANDS")
+        module = import_module(group.module(name))
+        inner = _is_group(module, group)
         found |= (
             _functions(group.get_command(None, name), f"{before}{name} ")
             if inner

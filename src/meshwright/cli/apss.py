@@ -4,9 +4,11 @@ records."""
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
+
+from meshwright.cli.options import command, option
 
 if TYPE_CHECKING:
     from meshwright.compat.apss import ApssAnswer, ApssRequest
@@ -17,35 +19,26 @@ _CACHE = Path("cache")
 _MODES = ("fast", "analytic")
 
 
+@command
 def apss(
-    model_name: Annotated[
-        str, typer.Option(help="One of the tool's 14 models, or any of `meshwright models`.")
-    ] = "llama2-70b",
-    num_gpus: Annotated[int, typer.Option(help="Chips to use at most, to 1048576.")] = 256,
-    nproc_per_node: Annotated[int, typer.Option(help="Chips in one server.")] = 8,
-    gpu_infos: Annotated[
-        str,
-        typer.Option(
-            metavar="KIND[:MOST][,...]",
-            help="Kinds of chips, each with how many there are at most; -1 or none: no limit.",
-        ),
-    ] = "a800",
-    global_batch_size: Annotated[
-        int, typer.Option(help="Sequences in one step; a multiple of 512.")
-    ] = 1024,
-    sequence_length: Annotated[
-        int, typer.Option(help="Tokens in one sequence; a multiple of 512.")
-    ] = 4096,
-    top: Annotated[int, typer.Option(help="Strategies to print.")] = 5,
-    mode: Annotated[
-        str, typer.Option(help="fast, or analytic: also a trace of each strategy below ./cache.")
-    ] = "fast",
-    no_legacy_limits: Annotated[
-        bool, typer.Option("--no-legacy-limits", help="Take any batch and sequence.")
-    ] = False,
-    json_output: Annotated[
-        bool, typer.Option("--json", help="Print the plans as `meshwright plan --json` does.")
-    ] = False,
+    model_name: str = option(
+        "llama2-70b", "One of the tool's 14 models, or any of `meshwright models`."
+    ),
+    num_gpus: int = option(256, "Chips to use at most, to 1048576."),
+    nproc_per_node: int = option(8, "Chips in one server."),
+    gpu_infos: str = option(
+        "a800",
+        "Kinds of chips, each with how many there are at most; -1 or none: no limit.",
+        metavar="KIND[:MOST][,...]",
+    ),
+    global_batch_size: int = option(1024, "Sequences in one step; a multiple of 512."),
+    sequence_length: int = option(4096, "Tokens in one sequence; a multiple of 512."),
+    top: int = option(5, "Strategies to print."),
+    mode: str = option("fast", "fast, or analytic: also a trace of each strategy below ./cache."),
+    no_legacy_limits: bool = option(False, "Take any batch and sequence."),
+    json_output: bool = option(
+        False, "Print the plans as `meshwright plan --json` does.", "--json"
+    ),
 ) -> None:
     """Find the fastest parallel strategies by the flags of Baidu AIAK's adaptive parallel strategy
     search, and print its records.

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
+from meshwright.cli.options import argument, command, option
 from meshwright.cli.terminal import QuietFlag
 from meshwright.values.errors import ConfigError
 from meshwright.values.units import counted
@@ -23,28 +24,21 @@ __all__ = ["autoconfigurator"]
 _INTERRUPTED = 130
 
 
+@command
 def autoconfigurator(
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="KEY=VALUE...", help="Hydra words: search_config=gpt3/5b."),
-    ] = None,
-    config_dir: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="More of cluster/ and search_config/, as YAML files."),
-    ] = None,
-    write_conf: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Write the tree of configurations there, and stop."),
-    ] = None,
-    dry_run: Annotated[
-        bool,
-        typer.Option(
-            "--dry-run", help="Write the base configuration and the candidates, and start nothing."
-        ),
-    ] = False,
-    json_output: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object for programs.")
-    ] = False,
+    words: list[str] | None = argument(
+        None, "Hydra words: search_config=gpt3/5b.", metavar="KEY=VALUE..."
+    ),
+    config_dir: Path | None = option(
+        None, "More of cluster/ and search_config/, as YAML files.", metavar="DIR"
+    ),
+    write_conf: Path | None = option(
+        None, "Write the tree of configurations there, and stop.", metavar="DIR"
+    ),
+    dry_run: bool = option(
+        False, "Write the base configuration and the candidates, and start nothing."
+    ),
+    json_output: bool = option(False, "Print one JSON object for programs.", "--json"),
     quiet: QuietFlag = False,
 ) -> None:
     """Find the fastest configuration of a model as NVIDIA's AutoConfigurator for NeMo 1.x does, by

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+from meshwright.cli.options import REQUIRED, argument, command, option
 
 if TYPE_CHECKING:
     from meshwright.runs.measured.fit import FitReport
@@ -17,63 +17,35 @@ FAR_OFF = 2.0
 published times and 7 % of published peaks are that far off."""
 
 
+@command
 def calibrate(
-    results: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="RESULTS...",
-            help="Studies, logs, tables of runs, outputs of nccl-tests.",
-            show_default=False,
-        ),
-    ],
-    output: Annotated[
-        Path,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="CALIBRATION.yaml",
-            help="Where the calibration goes.",
-            show_default=False,
-        ),
-    ],
-    model: Annotated[
-        str | None,
-        typer.Option(help="Of logs that don't say it: a name, or dims layers=32,hidden=4096,..."),
-    ] = None,
-    hf: Annotated[
-        Path | None, typer.Option(help="A Hugging Face config.json to take the model from.")
-    ] = None,
-    cluster: Annotated[
-        str | None,
-        typer.Option(metavar="KIND:COUNT", help="Of logs: chips, such as h100:16, or h100."),
-    ] = None,
-    gpus_per_node: Annotated[
-        int | None, typer.Option(help="Chips in one server [default: as the chip is sold].")
-    ] = None,
-    stack: Annotated[
-        str | None,
-        typer.Option(help="Training software of all runs [default: what log or table say]."),
-    ] = None,
-    seq: Annotated[
-        int | None, typer.Option("--seq", "--seq-len", help="Of logs: tokens in one sequence.")
-    ] = None,
-    gbs: Annotated[int | None, typer.Option(help="Of logs: global batch in sequences.")] = None,
-    precision: Annotated[
-        str | None, typer.Option(help="Of logs: number format of the matrix products.")
-    ] = None,
-    layout: Annotated[
-        str | None,
-        typer.Option(metavar="KEY=V[,...]", help="Of logs: the layout, tp=8,pp=4,mbs=1."),
-    ] = None,
-    profile: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="What `meshwright profile` wrote; plans then need it too."
-        ),
-    ] = None,
-    json_output: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object for programs.")
-    ] = False,
+    results: list[Path] = argument(
+        REQUIRED, "Studies, logs, tables of runs, outputs of nccl-tests.", metavar="RESULTS..."
+    ),
+    output: Path = option(
+        REQUIRED, "Where the calibration goes.", "--output", "-o", metavar="CALIBRATION.yaml"
+    ),
+    model: str | None = option(
+        None, "Of logs that don't say it: a name, or dims layers=32,hidden=4096,..."
+    ),
+    hf: Path | None = option(None, "A Hugging Face config.json to take the model from."),
+    cluster: str | None = option(
+        None, "Of logs: chips, such as h100:16, or h100.", metavar="KIND:COUNT"
+    ),
+    gpus_per_node: int | None = option(None, "Chips in one server [default: as the chip is sold]."),
+    stack: str | None = option(
+        None, "Training software of all runs [default: what log or table say]."
+    ),
+    seq: int | None = option(None, "Of logs: tokens in one sequence.", "--seq", "--seq-len"),
+    gbs: int | None = option(None, "Of logs: global batch in sequences."),
+    precision: str | None = option(None, "Of logs: number format of the matrix products."),
+    layout: str | None = option(
+        None, "Of logs: the layout, tp=8,pp=4,mbs=1.", metavar="KEY=V[,...]"
+    ),
+    profile: Path | None = option(
+        None, "What `meshwright profile` wrote; plans then need it too.", metavar="FILE"
+    ),
+    json_output: bool = option(False, "Print one JSON object for programs.", "--json"),
 ) -> None:
     """Fit the few constants that matter to your own runs, from one run upwards.
 

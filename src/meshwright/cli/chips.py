@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import typer
+from meshwright.cli.options import argument, command, option
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,19 +39,13 @@ _FIGURES: tuple[tuple[str, str, str, str], ...] = (
 """What one chip's page shows: words, key of the record, unit, column with the source."""
 
 
+@command
 def chips(
-    name: Annotated[
-        str | None,
-        typer.Argument(
-            help="A chip's or a server's name or alias; none lists all chips.", show_default=False
-        ),
-    ] = None,
-    servers: Annotated[
-        bool, typer.Option("--servers", help="List the servers that `--cluster` takes by name.")
-    ] = False,
-    json_output: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object for programs.")
-    ] = False,
+    name: str | None = argument(
+        None, "A chip's or a server's name or alias; none lists all chips."
+    ),
+    servers: bool = option(False, "List the servers that `--cluster` takes by name."),
+    json_output: bool = option(False, "Print one JSON object for programs.", "--json"),
 ) -> None:
     """List the chips that clusters are made of, or show one with the source of every figure.
 

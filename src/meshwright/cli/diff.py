@@ -2,25 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING
 
-import typer
-
-from meshwright.cli.layout_case import (
-    AttentionFlag,
-    CalibrationFlag,
-    DecoderSeqFlag,
-    GbsFlag,
-    GpusPerNodeFlag,
-    HfFlag,
-    JsonFlag,
-    MegatronVersionFlag,
-    MemoryFlag,
-    PrecisionFlag,
-    ProfileFlag,
-    RoutingFlag,
-    StackFlag,
-)
+from meshwright.cli.layout_case import HfFlag, JsonFlag
+from meshwright.cli.options import REQUIRED, Given, argument, command, fields_of
+from meshwright.search.request import PlanRequest
 
 if TYPE_CHECKING:
     from meshwright.cli.plan_files import Side
@@ -29,48 +15,24 @@ if TYPE_CHECKING:
 
 __all__ = ["diff"]
 
-SideArgument = Annotated[
-    str,
-    typer.Argument(
-        help="tp=8,pp=4,mbs=1, or a file of `plan --json`; FILE#2 is its second plan.",
-        show_default=False,
-    ),
-]
-ModelFlag = Annotated[
-    str | None,
-    typer.Option(
-        "--model", help="A model's name or dims: both sides are priced with it.", show_default=False
-    ),
-]
-OptionalClusterFlag = Annotated[
-    str | None,
-    typer.Option(
-        "--cluster", help="KIND:COUNT such as h100:256, or a YAML file.", show_default=False
-    ),
-]
-OptionalSeqFlag = Annotated[
-    int | None, typer.Option("--seq", help="Tokens in one sequence.", show_default=False)
-]
+_SIDE = "tp=8,pp=4,mbs=1, or a file of `plan --json`; FILE#2 is its second plan."
 
 
+@command
 def diff(
-    a: SideArgument,
-    b: SideArgument,
-    model: ModelFlag = None,
+    a: str = argument(REQUIRED, _SIDE),
+    b: str = argument(REQUIRED, _SIDE),
+    given: Given = fields_of(
+        PlanRequest,
+        *("model", "cluster", "seq_len", "gbs", "gpus_per_node", "decoder_seq_len", "precision"),
+        *("attention", "routing", "stack", "calibration", "profile", "megatron_version"),
+        "max_memory_gib",
+        model={
+            "help": "A model's name or dims: both sides are priced with it.",
+            "is_argument": False,
+        },
+    ),
     hf: HfFlag = None,
-    cluster: OptionalClusterFlag = None,
-    seq: OptionalSeqFlag = None,
-    gbs: GbsFlag = None,
-    gpus_per_node: GpusPerNodeFlag = None,
-    decoder_seq: DecoderSeqFlag = None,
-    precision: PrecisionFlag = None,
-    attention: AttentionFlag = None,
-    routing: RoutingFlag = None,
-    stack: StackFlag = None,
-    calibration: CalibrationFlag = None,
-    profile: ProfileFlag = None,
-    megatron_version: MegatronVersionFlag = None,
-    max_memory_gib: MemoryFlag = None,
     json_output: JsonFlag = False,
 ) -> None:
     """Compare two layouts or plans, and say what each difference means for a run that goes on from
@@ -93,38 +55,18 @@ def diff(
 
       meshwright diff plans.json#1 plans.json#2 --json
     """
-    from meshwright.cli.layout_case import file_name, model_words
+    from meshwright.cli.layout_case import model_words
     from meshwright.cli.plan_files import read_side
     from meshwright.values.errors import ConfigError
 
     sides = [read_side(text) for text in (a, b)]
-    fields: dict[str, Any] = {
-        **{
-            "cluster": cluster,
-            "gpus_per_node": gpus_per_node,
-            "seq_len": seq,
-            "decoder_seq_len": decoder_seq,
-            "gbs": gbs,
-        },
-        **{
-            "precision": precision,
-            "attention": attention,
-            "routing": routing,
-            "stack": stack,
-            "megatron_version": megatron_version,
-        },
-        **{
-            "max_memory_gib": max_memory_gib,
-            "calibration": file_name(calibration),
-            "profile": file_name(profile),
-        },
-    }
+    model = given.pop("model", None)
     if model is not None or hf is not None:
-        if cluster is None or seq is None:
+        if "cluster" not in given or "seq_len" not in given:
             raise ConfigError("--model: prices need --cluster and --seq as well")
-        fields |= {"model": model_words(model, hf)}
-        sides = [side.asked_with(fields) for side in sides]
-    elif given := [name for name, value in fields.items() if value is not None]:
+        given["model"] = model_words(model, hf)
+        sides = [side.asked_with(given) for side in sides]
+    elif given:
         raise ConfigError(
             f"{', '.join(given)}: of no effect without --model; add it, or leave them out"
         )

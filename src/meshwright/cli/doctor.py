@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 import typer
+
+from meshwright.cli.options import command, option
 
 __all__ = ["doctor"]
 
 
+@command
 def doctor(
-    calibration: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A calibration that plans are to use.")
-    ] = None,
-    profile: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A profile that plans are to use.")
-    ] = None,
-    json_output: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object for programs.")
-    ] = False,
+    calibration: Path | None = option(None, "A calibration that plans are to use.", metavar="FILE"),
+    profile: Path | None = option(None, "A profile that plans are to use.", metavar="FILE"),
+    json_output: bool = option(False, "Print one JSON object for programs.", "--json"),
 ) -> None:
     """Say what is installed here, which GPUs and schedulers are seen, and which figures predictions
     stand on.

@@ -3,91 +3,42 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from meshwright.cli.job_flags import (
-    CarbonFlag,
-    EvalIntervalFlag,
-    EvalStepsFlag,
-    MtbfFlag,
-    NodePriceFlag,
-    PowerFlag,
-    PriceFlag,
-    PueFlag,
-    RestartFlag,
-    SaveFlag,
-    WriteFlag,
-)
-from meshwright.cli.layout_case import (
-    CalibrationFlag,
-    ClusterFlag,
-    GbsFlag,
-    GpusPerNodeFlag,
-    HfFlag,
-    JsonFlag,
-    ModelArgument,
-    PrecisionFlag,
-    ProfileFlag,
-    RoutingFlag,
-    SeqFlag,
-    StackFlag,
-)
+from meshwright.cli.job_flags import EVALUATION, FAILURES, POWER
+from meshwright.cli.layout_case import WHERE, HfFlag, JsonFlag
+from meshwright.cli.options import REQUIRED, Given, command, fields_of, option
+from meshwright.search.request import PlanRequest
 
 if TYPE_CHECKING:
     from meshwright.sizing.estimate import RunEstimate
 
 __all__ = ["estimate"]
 
-TokensFlag = Annotated[
-    str, typer.Option("--tokens", help="To train on: 300B, 15T.", show_default=False)
-]
-DeadlineFlag = Annotated[
-    str | None,
-    typer.Option("--deadline", metavar="TIME", help="Longest that the run may take: 30D, 12h."),
-]
-MaxCostFlag = Annotated[float | None, typer.Option("--max-cost", help="USD that the run may cost.")]
-TflopsFlag = Annotated[
-    float | None,
-    typer.Option(
-        "--tflops", help="Of one chip, for the closed form [default: 45 % of its bf16 peak]."
-    ),
-]
-PinsFlag = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=V[,V...]", help="Values that an axis may take: tp=1,2."),
-]
 
-
+@command
 def estimate(
-    cluster: ClusterFlag,
-    seq: SeqFlag,
-    tokens: TokensFlag,
-    model: ModelArgument = None,
+    where: Given = WHERE,
+    tokens: str = option(REQUIRED, "To train on: 300B, 15T."),
     hf: HfFlag = None,
-    gbs: GbsFlag = None,
-    deadline: DeadlineFlag = None,
-    max_cost: MaxCostFlag = None,
-    usd_per_hour: PriceFlag = None,
-    usd_per_node_hour: NodePriceFlag = None,
-    eval_interval: EvalIntervalFlag = None,
-    eval_steps: EvalStepsFlag = None,
-    chip_mtbf_hours: MtbfFlag = None,
-    restart: RestartFlag = None,
-    save_every: SaveFlag = None,
-    write_gb_per_s: WriteFlag = None,
-    power_share: PowerFlag = None,
-    pue: PueFlag = None,
-    kg_co2_per_kwh: CarbonFlag = None,
-    tflops: TflopsFlag = None,
-    pins: PinsFlag = None,
-    gpus_per_node: GpusPerNodeFlag = None,
-    precision: PrecisionFlag = None,
-    routing: RoutingFlag = None,
-    stack: StackFlag = None,
-    calibration: CalibrationFlag = None,
-    profile: ProfileFlag = None,
+    deadline: str | None = option(None, "Longest that the run may take: 30D, 12h.", metavar="TIME"),
+    max_cost: float | None = option(None, "USD that the run may cost."),
+    usd_per_node_hour: float | None = option(
+        None, "USD per node and hour, instead of --usd-per-hour."
+    ),
+    evaluation: Given = EVALUATION,
+    failures: Given = FAILURES,
+    power: Given = POWER,
+    tflops: float | None = option(
+        None, "Of one chip, for the closed form [default: 45 % of its bf16 peak]."
+    ),
+    how: Given = fields_of(
+        PlanRequest,
+        *("gbs", "usd_per_hour", "pins", "gpus_per_node", "precision", "routing", "stack"),
+        *("calibration", "profile"),
+    ),
     json_output: JsonFlag = False,
 ) -> None:
     """Estimate how long a model trains on a cluster, and what that costs.
@@ -111,49 +62,26 @@ def estimate(
     """  # noqa: E501
     from meshwright import api
     from meshwright.cli.job_flags import price_per_chip, training_of
-    from meshwright.cli.layout_case import file_name, model_words
-    from meshwright.search.request import PlanRequest, parse_pins
+    from meshwright.cli.layout_case import model_words
     from meshwright.sizing.estimate import Limits
     from meshwright.values.units import parse_count, parse_duration
 
     training = training_of(
-        parse_count(tokens, name="tokens"),
-        eval_interval=eval_interval,
-        eval_steps=eval_steps,
-        mtbf_hours=chip_mtbf_hours,
-        restart=restart,
-        save_every=save_every,
-        write_gb_per_s=write_gb_per_s,
-        power_share=power_share,
-        pue=pue,
-        kg_co2_per_kwh=kg_co2_per_kwh,
+        parse_count(tokens, name="tokens"), evaluation=evaluation, failures=failures, power=power
     )
-    price = price_per_chip(
-        per_chip=usd_per_hour,
-        per_node=usd_per_node_hour,
-        cluster=cluster,
-        gpus_per_node=gpus_per_node,
-    )
-    given = {
-        "model": model_words(model, hf),
-        "cluster": cluster,
-        "seq_len": seq,
-        "gbs": gbs,
-        "gpus_per_node": gpus_per_node,
-        "precision": precision,
-        "routing": routing,
-        "stack": stack,
-        "calibration": file_name(calibration),
-        "profile": file_name(profile),
-        "pins": parse_pins(pins or []) or None,
-        "usd_per_hour": price,
-        "top": 1,
-    }
+    if usd_per_node_hour is not None:
+        how["usd_per_hour"] = price_per_chip(
+            per_chip=how.get("usd_per_hour"),
+            per_node=usd_per_node_hour,
+            cluster=where["cluster"],
+            gpus_per_node=how.get("gpus_per_node"),
+        )
+    model = model_words(where.pop("model", None), hf)
     limits = Limits(
         wall_s=None if deadline is None else float(parse_duration(deadline, name="deadline")),
         usd=max_cost,
     )
-    request = PlanRequest.of({name: value for name, value in given.items() if value is not None})
+    request = PlanRequest.of({"model": model, **where, **how, "top": 1})
     found = api.estimate(request, training=training, limits=limits, tflops=tflops)
     _print(found, json_output=json_output)
     if found.plan is None or found.broken:

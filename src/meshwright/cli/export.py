@@ -3,41 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from meshwright.cli.job_flags import (
-    AccountFlag,
-    CpusFlag,
-    ImageFlag,
-    InstanceFlag,
-    JobFileFlag,
-    JobNameFlag,
-    LauncherFlag,
-    LauncherWordFlag,
-    LogDirFlag,
-    MountFlag,
-    NodeMemoryFlag,
-    PartitionFlag,
-    PriorityFlag,
-    SharedMemoryFlag,
-    StartFlag,
-    TimeFlag,
-    WorkdirFlag,
-)
-from meshwright.cli.layout_case import (
-    AttentionFlag,
-    DecoderSeqFlag,
-    GbsFlag,
-    GpusPerNodeFlag,
-    HfFlag,
-    JsonFlag,
-    MegatronVersionFlag,
-    MemoryFlag,
-    PrecisionFlag,
-    StackFlag,
-)
+from meshwright.cli.job_flags import JobFileFlag
+from meshwright.cli.layout_case import HfFlag, JsonFlag
+from meshwright.cli.options import REQUIRED, Given, argument, command, fields_of, option
+from meshwright.platforms.job import JobOptions
+from meshwright.search.request import PlanRequest
 
 if TYPE_CHECKING:
     from meshwright.platforms.job import JobText
@@ -49,84 +23,43 @@ if TYPE_CHECKING:
 
 __all__ = ["deliver", "export", "read_settings"]
 
-PlanArgument = Annotated[
-    str | None,
-    typer.Argument(
+
+@command
+def export(
+    to: str = option(REQUIRED, "Training software to write for.", metavar="SOFTWARE"),
+    plan: str | None = argument(
+        None,
+        "A file of `plan --json`, FILE#2 for its second plan; or a model.",
         metavar="PLAN|MODEL",
-        help="A file of `plan --json`, FILE#2 for its second plan; or a model.",
-        show_default=False,
     ),
-]
-ToFlag = Annotated[
-    str,
-    typer.Option(
-        "--to", metavar="SOFTWARE", help="Training software to write for.", show_default=False
-    ),
-]
-OutputFlag = Annotated[
-    Path | None, typer.Option("--output", "-o", metavar="DIR", help="Folder to write into.")
-]
-LayoutFlag = Annotated[
-    str | None,
-    typer.Option(
-        "--layout", metavar="KEY=V[,...]", help="With a model: the layout [default: the best]."
-    ),
-]
-ClusterFlag = Annotated[
-    str | None,
-    typer.Option("--cluster", metavar="KIND:COUNT", help="With a model: chips, such as h100:256."),
-]
-SeqFlag = Annotated[int | None, typer.Option("--seq", help="With a model: tokens in one sequence.")]
-SettingFlag = Annotated[
-    list[str] | None,
-    typer.Option(
+    output: Path | None = option(None, "Folder to write into.", "--output", "-o", metavar="DIR"),
+    dry_run: bool = option(False, "Print what would be written, and write nothing."),
+    force: bool = option(False, "Write over files that differ."),
+    settings: list[str] | None = option(
+        None,
+        "A setting of the training: learning_rate=1e-4, data=/corpus.",
         "--setting",
         metavar="KEY=V",
-        help="A setting of the training: learning_rate=1e-4, data=/corpus.",
     ),
-]
-ForceFlag = Annotated[bool, typer.Option("--force", help="Write over files that differ.")]
-DryRunFlag = Annotated[
-    bool, typer.Option("--dry-run", help="Print what would be written, and write nothing.")
-]
-
-
-def export(
-    to: ToFlag,
-    plan: PlanArgument = None,
-    output: OutputFlag = None,
-    dry_run: DryRunFlag = False,
-    force: ForceFlag = False,
-    settings: SettingFlag = None,
     hf: HfFlag = None,
-    cluster: ClusterFlag = None,
-    seq: SeqFlag = None,
-    gbs: GbsFlag = None,
-    layout: LayoutFlag = None,
-    gpus_per_node: GpusPerNodeFlag = None,
-    decoder_seq: DecoderSeqFlag = None,
-    precision: PrecisionFlag = None,
-    attention: AttentionFlag = None,
-    stack: StackFlag = None,
-    megatron_version: MegatronVersionFlag = None,
-    max_memory_gib: MemoryFlag = None,
-    launcher: LauncherFlag = None,
+    case: Given = fields_of(
+        PlanRequest,
+        *("cluster", "seq_len", "gbs", "gpus_per_node", "decoder_seq_len", "precision"),
+        *("attention", "stack", "megatron_version", "max_memory_gib"),
+        cluster="With a model: chips, such as h100:256.",
+        seq_len="With a model: tokens in one sequence.",
+    ),
+    layout: str | None = option(
+        None, "With a model: the layout [default: the best].", metavar="KEY=V[,...]"
+    ),
+    launcher: str | None = option(
+        None,
+        "Write a job script too: torchrun, slurm, k8s-trainjob, -pytorchjob, -jobset, -mpijob,"
+        " bcp, runai, lepton, sky, pai-dlc.",
+        metavar="PLATFORM",
+    ),
     job: JobFileFlag = None,
-    job_name: JobNameFlag = None,
-    start: StartFlag = None,
-    time: TimeFlag = None,
-    image: ImageFlag = None,
-    mounts: MountFlag = None,
-    workdir: WorkdirFlag = None,
-    account: AccountFlag = None,
-    partition: PartitionFlag = None,
-    instance: InstanceFlag = None,
-    log_dir: LogDirFlag = None,
-    cpus: CpusFlag = None,
-    node_memory: NodeMemoryFlag = None,
-    shared_memory: SharedMemoryFlag = None,
-    priority: PriorityFlag = None,
-    launcher_words: LauncherWordFlag = None,
+    options: Given = fields_of(JobOptions),
     json_output: JsonFlag = False,
 ) -> None:
     """Write a plan as files that a training software runs unchanged, and a job script that starts
@@ -157,60 +90,20 @@ def export(
     from meshwright.software.registry import find_target
 
     target = find_target(to)
-    case = {
-        **{
-            "cluster": cluster,
-            "gpus_per_node": gpus_per_node,
-            "seq_len": seq,
-            "decoder_seq_len": decoder_seq,
-            "gbs": gbs,
-        },
-        **{
-            "precision": precision,
-            "attention": attention,
-            "stack": stack,
-            "megatron_version": megatron_version,
-        },
-        **{"max_memory_gib": max_memory_gib},
-    }
     chosen = _settings(settings or [])
-    options = {
-        **{
-            "name": job_name,
-            "start": start,
-            "time": time,
-            "image": image,
-            "mounts": mounts,
-            "workdir": workdir,
-            "account": account,
-        },
-        **{
-            "partition": partition,
-            "instance": instance,
-            "log_dir": log_dir,
-            "words": launcher_words,
-        },
-        **{
-            "cpus": cpus,
-            "memory": node_memory,
-            "shared_memory": shared_memory,
-            "priority": priority,
-        },
-    }
-    given = {key: value for key, value in case.items() if value is not None}
     if (mixed := None if plan is None else read_mixed(plan)) is not None:
-        _require_no_words(plan, given, layout, hf)
+        _require_no_words(plan, case, layout, hf)
         exported = export_mixed_plan(
             mixed,
             target,
             chosen,
-            job_words=[*_named(launcher, job), *(k for k, v in options.items() if v is not None)],
+            job_words=[*_named(launcher, job), *options],
         )
         _write_out(
             exported, None, target, output, dry_run=dry_run, force=force, json_output=json_output
         )
         return
-    asked = _asked(plan, hf, layout, given, target, chosen)
+    asked = _asked(plan, hf, layout, case, target, chosen)
     whole = plan_of(asked, settings=chosen)
     exported = export_plan(whole, target=target)
     script = job_for(exported, whole, launcher=launcher, job_file=job, given=options)
@@ -306,7 +199,6 @@ def _of_model(
     from meshwright import api
     from meshwright.cli.layout_case import model_words
     from meshwright.search.asked import ask
-    from meshwright.search.request import PlanRequest
     from meshwright.values.errors import ConfigError
 
     missing = [

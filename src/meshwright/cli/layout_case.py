@@ -7,12 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from meshwright.cli.options import field, fields_of
+from meshwright.search.request import PlanRequest
+
 if TYPE_CHECKING:
     from rich.console import Console
 
     from meshwright.search.asked import Asked
 
 __all__ = [
+    "HOW",
+    "WHERE",
     "AttentionFlag",
     "CalibrationFlag",
     "ClusterFlag",
@@ -28,7 +33,7 @@ __all__ = [
     "ModelArgument",
     "PrecisionFlag",
     "ProfileFlag",
-    "RunStackFlag",
+    "RoutingFlag",
     "SeqFlag",
     "StackFlag",
     "asked_with",
@@ -37,100 +42,40 @@ __all__ = [
     "narrow_console",
 ]
 
-ModelArgument = Annotated[
-    str | None,
-    typer.Argument(
-        help=(
-            "A model's name (`meshwright models` lists them), or its dims:"
-            " layers=32,hidden=4096,..."
-        ),
-        show_default=False,
-    ),
-]
 HfFlag = Annotated[
     Path | None,
     typer.Option("--hf", help="A Hugging Face config.json, or its folder, instead of a name."),
 ]
-ClusterFlag = Annotated[
-    str,
-    typer.Option(
-        "--cluster", metavar="KIND:COUNT", help="Chips, such as h100:256, a YAML file, or local."
-    ),
-]
-GpusPerNodeFlag = Annotated[
-    int | None,
-    typer.Option("--gpus-per-node", help="Chips in one server [default: as the chip is sold]."),
-]
-SeqFlag = Annotated[int, typer.Option("--seq", help="Tokens in one sequence.", show_default=False)]
-DecoderSeqFlag = Annotated[
-    int | None,
-    typer.Option(
-        "--decoder-seq", help="Tokens in one sequence of the decoder [default: a quarter]."
-    ),
-]
-GbsFlag = Annotated[
-    int | None, typer.Option("--gbs", help="Global batch in sequences.", show_default=False)
-]
 LayoutFlag = Annotated[
     str,
     typer.Option(
-        "--layout",
-        metavar="KEY=V[,...]",
-        help="The layout, tp=8,pp=4,mbs=1; what is left out follows.",
-        show_default=False,
-    ),
-]
-PrecisionFlag = Annotated[
-    str | None,
-    typer.Option("--precision", help="What linear layers compute in [default: bf16 or else fp16]."),
-]
-AttentionFlag = Annotated[
-    str | None,
-    typer.Option(
-        "--attention", help="flash, flash1, fused-softmax or unfused [default: flash if there]."
-    ),
-]
-RoutingFlag = Annotated[
-    str | None,
-    typer.Option(
-        "--routing", help="Of experts: balanced, in-turn, typical or worst [default: balanced]."
-    ),
-]
-StackFlag = Annotated[
-    str | None, typer.Option("--stack", help="Training software [default: megatron].")
-]
-RunStackFlag = Annotated[
-    str | None,
-    typer.Option(
-        "--stack", help="Software to predict [default: what runs, --to or the embedded trainer]."
-    ),
-]
-MegatronVersionFlag = Annotated[
-    str | None,
-    typer.Option(
-        "--megatron-version", help="Version of Megatron-Core whose rules hold [default: newest]."
-    ),
-]
-CalibrationFlag = Annotated[
-    Path | None,
-    typer.Option("--calibration", metavar="FILE", help="What `meshwright calibrate` wrote."),
-]
-ProfileFlag = Annotated[
-    Path | None,
-    typer.Option("--profile", metavar="FILE", help="What `meshwright profile` wrote on this chip."),
-]
-MemoryFlag = Annotated[
-    float | None,
-    typer.Option("--max-memory-gib", help="GiB that one process may use [default: all it sees]."),
-]
-HeadroomFlag = Annotated[
-    float | None,
-    typer.Option(
-        "--headroom",
-        help="Kept free: below 1 a share of memory, else GiB [default: by its interval].",
+        "--layout", metavar="KEY=V[,...]", help="The layout, tp=8,pp=4,mbs=1; the rest follows."
     ),
 ]
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object for programs.")]
+ModelArgument = Annotated[str | None, field(PlanRequest, "model")]
+ClusterFlag = Annotated[str, field(PlanRequest, "cluster")]
+GpusPerNodeFlag = Annotated[int | None, field(PlanRequest, "gpus_per_node")]
+SeqFlag = Annotated[int, field(PlanRequest, "seq_len")]
+DecoderSeqFlag = Annotated[int | None, field(PlanRequest, "decoder_seq_len")]
+GbsFlag = Annotated[int | None, field(PlanRequest, "gbs")]
+PrecisionFlag = Annotated[str | None, field(PlanRequest, "precision")]
+AttentionFlag = Annotated[str | None, field(PlanRequest, "attention")]
+RoutingFlag = Annotated[str | None, field(PlanRequest, "routing")]
+StackFlag = Annotated[str | None, field(PlanRequest, "stack")]
+MegatronVersionFlag = Annotated[str | None, field(PlanRequest, "megatron_version")]
+CalibrationFlag = Annotated[Path | None, field(PlanRequest, "calibration")]
+ProfileFlag = Annotated[Path | None, field(PlanRequest, "profile")]
+MemoryFlag = Annotated[float | None, field(PlanRequest, "max_memory_gib")]
+HeadroomFlag = Annotated[float | None, field(PlanRequest, "headroom")]
+
+WHERE: Any = fields_of(PlanRequest, "model", "cluster", "seq_len", required=("cluster", "seq_len"))
+"""What a layout can't be looked at without."""
+HOW: Any = fields_of(
+    PlanRequest,
+    *("gbs", "gpus_per_node", "decoder_seq_len", "precision", "attention", "routing", "stack"),
+    *("calibration", "profile", "megatron_version", "max_memory_gib", "headroom"),
+)
 
 
 def asked_with(model: str | None, hf: Path | None, layout: str, fields: dict[str, Any]) -> Asked:

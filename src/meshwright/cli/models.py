@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
+
+from meshwright.cli.options import argument, command, option
 
 if TYPE_CHECKING:
     from meshwright.values.models.params import ModelInfo, ModelRow
@@ -13,20 +15,11 @@ if TYPE_CHECKING:
 __all__ = ["models"]
 
 
+@command
 def models(
-    name: Annotated[
-        str | None,
-        typer.Argument(
-            help="A model's name or alias, or its dims; none lists all.", show_default=False
-        ),
-    ] = None,
-    hf: Annotated[
-        Path | None,
-        typer.Option("--hf", help="A Hugging Face config.json, or its folder, to read instead."),
-    ] = None,
-    json_output: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object for programs.")
-    ] = False,
+    name: str | None = argument(None, "A model's name or alias, or its dims; none lists all."),
+    hf: Path | None = option(None, "A Hugging Face config.json, or its folder, to read instead."),
+    json_output: bool = option(False, "Print one JSON object for programs.", "--json"),
 ) -> None:
     """List the models that are known by name, or show one with its dims and its parameters by part.
 

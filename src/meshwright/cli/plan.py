@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
+from meshwright.cli.options import Given, command, fields_of, option
 from meshwright.cli.terminal import QuietFlag, export_first, for_export
+from meshwright.search.request import PlanRequest
 
 if TYPE_CHECKING:
     from meshwright.cli.plan_files import Run
@@ -19,7 +21,6 @@ if TYPE_CHECKING:
     from meshwright.search.asked import Asked
     from meshwright.search.mixed.problem import MixedProblem
     from meshwright.search.problem import Problem
-    from meshwright.search.request import PlanRequest
     from meshwright.search.result import PlanResult
 
 __all__ = ["plan"]
@@ -29,171 +30,39 @@ _TARGET = "megatron-lm"
 """Software that --export writes for unless --to names another."""
 
 
+@command
 def plan(
-    model: Annotated[
-        str | None,
-        typer.Argument(
-            help=(
-                "A model's name (`meshwright models` lists them), or its dims:"
-                " layers=32,hidden=4096,..."
-            ),
-            show_default=False,
-        ),
-    ] = None,
-    cluster: Annotated[
-        str | None,
-        typer.Option(
-            metavar="KIND:COUNT",
-            help="Chips, such as h100:256 or a800:128,h800:160, a YAML file, or local.",
-        ),
-    ] = None,
-    num_gpus: Annotated[
-        int | None, typer.Option(help="Chips to use at most; the cluster's counts are then caps.")
-    ] = None,
-    seq: Annotated[
-        int | None, typer.Option("--seq", "--seq-len", help="Tokens in one sequence.")
-    ] = None,
-    gbs: Annotated[
-        int | None, typer.Option(help="Global batch in sequences; it is never changed.")
-    ] = None,
-    max_gbs: Annotated[
-        int | None, typer.Option(help="Without --gbs: the largest batch to try.")
-    ] = None,
-    precision: Annotated[
-        str | None,
-        typer.Option(help="Number format of the matrix products [default: bf16 or else fp16]."),
-    ] = None,
-    stack: Annotated[
-        str | None,
-        typer.Option(help="Training software [default: megatron, or the chip maker's own]."),
-    ] = None,
-    calibration: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="What `meshwright calibrate` wrote.")
-    ] = None,
-    profile: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="What `meshwright profile` wrote on this chip."),
-    ] = None,
-    megatron_version: Annotated[
-        str | None,
-        typer.Option(help="Version of Megatron-Core whose rules hold [default: the newest]."),
-    ] = None,
-    pins: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=V[,V...]", help="Values that an axis may take: tp=1,2."),
-    ] = None,
-    same: Annotated[
-        str | None,
-        typer.Option(
-            metavar="WHAT[,WHAT...]",
-            help=(
-                "Over several kinds of chips: tp for all kinds; recompute or layers for a kind's"
-                " stages; order: a kind never comes back."
-            ),
-        ),
-    ] = None,
-    unlike_batch: Annotated[
-        bool,
-        typer.Option(
-            "--unlike-batch",
-            help=(
-                "Over several kinds of chips: each may have its own dp and mbs, with dp * mbs in"
-                " common."
-            ),
-        ),
-    ] = False,
-    top: Annotated[int | None, typer.Option(help="Plans to print [default: 10].")] = None,
-    objective: Annotated[
-        str | None,
-        typer.Option(
-            help="step_time, tokens_per_dollar, tokens_per_joule or memory [default: step_time]."
-        ),
-    ] = None,
-    min_tokens_per_s: Annotated[
-        float | None,
-        typer.Option(help="Throughput that a plan must reach; chips may be left idle."),
-    ] = None,
-    tokens: Annotated[
-        str | None,
-        typer.Option(help="With --deadline: tokens to train on, such as 300B.", show_default=False),
-    ] = None,
-    deadline: Annotated[
-        str | None,
-        typer.Option(
-            help="Longest that --tokens may take, such as 30D: the cheapest plan that keeps it.",
-            show_default=False,
-        ),
-    ] = None,
-    pareto: Annotated[
-        bool,
-        typer.Option("--pareto", help="Also plans of which no other is both faster and cheaper."),
-    ] = False,
-    max_memory_gib: Annotated[
-        float | None, typer.Option(help="GiB that one process may use [default: all it sees].")
-    ] = None,
-    headroom: Annotated[
-        float | None,
-        typer.Option(
-            help="Kept free: below 1 a share of memory, else GiB [default: by its interval]."
-        ),
-    ] = None,
-    gpus_per_node: Annotated[
-        int | None, typer.Option(help="Chips in one server [default: as the chip is sold].")
-    ] = None,
-    usd_per_hour: Annotated[
-        float | None, typer.Option(help="Price of one chip [default: the catalogue's].")
-    ] = None,
-    attention: Annotated[
-        str | None,
-        typer.Option(help="flash, flash1, fused-softmax or unfused [default: flash if there]."),
-    ] = None,
-    routing: Annotated[
-        str | None,
-        typer.Option(help="Of experts: balanced, in-turn, typical or worst [default: balanced]."),
-    ] = None,
-    decoder_seq: Annotated[
-        int | None,
-        typer.Option(help="Tokens in one sequence of the decoder [default: a quarter of --seq]."),
-    ] = None,
-    hf: Annotated[
-        Path | None, typer.Option(help="A Hugging Face config.json to take the model from.")
-    ] = None,
-    request: Annotated[
-        Path | None, typer.Option(help="A request in YAML or JSON; flags go before its values.")
-    ] = None,
-    save_request: Annotated[Path | None, typer.Option(help="Write the request as YAML.")] = None,
+    given: Given = fields_of(
+        PlanRequest,
+        cluster="Chips, such as h100:256 or a800:128,h800:160, a YAML file, or local.",
+    ),
+    tokens: str | None = option(None, "With --deadline: tokens to train on, such as 300B."),
+    deadline: str | None = option(
+        None, "Longest that --tokens may take, such as 30D: the cheapest plan that keeps it."
+    ),
+    pareto: bool = option(False, "Also plans of which no other is both faster and cheaper."),
+    hf: Path | None = option(None, "A Hugging Face config.json to take the model from."),
+    request: Path | None = option(None, "A request in YAML or JSON; flags go before its values."),
+    save_request: Path | None = option(None, "Write the request as YAML."),
     quiet: QuietFlag = False,
-    json_output: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object for programs.")
-    ] = False,
-    csv_path: Annotated[
-        Path | None, typer.Option("--csv", metavar="PATH", help="Write one row per plan.")
-    ] = None,
-    trace: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Write a step of each plan as a trace for Perfetto."),
-    ] = None,
-    from_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--from",
-            metavar="FILE",
-            help="A training script or configuration to improve; flags go before its values.",
-        ),
-    ] = None,
-    export_dir: Annotated[
-        Path | None,
-        typer.Option("--export", metavar="DIR", help="Write the best plan's files for --to."),
-    ] = None,
-    to: Annotated[
-        str | None,
-        typer.Option(
-            help=(
-                "With --export: a training software, as `meshwright export --to` [default:"
-                " megatron-lm]."
-            )
-        ),
-    ] = None,
+    json_output: bool = option(False, "Print one JSON object for programs.", "--json"),
+    csv_path: Path | None = option(None, "Write one row per plan.", "--csv", metavar="PATH"),
+    trace: Path | None = option(
+        None, "Write a step of each plan as a trace for Perfetto.", metavar="DIR"
+    ),
+    from_file: Path | None = option(
+        None,
+        "A training script or configuration to improve; flags go before its values.",
+        "--from",
+        metavar="FILE",
+    ),
+    export_dir: Path | None = option(
+        None, "Write the best plan's files for --to.", "--export", metavar="DIR"
+    ),
+    to: str | None = option(
+        None,
+        "With --export: a training software, as `meshwright export --to` [default: megatron-lm].",
+    ),
 ) -> None:
     """Find the fastest layouts that fit: how to cut a model over the chips of a cluster.
 
@@ -230,41 +99,13 @@ def plan(
       meshwright plan --hf config.json --cluster h200:16 --seq 4096 --gbs 128 --stack fsdp --json
     """  # noqa: E501
     from meshwright import api
-    from meshwright.cli.layout_case import file_name
     from meshwright.cli.request_files import read_request, request_to_yaml
     from meshwright.cli.terminal import make_folder, read_goal, write_steps
     from meshwright.search.mixed.problem import MixedProblem
-    from meshwright.search.request import PlanRequest, parse_pins, parse_same
 
-    given: dict[str, Any] = {
-        "model": _model(model, hf),
-        "cluster": cluster,
-        "num_gpus": num_gpus,
-        "seq_len": seq,
-        "gbs": gbs,
-        "max_gbs": max_gbs,
-        "precision": precision,
-        "stack": stack,
-        "calibration": file_name(calibration),
-        "profile": file_name(profile),
-        "megatron_version": megatron_version,
-        "pins": parse_pins(pins or []) or None,
-        "same": None if same is None else parse_same(same),
-        "unlike_batch": unlike_batch or None,
-        "top": top,
-        "objective": objective,
-        "min_tokens_per_s": min_tokens_per_s,
-        "max_memory_gib": max_memory_gib,
-        "headroom": headroom,
-        "gpus_per_node": gpus_per_node,
-        "usd_per_hour": usd_per_hour,
-        "attention": attention,
-        "routing": routing,
-        "decoder_seq_len": decoder_seq,
-    }
     goal = read_goal(tokens, deadline)
-    given |= goal.fields(given) if goal is not None else {}
-    flags = {key: value for key, value in given.items() if value is not None}
+    flags = {**given, **_model(given.get("model"), hf)}
+    flags |= goal.fields(flags) if goal is not None else {}
     run = None if from_file is None else _read_run(from_file, flags)
     fields = {
         **(run.fields() if run is not None else {}),
@@ -348,7 +189,6 @@ def _export(
     from meshwright.cli.plan_files import side_of
     from meshwright.search.asked import ask
     from meshwright.search.mixed.problem import MixedProblem
-    from meshwright.search.request import PlanRequest
     from meshwright.software.contract import export_plan
     from meshwright.software.plan import plan_of
     from meshwright.software.registry import find_target
@@ -383,9 +223,10 @@ def _read_run(path: Path, flags: dict[str, Any]) -> Run:
     return run
 
 
-def _model(name: str | None, hf: Path | None) -> str | dict[str, Any] | None:
+def _model(name: str | None, hf: Path | None) -> dict[str, Any]:
+    """Return the model of a config.json as a field of the request; nothing without one."""
     if hf is None:
-        return name
+        return {}
     from meshwright.platforms.given import read_hf_config
     from meshwright.search.problem import dims_of
     from meshwright.values.errors import ConfigError
@@ -395,7 +236,7 @@ def _model(name: str | None, hf: Path | None) -> str | dict[str, Any] | None:
     reading = read_hf_config(hf)
     for note in reading.notes:
         typer.echo(f"note: {note}", err=True)
-    return dims_of(reading.spec, details=reading.details)
+    return {"model": dims_of(reading.spec, details=reading.details)}
 
 
 def _require(fields: dict[str, Any]) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
+
+from meshwright.cli.options import REQUIRED, argument, command, option
 
 if TYPE_CHECKING:
     from meshwright.runs.measured.files import Counts
@@ -14,34 +16,19 @@ if TYPE_CHECKING:
 __all__ = ["predict"]
 
 
+@command
 def predict(
-    rows: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="ROWS.csv...",
-            help="Tables of training runs, one run per line.",
-            show_default=False,
-        ),
-    ],
-    output: Annotated[
-        Path,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="PREDICTIONS.csv",
-            help="Where the predictions go.",
-            show_default=False,
-        ),
-    ],
-    calibration: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="What `meshwright calibrate` wrote.")
-    ] = None,
-    profile: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="What `meshwright profile` wrote.")
-    ] = None,
-    json_output: Annotated[
-        bool, typer.Option("--json", help="Print the counts as one JSON object for programs.")
-    ] = False,
+    rows: list[Path] = argument(
+        REQUIRED, "Tables of training runs, one run per line.", metavar="ROWS.csv..."
+    ),
+    output: Path = option(
+        REQUIRED, "Where the predictions go.", "--output", "-o", metavar="PREDICTIONS.csv"
+    ),
+    calibration: Path | None = option(None, "What `meshwright calibrate` wrote.", metavar="FILE"),
+    profile: Path | None = option(None, "What `meshwright profile` wrote.", metavar="FILE"),
+    json_output: bool = option(
+        False, "Print the counts as one JSON object for programs.", "--json"
+    ),
 ) -> None:
     """Predict step time, peak memory and fit for every run of a table.
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
+from meshwright.cli.options import REQUIRED, command, option
 from meshwright.cli.terminal import QuietFlag, keep_quiet
 
 if TYPE_CHECKING:
@@ -21,42 +22,25 @@ __all__ = ["profile"]
 _INTERRUPTED = 130
 
 
+@command
 def profile(
-    output: Annotated[
-        Path,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FILE",
-            help="Where the profile goes: a .npz or a .json.",
-            show_default=False,
-        ),
-    ],
-    device: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="cuda or cpu [default: a GPU where torch sees one]."),
-    ] = None,
-    dtype: Annotated[
-        str | None,
-        typer.Option(
-            metavar="LIST",
-            help="Of fp32, tf32, bf16, fp16, fp8 [default: bf16, fp8 on a GPU, fp32 on the CPU].",
-        ),
-    ] = None,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="A small grid: under a minute on two cores.")
-    ] = False,
-    full: Annotated[bool, typer.Option("--full", help="A fine grid, and more repeats.")] = False,
-    model: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Measure this model's own shapes too.")
-    ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Measure all again where FILE exists.")
-    ] = False,
+    output: Path = option(
+        REQUIRED, "Where the profile goes: a .npz or a .json.", "--output", "-o", metavar="FILE"
+    ),
+    device: str | None = option(
+        None, "cuda or cpu [default: a GPU where torch sees one].", metavar="NAME"
+    ),
+    dtype: str | None = option(
+        None,
+        "Of fp32, tf32, bf16, fp16, fp8 [default: bf16, fp8 on a GPU, fp32 on the CPU].",
+        metavar="LIST",
+    ),
+    quick: bool = option(False, "A small grid: under a minute on two cores."),
+    full: bool = option(False, "A fine grid, and more repeats."),
+    model: str | None = option(None, "Measure this model's own shapes too.", metavar="NAME"),
+    overwrite: bool = option(False, "Measure all again where FILE exists."),
     quiet: QuietFlag = False,
-    json_output: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object for programs.")
-    ] = False,
+    json_output: bool = option(False, "Print one JSON object for programs.", "--json"),
 ) -> None:
     """Measure the operators of training on this machine, for plans that rest on it.
 

@@ -3,47 +3,32 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 import typer
+
+from meshwright.cli.options import REQUIRED, argument, command, option
 
 __all__ = ["report"]
 
 
+@command
 def report(
-    results: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="RESULT...",
-            help=(
-                "What a command printed with --json, `-` for standard input, or a study's"
-                " directory."
-            ),
-            show_default=False,
-        ),
-    ],
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "-o", metavar="FILE", help="File to write [default: report.html]."
-        ),
-    ] = None,
-    title: Annotated[
-        str | None, typer.Option(help="Title of the page [default: the first RESULT's].")
-    ] = None,
-    form: Annotated[
-        str, typer.Option("--format", help="html, or for one chart png, svg or md.")
-    ] = "html",
-    chart: Annotated[
-        str | None,
-        typer.Option(
-            metavar="KEY", help="The chart of --format png, svg or md; of the second RESULT 2:KEY."
-        ),
-    ] = None,
-    json_output: Annotated[
-        bool,
-        typer.Option("--json", help="Print the report's values as one JSON object for programs."),
-    ] = False,
+    results: list[str] = argument(
+        REQUIRED,
+        "What a command printed with --json, `-` for standard input, or a study's directory.",
+        metavar="RESULT...",
+    ),
+    output: Path | None = option(
+        None, "File to write [default: report.html].", "--output", "-o", metavar="FILE"
+    ),
+    title: str | None = option(None, "Title of the page [default: the first RESULT's]."),
+    form: str = option("html", "html, or for one chart png, svg or md.", "--format"),
+    chart: str | None = option(
+        None, "The chart of --format png, svg or md; of the second RESULT 2:KEY.", metavar="KEY"
+    ),
+    json_output: bool = option(
+        False, "Print the report's values as one JSON object for programs.", "--json"
+    ),
 ) -> None:
     """Write a page about what other commands found: the answer, tables, charts, and what every
     figure stands on.

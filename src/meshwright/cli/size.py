@@ -3,83 +3,39 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
 
 import typer
 
-from meshwright.cli.job_flags import (
-    EvalIntervalFlag,
-    EvalStepsFlag,
-    MtbfFlag,
-    RestartFlag,
-    SaveFlag,
-    WriteFlag,
-)
-from meshwright.cli.layout_case import (
-    CalibrationFlag,
-    ClusterFlag,
-    GbsFlag,
-    GpusPerNodeFlag,
-    JsonFlag,
-    PrecisionFlag,
-    ProfileFlag,
-    StackFlag,
-)
+from meshwright.cli.job_flags import EVALUATION, FAILURES
+from meshwright.cli.layout_case import ClusterFlag, JsonFlag
+from meshwright.cli.options import REQUIRED, Given, command, fields_of, option
+from meshwright.search.request import PlanRequest
 
 __all__ = ["size"]
 
-DaysFlag = Annotated[
-    float, typer.Option("--days", help="Longest that the training may take.", show_default=False)
-]
-SizeTokensFlag = Annotated[
-    str | None,
-    typer.Option(
-        "--tokens",
-        help="To train on: 300B, 15T [default: 20 a parameter, compute-optimal].",
-        show_default=False,
-    ),
-]
-SeriesFlag = Annotated[
-    str | None,
-    typer.Option(
-        "--series", help="Whose shapes: gpt3, llama3, t5, mixtral, qwen3-moe ... [default: gpt3]."
-    ),
-]
-SizeTflopsFlag = Annotated[
-    float | None,
-    typer.Option(
-        "--tflops", help="Of one chip, for the closed form [default: 45 % of its bf16 peak]."
-    ),
-]
-VocabFlag = Annotated[
-    int | None, typer.Option("--vocab", help="Entries of the vocabulary [default: the series'].")
-]
-SizeSeqFlag = Annotated[
-    int | None,
-    typer.Option("--seq", help="Tokens in one sequence [default: 2048].", show_default=False),
-]
 
-
+@command
 def size(
     cluster: ClusterFlag,
-    days: DaysFlag,
-    tokens: SizeTokensFlag = None,
-    series: SeriesFlag = None,
-    tflops: SizeTflopsFlag = None,
-    seq: SizeSeqFlag = None,
-    gbs: GbsFlag = None,
-    vocab: VocabFlag = None,
-    eval_interval: EvalIntervalFlag = None,
-    eval_steps: EvalStepsFlag = None,
-    chip_mtbf_hours: MtbfFlag = None,
-    restart: RestartFlag = None,
-    save_every: SaveFlag = None,
-    write_gb_per_s: WriteFlag = None,
-    gpus_per_node: GpusPerNodeFlag = None,
-    precision: PrecisionFlag = None,
-    stack: StackFlag = None,
-    calibration: CalibrationFlag = None,
-    profile: ProfileFlag = None,
+    days: float = option(REQUIRED, "Longest that the training may take."),
+    tokens: str | None = option(
+        None, "To train on: 300B, 15T [default: 20 a parameter, compute-optimal]."
+    ),
+    series: str | None = option(
+        None, "Whose shapes: gpt3, llama3, t5, mixtral, qwen3-moe ... [default: gpt3]."
+    ),
+    tflops: float | None = option(
+        None, "Of one chip, for the closed form [default: 45 % of its bf16 peak]."
+    ),
+    batch: Given = fields_of(
+        PlanRequest, "seq_len", "gbs", seq_len="Tokens in one sequence [default: 2048]."
+    ),
+    vocab: int | None = option(None, "Entries of the vocabulary [default: the series']."),
+    evaluation: Given = EVALUATION,
+    failures: Given = FAILURES,
+    how: Given = fields_of(
+        PlanRequest, "gpus_per_node", "precision", "stack", "calibration", "profile"
+    ),
     json_output: JsonFlag = False,
 ) -> None:
     """Find the largest model that a cluster trains in some days.
@@ -103,29 +59,11 @@ def size(
     """
     from meshwright import api
     from meshwright.cli.job_flags import training_of
-    from meshwright.cli.layout_case import file_name
     from meshwright.cli.terminal import print_page
     from meshwright.report.sizing_text import size_lines
     from meshwright.values.units import parse_count
 
-    training = training_of(
-        1,  # replaced: by --tokens, or by what the size asks
-        eval_interval=eval_interval,
-        eval_steps=eval_steps,
-        mtbf_hours=chip_mtbf_hours,
-        restart=restart,
-        save_every=save_every,
-        write_gb_per_s=write_gb_per_s,
-    )
-    given = {
-        "seq_len": seq,
-        "gbs": gbs,
-        "gpus_per_node": gpus_per_node,
-        "precision": precision,
-        "stack": stack,
-        "calibration": file_name(calibration),
-        "profile": file_name(profile),
-    }
+    training = training_of(1, evaluation=evaluation, failures=failures)  # --tokens, or the size's
     found = api.size(
         cluster=cluster,
         days=days,
@@ -134,7 +72,8 @@ def size(
         training=training,
         tflops=tflops,
         vocab=vocab,
-        **{name: value for name, value in given.items() if value is not None},
+        **batch,
+        **how,
     )
     if json_output:
         print(json.dumps(found.to_dict()))

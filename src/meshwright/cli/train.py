@@ -3,34 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from meshwright.cli.job_flags import (
-    AccountFlag,
-    ImageFlag,
-    InstanceFlag,
-    JobFileFlag,
-    LauncherWordFlag,
-    MountFlag,
-    PartitionFlag,
-    StartFlag,
-    TimeFlag,
-    WorkdirFlag,
-)
-from meshwright.cli.layout_case import (
-    AttentionFlag,
-    CalibrationFlag,
-    GpusPerNodeFlag,
-    HfFlag,
-    JsonFlag,
-    MegatronVersionFlag,
-    MemoryFlag,
-    ProfileFlag,
-    RunStackFlag,
-)
+from meshwright.cli.job_flags import JobFileFlag
+from meshwright.cli.layout_case import HfFlag, JsonFlag
+from meshwright.cli.options import Given, argument, command, fields_of, option
 from meshwright.cli.terminal import QuietFlag, keep_quiet, tell
+from meshwright.platforms.job import JobOptions
+from meshwright.runs.training.request import TrainRequest
+from meshwright.search.request import PlanRequest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,167 +27,64 @@ __all__ = ["train"]
 _INTERRUPTED = 130
 
 
+@command
 def train(
-    plan: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="PLAN|MODEL|FOLDER",
-            help="A file of `plan --json` (FILE#2: its second), a model, or a training.",
-            show_default=False,
-        ),
-    ] = None,
-    launcher: Annotated[
-        str | None,
-        typer.Option(help="local, slurm, k8s, bcp, runai, lepton or sky [default: local]."),
-    ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "-o", metavar="DIR", help="The training [default: train-MODEL-CLUSTER]."
-        ),
-    ] = None,
-    tokens: Annotated[
-        str | None, typer.Option(help="Length: 300B, 2M [default: 20 per parameter].")
-    ] = None,
-    steps: Annotated[int | None, typer.Option(help="Length in steps, instead of --tokens.")] = None,
-    data: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--data", metavar="PREFIX[=WEIGHT]", help="A corpus as .bin/.idx; several are a blend."
-        ),
-    ] = None,
-    tokenizer: Annotated[
-        str | None,
-        typer.Option(help="Of the software: a name or folder of Hugging Face, or a file."),
-    ] = None,
-    time: TimeFlag = None,
-    save_margin: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TIME",
-            help=(
-                "From the software's own stop to that limit [default: by a checkpoint's write"
-                " time]."
-            ),
-        ),
-    ] = None,
-    jobs: Annotated[
-        int | None,
-        typer.Option(help="Jobs that this start may send [default: as many as the length needs]."),
-    ] = None,
-    save_dir: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DIR", help="Of checkpoints, as the job sees it [default: in the training]."
-        ),
-    ] = None,
-    save_every: Annotated[
-        int | None, typer.Option(help="Steps [default: 2000, or a tenth of a shorter training].")
-    ] = None,
-    keep: Annotated[
-        int | None,
-        typer.Option(
-            help=(
-                "Of the embedded trainer: best checkpoints that stay beside the newest two"
-                " [default: 10]."
-            )
-        ),
-    ] = None,
-    to: Annotated[
-        str | None,
-        typer.Option(
-            help="Software that trains, as `export --to` [default: the embedded trainer]."
-        ),
-    ] = None,
-    program: Annotated[
-        str | None, typer.Option(metavar="PATH", help="With --to: where its program is.")
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--setting", metavar="KEY=V", help="A setting: learning_rate=1e-4."),
-    ] = None,
-    env: Annotated[
-        list[str] | None,
-        typer.Option("--env", metavar="NAME=V", help="A variable of the program's environment."),
-    ] = None,
-    follow: Annotated[
-        bool | None,
-        typer.Option(
-            "--follow/--detach",
-            help="Stay, and send the next job behind each [default: local stays].",
-        ),
-    ] = None,
-    verify_data: Annotated[
-        bool, typer.Option("--verify-data", help="Read every byte of the data first.")
-    ] = False,
-    quota: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SIZE", help="Of the checkpoints' storage: 20TB [default: what is free]."
-        ),
-    ] = None,
-    write_gb_per_s: Annotated[
-        float | None, typer.Option(help="Of one node into that storage [default: 0.625].")
-    ] = None,
-    allow: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="FINDING", help="Start in spite of what preflight says under this name."
-        ),
-    ] = None,
-    dry_run: Annotated[
-        bool,
-        typer.Option(
-            "--dry-run", help="Print what is found and what would be sent, and send nothing."
-        ),
-    ] = False,
-    kind: Annotated[
-        str | None,
-        typer.Option(
-            help="On Kubernetes: trainjob, pytorchjob, jobset, mpijob [default: trainjob]."
-        ),
-    ] = None,
-    gpus: Annotated[
-        int | None,
-        typer.Option(
-            help="With a plan: another number of GPUs; its replicas follow, its batch stays."
-        ),
-    ] = None,
-    cluster: Annotated[
-        str | None,
-        typer.Option(metavar="KIND:COUNT", help="With a model: chips, such as h100:64, or local."),
-    ] = None,
-    seq: Annotated[
-        int | None, typer.Option("--seq", help="With a model: tokens in one sequence.")
-    ] = None,
-    gbs: Annotated[
-        int | None, typer.Option(help="With a model: global batch in sequences.")
-    ] = None,
-    layout: Annotated[
-        str | None,
-        typer.Option(metavar="KEY=V[,...]", help="With a model: the layout [default: the best]."),
-    ] = None,
-    precision: Annotated[
-        str | None,
-        typer.Option(help="With a model: of the matrix products [default: bf16 or else fp16]."),
-    ] = None,
+    plan: str | None = argument(
+        None,
+        "A file of `plan --json` (FILE#2: its second), a model, or a training.",
+        metavar="PLAN|MODEL|FOLDER",
+    ),
+    output: Path | None = option(
+        None, "The training [default: train-MODEL-CLUSTER].", "--output", "-o", metavar="DIR"
+    ),
+    tokens: str | None = option(None, "Length: 300B, 2M [default: 20 per parameter]."),
+    steps: int | None = option(None, "Length in steps, instead of --tokens."),
+    data: list[str] | None = option(
+        None, "A corpus as .bin/.idx; several are a blend.", metavar="PREFIX[=WEIGHT]"
+    ),
+    tokenizer: str | None = option(
+        None, "Of the software: a name or folder of Hugging Face, or a file."
+    ),
+    asked: Given = fields_of(TrainRequest),
+    settings: list[str] | None = option(
+        None, "A setting: learning_rate=1e-4.", "--setting", metavar="KEY=V"
+    ),
+    env: list[str] | None = option(
+        None, "A variable of the program's environment.", metavar="NAME=V"
+    ),
+    follow: bool | None = option(
+        None, "Stay, and send the next job behind each [default: local stays].", "--follow/--detach"
+    ),
+    verify_data: bool = option(False, "Read every byte of the data first."),
+    quota: str | None = option(
+        None, "Of the checkpoints' storage: 20TB [default: what is free].", metavar="SIZE"
+    ),
+    allow: list[str] | None = option(
+        None, "Start in spite of what preflight says under this name.", metavar="FINDING"
+    ),
+    dry_run: bool = option(False, "Print what is found and what would be sent, and send nothing."),
+    gpus: int | None = option(
+        None, "With a plan: another number of GPUs; its replicas follow, its batch stays."
+    ),
+    case: Given = fields_of(
+        PlanRequest,
+        *("cluster", "seq_len", "gbs", "precision", "gpus_per_node", "stack", "calibration"),
+        *("profile", "megatron_version", "attention", "max_memory_gib"),
+        cluster="With a model: chips, such as h100:64, or local.",
+        seq_len="With a model: tokens in one sequence.",
+        gbs="With a model: global batch in sequences.",
+        precision="With a model: of the matrix products [default: bf16 or else fp16].",
+        stack="Software to predict [default: what runs, --to or the embedded trainer].",
+    ),
+    layout: str | None = option(
+        None, "With a model: the layout [default: the best].", metavar="KEY=V[,...]"
+    ),
     hf: HfFlag = None,
-    gpus_per_node: GpusPerNodeFlag = None,
-    stack: RunStackFlag = None,
-    calibration: CalibrationFlag = None,
-    profile: ProfileFlag = None,
-    megatron_version: MegatronVersionFlag = None,
-    attention: AttentionFlag = None,
-    max_memory_gib: MemoryFlag = None,
     job: JobFileFlag = None,
-    start: StartFlag = None,
-    image: ImageFlag = None,
-    mounts: MountFlag = None,
-    workdir: WorkdirFlag = None,
-    account: AccountFlag = None,
-    partition: PartitionFlag = None,
-    instance: InstanceFlag = None,
-    launcher_words: LauncherWordFlag = None,
+    options: Given = fields_of(
+        JobOptions,
+        *("start", "image", "mounts", "workdir", "account", "partition", "instance", "words"),
+    ),
     quiet: QuietFlag = False,
     json_output: JsonFlag = False,
 ) -> None:
@@ -228,7 +108,6 @@ def train(
 
       meshwright train run --time 10h
     """  # noqa: E501
-    from meshwright.cli.layout_case import file_name
     from meshwright.cli.train_source import (
         asked_of,
         environment_of,
@@ -237,54 +116,10 @@ def train(
         settings_of,
     )
 
-    case = {
-        **{
-            "cluster": cluster,
-            "gpus_per_node": gpus_per_node,
-            "seq_len": seq,
-            "gbs": gbs,
-            "precision": precision,
-            "stack": stack,
-        },
-        **{
-            "calibration": file_name(calibration),
-            "profile": file_name(profile),
-            "megatron_version": megatron_version,
-        },
-        **{"attention": attention, "max_memory_gib": max_memory_gib},
-    }
-    options = {
-        **{
-            "start": start,
-            "image": image,
-            "mounts": mounts,
-            "workdir": workdir,
-            "account": account,
-            "partition": partition,
-        },
-        **{"instance": instance, "words": launcher_words},
-    }
-    asked = {
-        **{
-            "launcher": launcher,
-            "software": to,
-            "program": program,
-            "time": time,
-            "save_margin": save_margin,
-            "most_jobs": jobs,
-        },
-        **{
-            "save_dir": save_dir,
-            "save_every": save_every,
-            "keep": keep,
-            "kind": kind,
-            "write_gb_per_s": write_gb_per_s,
-        },
-        **{
-            "quota_bytes": quota_bytes(quota),
-            "environment": environment_of(env),
-            "job": job_of_flags(job, options),
-        },
+    asked |= {
+        "quota_bytes": quota_bytes(quota),
+        "environment": environment_of(env),
+        "job": job_of_flags(job, options),
         "settings": settings_of(
             settings or [], tokens=tokens, steps=steps, data=data or [], tokenizer=tokenizer
         ),
@@ -292,7 +127,7 @@ def train(
     found = asked_of(
         plan,
         {key: value for key, value in asked.items() if value not in (None, {})},
-        case={key: value for key, value in case.items() if value is not None},
+        case=case,
         hf=hf,
         layout=layout,
         gpus=gpus,

@@ -253,5 +253,4 @@ def job_of_flags(path: Path | None, flags: dict[str, Any]) -> dict[str, Any]:
     """Return options of the job: a file's, with flags before them."""
     from meshwright.cli.job_flags import read_job_file
 
-    said = {key: value for key, value in flags.items() if value is not None}
-    return {**({} if path is None else read_job_file(path)), **said}
+    return {**({} if path is None else read_job_file(path)), **flags}

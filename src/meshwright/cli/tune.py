@@ -4,32 +4,16 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from meshwright.cli.job_flags import (
-    AccountFlag,
-    ImageFlag,
-    InstanceFlag,
-    JobFileFlag,
-    LauncherWordFlag,
-    MountFlag,
-    PartitionFlag,
-    WorkdirFlag,
-)
-from meshwright.cli.layout_case import (
-    AttentionFlag,
-    CalibrationFlag,
-    GpusPerNodeFlag,
-    HfFlag,
-    JsonFlag,
-    MegatronVersionFlag,
-    MemoryFlag,
-    ProfileFlag,
-    RunStackFlag,
-)
+from meshwright.cli.job_flags import RUN_JOB, JobFileFlag
+from meshwright.cli.layout_case import HfFlag, JsonFlag
+from meshwright.cli.options import Given, command, fields_of, option
 from meshwright.cli.terminal import QuietFlag
+from meshwright.runs.loop import StudyLimits
+from meshwright.search.request import PlanRequest
 from meshwright.values.units import counted
 
 if TYPE_CHECKING:
@@ -41,127 +25,44 @@ __all__ = ["tune"]
 _INTERRUPTED = 130
 
 
+@command
 def tune(
-    model: Annotated[
-        str | None,
-        typer.Argument(
-            help="A model's name, or its dims: layers=32,hidden=4096,...", show_default=False
-        ),
-    ] = None,
-    cluster: Annotated[
-        str | None,
-        typer.Option(metavar="KIND:COUNT", help="Chips, such as h100:16, or local: what is here."),
-    ] = None,
-    seq: Annotated[
-        int | None,
-        typer.Option(
-            "--seq", "--seq-len", help="Tokens in one sequence [default on processors: 128]."
-        ),
-    ] = None,
-    gbs: Annotated[
-        int | None,
-        typer.Option(
-            help="Global batch in sequences, the same for every run [default on processors: 8]."
-        ),
-    ] = None,
-    launcher: Annotated[
-        str, typer.Option(help="What starts the runs: local, slurm, ... (docs/launchers.md).")
-    ] = "local",
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "-o", metavar="DIR", help="The study [default: tune-MODEL-CLUSTER]."
-        ),
-    ] = None,
-    to: Annotated[
-        str | None,
-        typer.Option(
-            help=(
-                "Software that trains, as `meshwright export --to` [default: the embedded trainer]."
-            )
-        ),
-    ] = None,
-    program: Annotated[
-        str | None, typer.Option(metavar="PATH", help="With --to: where its program is.")
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--setting", metavar="KEY=V", help="With --to: a setting of the training."),
-    ] = None,
-    max_runs: Annotated[
-        int, typer.Option(help="Runs of the study, those of earlier starts included.")
-    ] = 8,
-    max_steps_per_run: Annotated[
-        int, typer.Option(help="Steps of a run; the first three are warm-up.")
-    ] = 10,
-    max_minutes_per_run: Annotated[
-        float, typer.Option(help="Minutes after which a run is ended.")
-    ] = 10.0,
-    max_queue_minutes: Annotated[
-        float, typer.Option(help="Minutes that a run may wait for its start.")
-    ] = 60.0,
-    parallel: Annotated[int, typer.Option(help="Runs at a time.")] = 1,
-    budget_gpu_hours: Annotated[
-        float | None, typer.Option(help="What the study may cost, in hours of one chip.")
-    ] = None,
-    tolerance: Annotated[
-        float,
-        typer.Option(
-            help="Stop when no layout is faster by more than this share, with 90 % confidence."
-        ),
-    ] = 0.02,
-    strategy: Annotated[str, typer.Option(help="predicted, grid, random or optuna.")] = "predicted",
-    precision: Annotated[
-        str | None, typer.Option(help="Of the matrix products [default: bf16, on processors fp32].")
-    ] = None,
-    pins: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=V[,V...]", help="Values that an axis may take: tp=1,2."),
-    ] = None,
+    asked: Given = fields_of(
+        PlanRequest,
+        *("model", "cluster", "seq_len", "gbs", "precision", "pins", "stack", "calibration"),
+        *("profile", "megatron_version", "attention", "max_memory_gib", "gpus_per_node"),
+        cluster="Chips, such as h100:16, or local: what is here.",
+        seq_len="Tokens in one sequence [default on processors: 128].",
+        gbs="Global batch in sequences, the same for every run [default on processors: 8].",
+        precision="Of the matrix products [default: bf16, on processors fp32].",
+        stack="Software to predict [default: what runs, --to or the embedded trainer].",
+    ),
     hf: HfFlag = None,
-    stack: RunStackFlag = None,
-    calibration: CalibrationFlag = None,
-    profile: ProfileFlag = None,
-    megatron_version: MegatronVersionFlag = None,
-    attention: AttentionFlag = None,
-    max_memory_gib: MemoryFlag = None,
-    gpus_per_node: GpusPerNodeFlag = None,
-    request: Annotated[
-        Path | None, typer.Option(help="A request in YAML or JSON; flags go before its values.")
-    ] = None,
+    request: Path | None = option(None, "A request in YAML or JSON; flags go before its values."),
+    launcher: str = option("local", "What starts the runs: local, slurm, ... (docs/launchers.md)."),
+    output: Path | None = option(
+        None, "The study [default: tune-MODEL-CLUSTER].", "--output", "-o", metavar="DIR"
+    ),
+    to: str | None = option(
+        None, "Software that trains, as `meshwright export --to` [default: the embedded trainer]."
+    ),
+    program: str | None = option(None, "With --to: where its program is.", metavar="PATH"),
+    settings: list[str] | None = option(
+        None, "With --to: a setting of the training.", "--setting", metavar="KEY=V"
+    ),
+    limits: Given = fields_of(StudyLimits),
+    max_steps_per_run: int = option(10, "Steps of a run; the first three are warm-up."),
     job: JobFileFlag = None,
-    image: ImageFlag = None,
-    mounts: MountFlag = None,
-    workdir: WorkdirFlag = None,
-    account: AccountFlag = None,
-    partition: PartitionFlag = None,
-    instance: InstanceFlag = None,
-    launcher_words: LauncherWordFlag = None,
-    tensorboard: Annotated[
-        bool,
-        typer.Option(
-            "--tensorboard", help="Write every run for `tensorboard --logdir DIR/tracking`."
-        ),
-    ] = False,
-    wandb: Annotated[
-        str | None,
-        typer.Option(metavar="PROJECT", help="Send every run to this project of Weights & Biases."),
-    ] = None,
-    wandb_key_file: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="With --wandb: the key is its first line [default: wandb's own]."
-        ),
-    ] = None,
-    wandb_offline: Annotated[
-        bool, typer.Option("--wandb-offline", help="With --wandb: leave runs for `wandb sync`.")
-    ] = False,
-    dry_run: Annotated[
-        bool,
-        typer.Option(
-            "--dry-run", help="Print the candidates and the first job, and start nothing."
-        ),
-    ] = False,
+    options: Given = RUN_JOB,
+    tensorboard: bool = option(False, "Write every run for `tensorboard --logdir DIR/tracking`."),
+    wandb: str | None = option(
+        None, "Send every run to this project of Weights & Biases.", metavar="PROJECT"
+    ),
+    wandb_key_file: Path | None = option(
+        None, "With --wandb: the key is its first line [default: wandb's own].", metavar="FILE"
+    ),
+    wandb_offline: bool = option(False, "With --wandb: leave runs for `wandb sync`."),
+    dry_run: bool = option(False, "Print the candidates and the first job, and start nothing."),
     quiet: QuietFlag = False,
     json_output: JsonFlag = False,
 ) -> None:
@@ -185,58 +86,13 @@ def tune(
       meshwright tune llama3-8b --cluster h100:16 --seq 8192 --gbs 128 --to megatron-lm --program /opt/Megatron-LM/pretrain_gpt.py --dry-run
     """  # noqa: E501
     from meshwright import api
-    from meshwright.cli.layout_case import file_name, model_words
+    from meshwright.cli.job_flags import job_options
+    from meshwright.cli.layout_case import model_words
     from meshwright.cli.request_files import read_request
-    from meshwright.search.request import parse_pins
 
-    given: dict[str, Any] = {
-        **{
-            "model": (
-                None
-                if request is not None and model is None and hf is None
-                else model_words(model, hf)
-            ),
-            "cluster": cluster,
-        },
-        **{
-            "seq_len": seq,
-            "gbs": gbs,
-            "precision": precision,
-            "stack": stack,
-            "megatron_version": megatron_version,
-        },
-        **{
-            "calibration": file_name(calibration),
-            "profile": file_name(profile),
-            "attention": attention,
-        },
-        **{
-            "max_memory_gib": max_memory_gib,
-            "gpus_per_node": gpus_per_node,
-            "pins": parse_pins(pins or []) or None,
-        },
-    }
-    flags = {key: value for key, value in given.items() if value is not None}
-    fields = {**(read_request(request) if request is not None else {}), **flags}
-    limits = {
-        **{
-            "max_runs": max_runs,
-            "parallel": parallel,
-            "minutes_per_run": max_minutes_per_run,
-            "queue_minutes": max_queue_minutes,
-        },
-        **{"budget_gpu_hours": budget_gpu_hours, "tolerance": tolerance, "strategy": strategy},
-    }
-    options = {
-        **{
-            "image": image,
-            "mounts": mounts,
-            "workdir": workdir,
-            "account": account,
-            "partition": partition,
-        },
-        **{"instance": instance, "words": launcher_words},
-    }
+    if request is None or hf is not None:
+        asked["model"] = model_words(asked.get("model"), hf)
+    fields = {**(read_request(request) if request is not None else {}), **asked}
     tuning = _tuning(
         fields,
         output=output,
@@ -248,7 +104,7 @@ def tune(
             "steps": max_steps_per_run,
             "settings": settings,
         },
-        job=_job_options(job, options),
+        job=job_options(job, options),
         tracking=_tracking(wandb, wandb_key_file, tensorboard=tensorboard, offline=wandb_offline),
     )
     prepared = api.prepare_study(fields, tuning)
@@ -273,7 +129,6 @@ def _tuning(
 ) -> Tuning:
     """Check what is asked beside the request."""
     from meshwright.cli.export import read_settings
-    from meshwright.runs.loop import StudyLimits
     from meshwright.runs.trial import OWN_TRAINER, Trial
     from meshwright.runs.tune import Tuning, default_folder
     from meshwright.values.errors import ConfigError
@@ -317,14 +172,6 @@ def _tracking(
         wandb_mode="offline" if offline else "online",
         wandb_key=key,
     )
-
-
-def _job_options(path: Path | None, flags: dict[str, Any]) -> Any:
-    from meshwright.cli.job_flags import read_job_file
-    from meshwright.platforms.job import JobOptions
-
-    said = {key: value for key, value in flags.items() if value is not None}
-    return JobOptions.of({**({} if path is None else read_job_file(path)), **said})
 
 
 def _run(prepared: Prepared, tuning: Tuning, *, quiet: bool) -> StudyResult:

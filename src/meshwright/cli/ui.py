@@ -3,41 +3,28 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 import typer
+
+from meshwright.cli.options import argument, command, option
 
 __all__ = ["ui"]
 
 
+@command
 def ui(
-    state: Annotated[
-        str,
-        typer.Argument(
-            metavar="[ADDRESS]",
-            help="A shared address of the page, or its part behind `?`.",
-            show_default=False,
-        ),
-    ] = "",
-    port: Annotated[int, typer.Option(help="Port of 127.0.0.1; 0 takes one that is free.")] = 0,
-    no_browser: Annotated[
-        bool, typer.Option("--no-browser", help="Print the address, and open no browser.")
-    ] = False,
-    calibration: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="What `meshwright calibrate` wrote; all plans then use it."
-        ),
-    ] = None,
-    profile: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="What `meshwright profile` wrote on this chip; likewise."
-        ),
-    ] = None,
-    json_output: Annotated[
-        bool, typer.Option("--json", help="Print the address as one JSON object.")
-    ] = False,
+    state: str = argument(
+        "", "A shared address of the page, or its part behind `?`.", metavar="[ADDRESS]"
+    ),
+    port: int = option(0, "Port of 127.0.0.1; 0 takes one that is free."),
+    no_browser: bool = option(False, "Print the address, and open no browser."),
+    calibration: Path | None = option(
+        None, "What `meshwright calibrate` wrote; all plans then use it.", metavar="FILE"
+    ),
+    profile: Path | None = option(
+        None, "What `meshwright profile` wrote on this chip; likewise.", metavar="FILE"
+    ),
+    json_output: bool = option(False, "Print the address as one JSON object.", "--json"),
 ) -> None:
     """Open a page where a plan is changed by hand, and every change is priced at once.
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
+from meshwright.cli.options import REQUIRED, argument, command, option
 from meshwright.values.units import counted
 
 if TYPE_CHECKING:
@@ -16,38 +15,23 @@ if TYPE_CHECKING:
 __all__ = ["validate"]
 
 
+@command
 def validate(
-    truth: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="TRUTH.csv...", help="Tables of measured training runs.", show_default=False
-        ),
-    ],
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "-o", metavar="PAGE.md", help="Also write the page with all figures."
-        ),
-    ] = None,
-    predictions: Annotated[
-        Path | None,
-        typer.Option(metavar="CSV", help="Score these predictions instead of making them."),
-    ] = None,
-    calibration: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="What `meshwright calibrate` wrote.")
-    ] = None,
-    profile: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="What `meshwright profile` wrote.")
-    ] = None,
-    before: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="JSON", help="What --json printed earlier: the page's column `before`."
-        ),
-    ] = None,
-    json_output: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object for programs.")
-    ] = False,
+    truth: list[Path] = argument(
+        REQUIRED, "Tables of measured training runs.", metavar="TRUTH.csv..."
+    ),
+    output: Path | None = option(
+        None, "Also write the page with all figures.", "--output", "-o", metavar="PAGE.md"
+    ),
+    predictions: Path | None = option(
+        None, "Score these predictions instead of making them.", metavar="CSV"
+    ),
+    calibration: Path | None = option(None, "What `meshwright calibrate` wrote.", metavar="FILE"),
+    profile: Path | None = option(None, "What `meshwright profile` wrote.", metavar="FILE"),
+    before: Path | None = option(
+        None, "What --json printed earlier: the page's column `before`.", metavar="JSON"
+    ),
+    json_output: bool = option(False, "Print one JSON object for programs.", "--json"),
 ) -> None:
     """Predict published runs and compare the predictions with what was measured.
 

@@ -4,67 +4,35 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
-from meshwright.cli.job_flags import PriceFlag
 from meshwright.cli.layout_case import JsonFlag
+from meshwright.cli.options import REQUIRED, argument, command, option
 
 __all__ = ["watch"]
 
-TargetArgument = Annotated[
-    Path,
-    typer.Argument(
-        help="A training's directory, a run's directory (with stdout.log), or a log file.",
-        show_default=False,
-    ),
-]
-PlanFlag = Annotated[
-    Path | None,
-    typer.Option(
-        "--plan", metavar="FILE", help="What `plan --json` wrote; FILE#2 is its second plan."
-    ),
-]
-StepsFlag = Annotated[
-    int | None,
-    typer.Option("--steps", help="Of the whole run [default: as its log or directory says]."),
-]
-GpusFlag = Annotated[
-    int | None, typer.Option("--gpus", help="Of the run, for its cost [default: the plan's].")
-]
-EveryFlag = Annotated[str, typer.Option("--every", metavar="TIME", help="Between two looks.")]
-OnceFlag = Annotated[
-    bool,
-    typer.Option("--once", help="Look once; exit code 1 where the run makes no progress any more."),
-]
-PortFlag = Annotated[
-    int | None,
-    typer.Option("--metrics-port", help="Serve Prometheus metrics on this port, under /metrics."),
-]
-HostFlag = Annotated[
-    str | None,
-    typer.Option(
-        "--metrics-host", help="Address of that port [default: 127.0.0.1, this machine alone]."
-    ),
-]
-TextfileFlag = Annotated[
-    Path | None,
-    typer.Option("--textfile", metavar="FILE", help="Write the metrics for a node exporter."),
-]
 
-
+@command
 def watch(
-    target: TargetArgument,
-    plan: PlanFlag = None,
-    steps: StepsFlag = None,
-    gpus: GpusFlag = None,
-    usd_per_hour: PriceFlag = None,
-    every: EveryFlag = "10s",
-    once: OnceFlag = False,
-    metrics_port: PortFlag = None,
-    metrics_host: HostFlag = None,
-    textfile: TextfileFlag = None,
+    target: Path = argument(
+        REQUIRED, "A training's directory, a run's directory (with stdout.log), or a log file."
+    ),
+    plan: Path | None = option(
+        None, "What `plan --json` wrote; FILE#2 is its second plan.", metavar="FILE"
+    ),
+    steps: int | None = option(None, "Of the whole run [default: as its log or directory says]."),
+    gpus: int | None = option(None, "Of the run, for its cost [default: the plan's]."),
+    usd_per_hour: float | None = option(None, "USD per chip and hour [default: the catalogue's]."),
+    every: str = option("10s", "Between two looks.", metavar="TIME"),
+    once: bool = option(False, "Look once; exit code 1 where the run makes no progress any more."),
+    metrics_port: int | None = option(
+        None, "Serve Prometheus metrics on this port, under /metrics."
+    ),
+    metrics_host: str | None = option(
+        None, "Address of that port [default: 127.0.0.1, this machine alone]."
+    ),
+    textfile: Path | None = option(None, "Write the metrics for a node exporter.", metavar="FILE"),
     json_output: JsonFlag = False,
 ) -> None:
     """Show how a training does, and say when something is wrong.

@@ -2,48 +2,18 @@
 
 from __future__ import annotations
 
-from meshwright.cli.layout_case import (
-    AttentionFlag,
-    CalibrationFlag,
-    ClusterFlag,
-    DecoderSeqFlag,
-    GbsFlag,
-    GpusPerNodeFlag,
-    HeadroomFlag,
-    HfFlag,
-    JsonFlag,
-    LayoutFlag,
-    MegatronVersionFlag,
-    MemoryFlag,
-    ModelArgument,
-    PrecisionFlag,
-    ProfileFlag,
-    RoutingFlag,
-    SeqFlag,
-    StackFlag,
-)
+from meshwright.cli.layout_case import HOW, WHERE, HfFlag, JsonFlag, LayoutFlag
+from meshwright.cli.options import Given, command
 
 __all__ = ["why_oom"]
 
 
+@command
 def why_oom(
-    cluster: ClusterFlag,
-    seq: SeqFlag,
     layout: LayoutFlag,
-    model: ModelArgument = None,
+    where: Given = WHERE,
     hf: HfFlag = None,
-    gbs: GbsFlag = None,
-    gpus_per_node: GpusPerNodeFlag = None,
-    decoder_seq: DecoderSeqFlag = None,
-    precision: PrecisionFlag = None,
-    attention: AttentionFlag = None,
-    routing: RoutingFlag = None,
-    stack: StackFlag = None,
-    calibration: CalibrationFlag = None,
-    profile: ProfileFlag = None,
-    megatron_version: MegatronVersionFlag = None,
-    max_memory_gib: MemoryFlag = None,
-    headroom: HeadroomFlag = None,
+    how: Given = HOW,
     json_output: JsonFlag = False,
 ) -> None:
     """Say why a layout runs out of memory, and price a ladder of fixes.
@@ -71,29 +41,7 @@ def why_oom(
     from meshwright.search.oom import why_oom as explained
     from meshwright.search.requote import setting_of
 
-    fields = {
-        **{
-            "cluster": cluster,
-            "gpus_per_node": gpus_per_node,
-            "seq_len": seq,
-            "decoder_seq_len": decoder_seq,
-            "gbs": gbs,
-        },
-        **{
-            "precision": precision,
-            "attention": attention,
-            "routing": routing,
-            "stack": stack,
-            "megatron_version": megatron_version,
-        },
-        **{
-            "max_memory_gib": max_memory_gib,
-            "headroom": headroom,
-            "calibration": calibration,
-            "profile": profile,
-        },
-    }
-    asked = asked_with(model, hf, layout, fields)
+    asked = asked_with(where.pop("model", None), hf, layout, {**where, **how})
     found = explained(asked.layout, asked.problem)
     setting = setting_of(asked.problem)
     if json_output:

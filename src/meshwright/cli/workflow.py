@@ -3,60 +3,36 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
-from meshwright.cli.job_flags import AccountFlag, ImageFlag, InstanceFlag, MountFlag, PartitionFlag
 from meshwright.cli.layout_case import JsonFlag
+from meshwright.cli.options import REQUIRED, Given, argument, command, fields_of, option
+from meshwright.platforms.job import JobOptions
 from meshwright.values.units import counted
 
 __all__ = ["workflow"]
 
 
+@command
 def workflow(
-    spec: Annotated[
-        str,
-        typer.Argument(
-            metavar="NAME|FILE.yaml", help="slimpajama-8b, or a file like it.", show_default=False
-        ),
-    ],
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[KEY.SUB=V]...",
-            help="Go before its values: train.time=3D.",
-            show_default=False,
-        ),
-    ] = None,
-    launcher: Annotated[
-        str,
-        typer.Option(
-            metavar="PLATFORM", help="bcp, slurm, k8s-jobset, runai, lepton, sky, pai-dlc."
-        ),
-    ] = "bcp",
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="DIR", help="Folder to write into.")
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print what would be written, and write nothing.")
-    ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Write over files that differ.")] = False,
-    spec_only: Annotated[
-        bool, typer.Option("--spec", help="Print the description in YAML, to change it.")
-    ] = False,
-    blend: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Weights by tokens: tokens/blend.json of `preprocess`."),
-    ] = None,
-    no_token: Annotated[
-        bool, typer.Option("--no-token", help="JupyterLab lets anybody in who has its address.")
-    ] = False,
-    image: ImageFlag = None,
-    mount: MountFlag = None,
-    account: AccountFlag = None,
-    partition: PartitionFlag = None,
-    instance: InstanceFlag = None,
+    spec: str = argument(REQUIRED, "slimpajama-8b, or a file like it.", metavar="NAME|FILE.yaml"),
+    words: list[str] | None = argument(
+        None, "Go before its values: train.time=3D.", metavar="[KEY.SUB=V]..."
+    ),
+    launcher: str = option(
+        "bcp", "bcp, slurm, k8s-jobset, runai, lepton, sky, pai-dlc.", metavar="PLATFORM"
+    ),
+    output: Path | None = option(None, "Folder to write into.", "--output", "-o", metavar="DIR"),
+    dry_run: bool = option(False, "Print what would be written, and write nothing."),
+    force: bool = option(False, "Write over files that differ."),
+    spec_only: bool = option(False, "Print the description in YAML, to change it.", "--spec"),
+    blend: Path | None = option(
+        None, "Weights by tokens: tokens/blend.json of `preprocess`.", metavar="FILE"
+    ),
+    no_token: bool = option(False, "JupyterLab lets anybody in who has its address."),
+    job: Given = fields_of(JobOptions, "image", "mounts", "account", "partition", "instance"),
     json_output: JsonFlag = False,
 ) -> None:
     """Write every job of a work flow for one platform, checked: download, verify, extract, concat,
@@ -80,14 +56,7 @@ def workflow(
     from meshwright.cli.export import read_settings
 
     values = [(key, value) for word in words or [] for key, value in read_settings([word]).items()]
-    given = {
-        "image": image,
-        "mounts": mount,
-        "account": account,
-        "partition": partition,
-        "instance": instance,
-    }
-    values += [(f"job.{key}", value) for key, value in given.items() if value]
+    values += [(f"job.{key}", value) for key, value in job.items()]
     if no_token:
         values.append(("notebook.token", False))
     if spec_only:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from meshwright.software.contract import EnvVar, Exported, ExportedFile, RunsOn
 from meshwright.values.errors import ConfigError, UnknownNameError
 from meshwright.values.hardware.cluster import Pool
+from meshwright.values.options import Option
 from meshwright.values.units import parse_duration
 
 __all__ = [
@@ -231,24 +232,42 @@ class JobOptions:
     """Fields of a job file, and flags of `meshwright export`; docs/jobs.md says what each means on
     a platform."""
 
-    name: str | None = None
-    """None: the model's."""
-    start: Launch | None = None
-    time: str | None = None
-    """A duration such as 5D."""
-    image: str | None = None
-    mounts: tuple[str, ...] = ()
+    name: Annotated[
+        str | None, Option("Name of the job [default: the model's].", ("--job-name",))
+    ] = None
+    start: Annotated[
+        Launch | None,
+        Option("torchrun or ranks: who starts processes [default: the platform's way]."),
+    ] = None
+    time: Annotated[
+        str | None, Option("Limit on the job's time: 5D, 10h, 23:30:00, 4:23:30:00.")
+    ] = None
+    image: Annotated[str | None, Option("Container image.")] = None
+    mounts: Annotated[
+        tuple[str, ...],
+        Option("What the container sees.", ("--mount",), metavar="SOURCE:TARGET[:ro]"),
+    ] = ()
     """SOURCE:TARGET[:ro] or KIND=NAME:TARGET."""
-    workdir: str | None = None
-    account: str | None = None
-    partition: str | None = None
-    instance: str | None = None
-    log_dir: str | None = None
-    cpus: int | None = None
-    memory: str | None = None
-    shared_memory: str | None = None
-    priority: str | None = None
-    words: tuple[str, ...] = ()
+    workdir: Annotated[str | None, Option("Folder that the program starts in.")] = None
+    account: Annotated[str | None, Option("Who pays: account, organization or project.")] = None
+    partition: Annotated[
+        str | None, Option("Where the job waits: partition, queue, ACE, node pool or group.")
+    ] = None
+    instance: Annotated[str | None, Option("Kind of node, in the platform's words.")] = None
+    log_dir: Annotated[str | None, Option("Folder for the job's output.")] = None
+    cpus: Annotated[int | None, Option("Cores of one node.")] = None
+    memory: Annotated[
+        str | None,
+        Option("Host memory of one node, 1000Gi.", ("--node-memory",), metavar="SIZE"),
+    ] = None
+    shared_memory: Annotated[
+        str | None, Option("Shared memory of one node, 256Gi.", metavar="SIZE")
+    ] = None
+    priority: Annotated[str | None, Option("In the platform's words.")] = None
+    words: Annotated[
+        tuple[str, ...],
+        Option("One more option for the platform, as it is.", ("--launcher-word",), metavar="WORD"),
+    ] = ()
 
     def __post_init__(self) -> None:
         """Check what is not checked by the job itself."""

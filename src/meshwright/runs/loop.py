@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Generic, Literal, Protocol, TypeVar
+from typing import Annotated, Generic, Literal, Protocol, TypeVar
 
 from meshwright.platforms.executor import Executor, JobStatus
 from meshwright.platforms.job import Job
@@ -24,6 +24,7 @@ from meshwright.values.errors import (
     StudyError,
     UnknownNameError,
 )
+from meshwright.values.options import Option
 from meshwright.values.units import counted
 
 __all__ = [
@@ -50,14 +51,22 @@ _NOT_ITS_OWN = ("preempted", "node_failure", "never_started", "launcher_error")
 class StudyLimits:
     """What a study may spend, and how it chooses."""
 
-    max_runs: int = 8
-    parallel: int = 1
-    minutes_per_run: float = 10.0
-    queue_minutes: float = 60.0
-    """How long a run may wait in a queue."""
-    budget_gpu_hours: float | None = None
-    tolerance: float = 0.02
-    strategy: Strategy = "predicted"
+    max_runs: Annotated[int, Option("Runs of the study, those of earlier starts included.")] = 8
+    minutes_per_run: Annotated[
+        float, Option("Minutes after which a run is ended.", ("--max-minutes-per-run",))
+    ] = 10.0
+    queue_minutes: Annotated[
+        float, Option("Minutes that a run may wait for its start.", ("--max-queue-minutes",))
+    ] = 60.0
+    parallel: Annotated[int, Option("Runs at a time.")] = 1
+    budget_gpu_hours: Annotated[
+        float | None, Option("What the study may cost, in hours of one chip.")
+    ] = None
+    tolerance: Annotated[
+        float,
+        Option("Stop when no layout is faster by more than this share, with 90 % confidence."),
+    ] = 0.02
+    strategy: Annotated[Strategy, Option("predicted, grid, random or optuna.")] = "predicted"
 
     def __post_init__(self) -> None:
         """Check every number."""

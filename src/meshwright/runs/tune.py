@@ -25,7 +25,9 @@ from meshwright.runs.store import Store, study_folder, write_whole
 from meshwright.runs.trackers import Tracking, tracked
 from meshwright.runs.trial import Trial, job_of_layout, refusal_of
 from meshwright.search.problem import Problem
-from meshwright.values.errors import ConfigErrorfrom meshwright.values.layout import Layout
+from meshwright.values.errors import ConfigError, MeshwrightError
+from meshwright.values.hardware.profile import Profile, profile_to_bytes
+from meshwright.values.layout import Layout
 from meshwright.values.models.params import model_params
 from meshwright.values.text import html_table
 

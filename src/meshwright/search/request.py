@@ -4,13 +4,15 @@ the command line."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, get_args
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
 from meshwright.search.rules.software import NEWEST_MEGATRON
 from meshwright.values.errors import ConfigError, UnknownNameError
 from meshwright.values.layout import parse_layout
+from meshwright.values.options import Option
 
 __all__ = ["OBJECTIVES", "SHARED", "Objective", "PlanRequest", "Shared", "parse_pins", "parse_same"]
 
@@ -24,68 +26,173 @@ MOST_PLANS = 1000
 """More plans than anybody reads; each is simulated."""
 
 
+def parse_pins(words: Iterable[str]) -> dict[str, list[PinValue]]:
+    """Read `tp=1,2` words; several words of one key are an error."""
+    pins: dict[str, list[PinValue]] = {}
+    for word in words:
+        key, equals, values = word.partition("=")
+        if not equals or not values:
+            raise ConfigError(
+                f"--set {word}: expected key=value[,value...] such as tp=1,2 or recompute=none"
+            )
+        if "=" in values:
+            raise ConfigError(
+                f"--set {word}: one key with its values; write --set once for each key"
+            )
+        name, parsed = _pin(key.strip(), [value.strip() for value in values.split(",")])
+        if name in pins:
+            raise ConfigError(f"--set {key}: given twice; join the values by commas: {key}=1,2")
+        pins[name] = parsed
+    return pins
+
+
+def parse_same(words: str) -> list[str]:
+    """Read `tp,recompute`; UnknownNameError for what stages can't be held to have in common."""
+    found = [word.strip() for word in words.split(",")]
+    for word in found:
+        if word not in SHARED:
+            raise UnknownNameError("word of --same", word, SHARED)
+    return list(dict.fromkeys(found))
+
+
+def _pin(key: str, values: Iterable[PinValue]) -> tuple[str, list[PinValue]]:
+    """Return the field's name and its values in plain types, each checked."""
+    plain: list[PinValue] = []
+    name = key
+    for value in values:
+        [(name, parsed)] = parse_layout(
+            f"{key}={int(value) if isinstance(value, bool) else value}"
+        ).items()
+        if isinstance(parsed, tuple):
+            parsed = "+".join(str(part) for part in parsed)
+        plain.append(int(parsed) if isinstance(parsed, bool) else parsed)
+    if not plain:
+        raise ConfigError(f"pins: {key} has no values; leave it out to search it")
+    return name, list(dict.fromkeys(plain))
+
+
 class PlanRequest(BaseModel):
-    """What to plan. Frozen; an unknown key is an error; it can be written to YAML or JSON and read
-    back unchanged."""
+    """What to plan: each field with its type, its default, and how people give it.
+
+    Frozen; an unknown key is an error; it can be written to YAML or JSON and read back unchanged.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    model: str | dict[str, Any]
+    model: Annotated[
+        str | dict[str, Any],
+        Option(
+            "A model's name (`meshwright models` lists them), or its dims:"
+            " layers=32,hidden=4096,...",
+            kind=str,
+            is_argument=True,
+        ),
+    ]
     """A name of `meshwright models`, or the dims of a ModelSpec with parts (`moe`, `mla`, `mamba`,
     `hybrid`) as mappings."""
-    cluster: str
-    """`h100:256`, `a800:128,h800:160`, or a YAML file."""
-    num_gpus: int | None = None
-    """Chips to use at most of all that the cluster has; its counts are then caps. Some may be left
-    idle where that is faster."""
-    gpus_per_node: int | None = None
-    seq_len: int
-    """Tokens in one sequence."""
-    decoder_seq_len: int | None = None
-    gbs: int | None = None
-    """Global batch in sequences; never changed."""
-    max_gbs: int | None = None
-    """Without `gbs`: the largest batch to try; None goes by the model's size, see
-    `search/batch.py`."""
-    precision: str | None = None
+    cluster: Annotated[
+        str,
+        Option("Chips, such as h100:256, a YAML file, or local.", metavar="KIND:COUNT"),
+    ]
+    num_gpus: Annotated[
+        int | None, Option("Chips to use at most; the cluster's counts are then caps.")
+    ] = None
+    """Some of them may be left idle where that is faster."""
+    seq_len: Annotated[int, Option("Tokens in one sequence.", ("--seq", "--seq-len"))]
+    gbs: Annotated[int | None, Option("Global batch in sequences; it is never changed.")] = None
+    max_gbs: Annotated[int | None, Option("Without --gbs: the largest batch to try.")] = None
+    """None goes by the model's size, see `search/batch.py`."""
+    precision: Annotated[
+        str | None,
+        Option("Number format of the matrix products [default: bf16 or else fp16]."),
+    ] = None
     """None is the first of bf16, fp16 and fp32 that all chips have."""
-    attention: str | None = None
-    """None is flash, or under Megatron fused-softmax where a chip has no flash attention."""
-    routing: str = "balanced"
-    """How tokens spread over experts: balanced, in-turn, typical or worst."""
-    stack: str | None = None
+    stack: Annotated[
+        str | None, Option("Training software [default: megatron, or the chip maker's own].")
+    ] = None
     """None is megatron, or what the maker of all the chips has in its place: maxtext, mindspeed,
     neuron."""
-    megatron_version: str = NEWEST_MEGATRON
-    """Whose rules hold in a Megatron stack."""
-    calibration: str | None = None
-    """What `meshwright calibrate` wrote, of this chip and this stack."""
-    profile: str | None = None
-    """What `meshwright profile` wrote on this chip; with it, `cluster` may be `local`, the machine
-    of the profile, or `local:16`."""
-    pins: dict[str, list[PinValue]] = {}
+    calibration: Annotated[
+        str | None, Option("What `meshwright calibrate` wrote.", metavar="FILE", kind=Path)
+    ] = None
+    """Of this chip and this stack."""
+    profile: Annotated[
+        str | None,
+        Option("What `meshwright profile` wrote on this chip.", metavar="FILE", kind=Path),
+    ] = None
+    """With it, `cluster` may be `local`, the machine of the profile, or `local:16`."""
+    megatron_version: Annotated[
+        str, Option("Version of Megatron-Core whose rules hold [default: the newest].")
+    ] = NEWEST_MEGATRON
+    pins: Annotated[
+        dict[str, list[PinValue]],
+        Option(
+            "Values that an axis may take: tp=1,2.",
+            ("--set",),
+            metavar="KEY=V[,V...]",
+            kind=list[str],
+            read=parse_pins,
+        ),
+    ] = {}
     """Allowed values by field of Layout; what is not named is searched."""
-    same: list[Shared] = []
+    same: Annotated[
+        list[Shared],
+        Option(
+            "Over several kinds of chips: tp for all kinds; recompute or layers for a kind's"
+            " stages; order: a kind never comes back.",
+            metavar="WHAT[,WHAT...]",
+            kind=str,
+            read=parse_same,
+        ),
+    ] = []
     """Over several kinds of chips, or with `num_gpus`: `tp` is one for all kinds, `recompute` one
     for all stages of a kind, `layers` are as many on all stages of a kind, and with `order` all
     stages of a kind follow each other."""
-    unlike_batch: bool = False
-    """Over several kinds of chips: kinds may have dp and mbs of their own, with dp * mbs in
-    common."""
-    objective: Objective = "step_time"
-    max_memory_gib: float | None = None
-    """What one process may use; None is all that the chip gives it."""
-    headroom: float | None = None
-    """Kept free: below 1 a share of that memory, else GiB. Plans that need a part of it are `at
-    risk`. None keeps free what the upper end of the memory's 80 % interval needs, by the published
-    runs of this kind (docs/accuracy.md)."""
-    min_tokens_per_s: float | None = None
-    """Tokens per second that a plan must reach: a deadline. Chips may then be left idle; with
-    tokens_per_dollar the plan that keeps it is the cheapest one."""
-    usd_per_hour: float | None = None
-    """Price of one chip; None takes the catalogue's."""
-    top: int = 10
-    """How many plans to return."""
+    unlike_batch: Annotated[
+        bool,
+        Option(
+            "Over several kinds of chips: each may have its own dp and mbs, with dp * mbs in"
+            " common."
+        ),
+    ] = False
+    top: Annotated[int, Option("Plans to print.")] = 10
+    objective: Annotated[
+        Objective,
+        Option("step_time, tokens_per_dollar, tokens_per_joule or memory."),
+    ] = "step_time"
+    min_tokens_per_s: Annotated[
+        float | None, Option("Throughput that a plan must reach; chips may be left idle.")
+    ] = None
+    """With tokens_per_dollar the plan that keeps this deadline is the cheapest one."""
+    max_memory_gib: Annotated[
+        float | None, Option("GiB that one process may use [default: all it sees].")
+    ] = None
+    headroom: Annotated[
+        float | None,
+        Option("Kept free: below 1 a share of memory, else GiB [default: by its interval]."),
+    ] = None
+    """Plans that need a part of it are `at risk`. None keeps free what the upper end of the
+    memory's 80 % interval needs, by the published runs of this kind (docs/accuracy.md)."""
+    gpus_per_node: Annotated[
+        int | None, Option("Chips in one server [default: as the chip is sold].")
+    ] = None
+    usd_per_hour: Annotated[
+        float | None, Option("Price of one chip [default: the catalogue's].")
+    ] = None
+    attention: Annotated[
+        str | None,
+        Option("flash, flash1, fused-softmax or unfused [default: flash if there]."),
+    ] = None
+    """None is flash, or under Megatron fused-softmax where a chip has no flash attention."""
+    routing: Annotated[str, Option("Of experts: balanced, in-turn, typical or worst.")] = "balanced"
+    """How tokens spread over experts."""
+    decoder_seq_len: Annotated[
+        int | None,
+        Option(
+            "Tokens in one sequence of the decoder [default: a quarter of --seq].",
+            ("--decoder-seq",),
+        ),
+    ] = None
 
     @field_validator("pins", mode="after")
     @classmethod
@@ -148,51 +255,6 @@ class PlanRequest(BaseModel):
     def to_dict(self) -> dict[str, Any]:
         """Return every field in plain types, for YAML and JSON."""
         return self.model_dump(mode="json")
-
-
-def parse_pins(words: Iterable[str]) -> dict[str, list[PinValue]]:
-    """Read `tp=1,2` words; several words of one key are an error."""
-    pins: dict[str, list[PinValue]] = {}
-    for word in words:
-        key, equals, values = word.partition("=")
-        if not equals or not values:
-            raise ConfigError(
-                f"--set {word}: expected key=value[,value...] such as tp=1,2 or recompute=none"
-            )
-        if "=" in values:
-            raise ConfigError(
-                f"--set {word}: one key with its values; write --set once for each key"
-            )
-        name, parsed = _pin(key.strip(), [value.strip() for value in values.split(",")])
-        if name in pins:
-            raise ConfigError(f"--set {key}: given twice; join the values by commas: {key}=1,2")
-        pins[name] = parsed
-    return pins
-
-
-def parse_same(words: str) -> list[str]:
-    """Read `tp,recompute`; UnknownNameError for what stages can't be held to have in common."""
-    found = [word.strip() for word in words.split(",")]
-    for word in found:
-        if word not in SHARED:
-            raise UnknownNameError("word of --same", word, SHARED)
-    return list(dict.fromkeys(found))
-
-
-def _pin(key: str, values: Iterable[PinValue]) -> tuple[str, list[PinValue]]:
-    """Return the field's name and its values in plain types, each checked."""
-    plain: list[PinValue] = []
-    name = key
-    for value in values:
-        [(name, parsed)] = parse_layout(
-            f"{key}={int(value) if isinstance(value, bool) else value}"
-        ).items()
-        if isinstance(parsed, tuple):
-            parsed = "+".join(str(part) for part in parsed)
-        plain.append(int(parsed) if isinstance(parsed, bool) else parsed)
-    if not plain:
-        raise ConfigError(f"pins: {key} has no values; leave it out to search it")
-    return name, list(dict.fromkeys(plain))
 
 
 def _one_line(error: ValidationError) -> str:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 from meshwright.search.result import Plan
 from meshwright.values.errors import ConfigError
-from meshwright.values.units import DAY_S, GB, GIB, HOUR_S, MINUTE_S
+from meshwright.values.options import Option
+from meshwright.values.units import DAY_S, GB, GIB, HOUR_S, MINUTE_S, parse_duration
 
 __all__ = [
     "Duration",
@@ -27,21 +28,73 @@ _MOST_EXPONENT = 3.0
 """exp(3): one attempt in twenty reaches its checkpoint; nobody runs that."""
 
 
+def _hours(number: float) -> float:
+    return number * HOUR_S
+
+
+def _restart(text: str) -> float:
+    return float(parse_duration(text, name="restart"))
+
+
+def _save_every(text: str) -> float:
+    return float(parse_duration(text, name="save_every"))
+
+
+def _gb(number: float) -> float:
+    return number * GB
+
+
+def _steps(number: int) -> int | None:
+    return number or None
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reliability:
     """How often chips stop, how long a start takes, and how fast checkpoints are written."""
 
-    chip_mtbf_s: float = 50_000 * HOUR_S
+    chip_mtbf_s: Annotated[
+        float,
+        Option(
+            "Hours between failures of one chip [default: 50000].",
+            ("--chip-mtbf-hours",),
+            read=_hours,
+        ),
+    ] = 50_000 * HOUR_S
     """Mean time between failures of one chip with its share of the node. 419 unexpected
     interruptions of 16,384 H100 in 54 days are one in 50,700 chip-hours: Llama 3
     (arXiv:2407.21783), section 3.3.4."""
-    restart_s: float = 15 * MINUTE_S
+    restart_s: Annotated[
+        float,
+        Option(
+            "From a failure to the first step again [default: 15m].",
+            ("--restart",),
+            metavar="TIME",
+            kind=str,
+            read=_restart,
+        ),
+    ] = 15 * MINUTE_S
     """From a failure to the first step again: noticed, placed, started, loaded. Assumed."""
-    write_bytes_per_s_per_node: float = 20 * GB / 32
+    save_interval_s: Annotated[
+        float | None,
+        Option(
+            "Between checkpoints [default: the best, by Daly].",
+            ("--save-every",),
+            metavar="TIME",
+            kind=str,
+            read=_save_every,
+        ),
+    ] = None
+    """Seconds of training between checkpoints; None is the best by Daly."""
+    write_bytes_per_s_per_node: Annotated[
+        float,
+        Option(
+            "GB/s of one node into shared storage [default: 0.625].",
+            ("--write-gb-per-s",),
+            read=_gb,
+        ),
+    ] = 20 * GB / 32
     """Into the shared file system while every node writes: 20 GB/s per 32 nodes, the standard tier
     of NVIDIA's DGX H100 SuperPOD reference architecture (from memory)."""
-    save_interval_s: float | None = None
-    """Seconds of training between checkpoints; None is the best by Daly."""
 
     def __post_init__(self) -> None:
         for name in ("chip_mtbf_s", "restart_s", "write_bytes_per_s_per_node", "save_interval_s"):
@@ -146,13 +199,17 @@ _FORWARD_SHARE = 1 / 3
 class Footprint:
     """Factors from chip-hours to energy and carbon."""
 
-    power_share: float = 1.1
+    power_share: Annotated[
+        float, Option("Power of a chip with its part of the server, over the chip's limit.")
+    ] = 1.1
     """Power of a chip with its share of the server, over the chip's own limit: 330 W measured for a
     V100 of 300 W, host, memory and network included (Patterson et al., arXiv:2104.10350, table
     4)."""
-    pue: float = 1.1
+    pue: Annotated[float, Option("Power usage effectiveness of the building.")] = 1.1
     """Power usage effectiveness: what the building adds. 1.10 (same paper, table 4)."""
-    kg_co2_per_kwh: float = 0.429
+    kg_co2_per_kwh: Annotated[float, Option("Of the grid [default: 0.429, the United States].")] = (
+        0.429
+    )
     """Of the grid: the average of the United States (same paper, table 4)."""
 
     def __post_init__(self) -> None:
@@ -169,9 +226,12 @@ class Training:
     """How long is trained, and what stands between the steps."""
 
     tokens: int
-    eval_interval: int | None = 1000
+    eval_interval: Annotated[
+        int | None,
+        Option("Steps between evaluations; 0 evaluates never.", read=_steps),
+    ] = 1000
     """Steps between evaluations; None evaluates never."""
-    eval_steps: int = 10
+    eval_steps: Annotated[int, Option("Batches of one evaluation.")] = 10
     """Batches of one evaluation."""
     reliability: Reliability = field(default_factory=Reliability)
     footprint: Footprint = field(default_factory=Footprint)

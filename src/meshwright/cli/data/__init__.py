@@ -5,19 +5,9 @@ from __future__ import annotations
 
 __all__ = ["COMMANDS"]
 
-COMMANDS = (
-    "run",
-    "download",
-    "extract",
-    "concat",
-    "wiki",
-    "train-tokenizer",
-    "tokenize",
-    "merge",
-    "check",
-    "verify",
-    "stats",
-    "blend",
-    "plan",
-)
-"""In the order of the help; each is a module of this package."""
+COMMANDS = {
+    **dict.fromkeys(("run", "download", "extract", "concat", "wiki"), "fetching"),
+    **dict.fromkeys(("train-tokenizer", "tokenize"), "tokens"),
+    **dict.fromkeys(("merge", "check", "verify", "stats", "blend", "plan"), "pairs"),
+}
+"""Module of this package of each command, in the order of the help."""

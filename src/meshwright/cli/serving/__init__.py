@@ -5,4 +5,7 @@ from __future__ import annotations
 
 __all__ = ["COMMANDS"]
 
-COMMANDS = ("plan", "tune", "export", "simulate", "measure", "read", "predict", "validate")
+COMMANDS = {
+    **{name: name for name in ("plan", "tune", "export", "simulate")},
+    **dict.fromkeys(("measure", "read", "predict", "validate"), "measured"),
+}

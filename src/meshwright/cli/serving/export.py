@@ -3,55 +3,32 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
+
+from meshwright.cli.options import REQUIRED, argument, command, option
 
 __all__ = ["export"]
 
 
+@command
 def export(
-    plan: Annotated[
-        str,
-        typer.Argument(
-            metavar="PLAN",
-            help="A file of `serving plan --json`; FILE#2 for its second plan.",
-            show_default=False,
-        ),
-    ],
-    to: Annotated[
-        str,
-        typer.Option(
-            "--to",
-            metavar="TARGET",
-            help="vllm, sglang, trtllm, k8s, dynamo or llm-d.",
-            show_default=False,
-        ),
-    ],
-    model_path: Annotated[
-        str,
-        typer.Option(
-            metavar="PATH",
-            help="What the engine loads: a folder, or a name that it can fetch.",
-            show_default=False,
-        ),
-    ],
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="DIR", help="Folder to write into.")
-    ] = None,
-    image: Annotated[
-        str | None, typer.Option(help="Container of manifests: one with the engine.")
-    ] = None,
-    name: Annotated[
-        str | None, typer.Option(help="Of the deployment on Kubernetes [default: the model's].")
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print what would be written, and write nothing.")
-    ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Write over files that differ.")] = False,
-    json_output: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object for programs, and write nothing.")
-    ] = False,
+    plan: str = argument(
+        REQUIRED, "A file of `serving plan --json`; FILE#2 for its second plan.", metavar="PLAN"
+    ),
+    to: str = option(REQUIRED, "vllm, sglang, trtllm, k8s, dynamo or llm-d.", metavar="TARGET"),
+    model_path: str = option(
+        REQUIRED, "What the engine loads: a folder, or a name that it can fetch.", metavar="PATH"
+    ),
+    output: Path | None = option(None, "Folder to write into.", "--output", "-o", metavar="DIR"),
+    image: str | None = option(None, "Container of manifests: one with the engine."),
+    name: str | None = option(None, "Of the deployment on Kubernetes [default: the model's]."),
+    dry_run: bool = option(False, "Print what would be written, and write nothing."),
+    force: bool = option(False, "Write over files that differ."),
+    json_output: bool = option(
+        False, "Print one JSON object for programs, and write nothing.", "--json"
+    ),
 ) -> None:
     """Write a serving plan as files that start it.
 

@@ -3,106 +3,63 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 import typer
+
+from meshwright.cli.options import argument, command, option
 
 __all__ = ["plan"]
 
 
+@command
 def plan(
-    model: Annotated[
-        str | None,
-        typer.Argument(
-            help=(
-                "A model's name (`meshwright models` lists them), or its dims:"
-                " layers=32,hidden=4096,..."
-            ),
-            show_default=False,
-        ),
-    ] = None,
-    cluster: Annotated[
-        str | None,
-        typer.Option(metavar="KIND:COUNT", help="Chips, such as h100:8, a YAML file, or local."),
-    ] = None,
-    input_len: Annotated[int, typer.Option("--input-len", help="Tokens of a prompt.")] = 1024,
-    output_len: Annotated[
-        int, typer.Option("--output-len", help="New tokens of an answer.")
-    ] = 1024,
-    ttft: Annotated[
-        float | None, typer.Option(metavar="MS", help="Most milliseconds to the first token, mean.")
-    ] = None,
-    tpot: Annotated[
-        float | None,
-        typer.Option(metavar="MS", help="Most milliseconds between later tokens, mean."),
-    ] = None,
-    e2e: Annotated[
-        float | None, typer.Option(metavar="MS", help="Most milliseconds of a whole request, mean.")
-    ] = None,
-    latency: Annotated[
-        bool, typer.Option("--latency", help="Rank by the time of a request instead of throughput.")
-    ] = False,
-    target_rate: Annotated[
-        float | None,
-        typer.Option(metavar="REQ/S", help="Rank by the fewest GPUs that carry this rate."),
-    ] = None,
-    rate: Annotated[
-        float | None,
-        typer.Option(
-            metavar="REQ/S",
-            help=(
-                "Poisson arrivals at this mean rate: rank by the time of a request, with"
-                " percentiles."
-            ),
-        ),
-    ] = None,
-    engine: Annotated[
-        str, typer.Option(help="vllm, sglang, trtllm, fastertransformer or transformers.")
-    ] = "vllm",
-    mode: Annotated[
-        str, typer.Option(help="Of aggregated, disaggregated, static: which to search, by commas.")
-    ] = "aggregated,disaggregated",
-    weights: Annotated[
-        str | None,
-        typer.Option(
-            help="Types of weights to try, by commas [default: 16 bits and what the chip has]."
-        ),
-    ] = None,
-    cache: Annotated[
-        str | None,
-        typer.Option(
-            help="Types of cache to try, by commas [default: 16 bits, fp8 with narrow weights]."
-        ),
-    ] = None,
-    concurrency: Annotated[
-        int | None, typer.Option(help="Requests under way per worker [default: searched].")
-    ] = None,
-    prefix_hits: Annotated[
-        float, typer.Option(help="Share of every prompt that the prefix cache holds.")
-    ] = 0.0,
-    speculate: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N,ACCEPTED",
-            help="Tokens drafted per step by the model's own layers, and how many are right.",
-        ),
-    ] = None,
-    chunk: Annotated[
-        int | None, typer.Option(help="Tokens of prompts in one iteration [default: the engine's].")
-    ] = None,
-    top: Annotated[int, typer.Option(min=1, help="Deployments to print.")] = 10,
-    usd_per_hour: Annotated[
-        float | None, typer.Option(help="Price of one chip [default: the catalogue's].")
-    ] = None,
-    gpus_per_node: Annotated[
-        int | None, typer.Option(help="Chips in one server [default: as the chip is sold].")
-    ] = None,
-    hf: Annotated[
-        Path | None, typer.Option(help="A Hugging Face config.json to take the model from.")
-    ] = None,
-    json_output: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object for programs.")
-    ] = False,
+    model: str | None = argument(
+        None,
+        "A model's name (`meshwright models` lists them), or its dims: layers=32,hidden=4096,...",
+    ),
+    cluster: str | None = option(
+        None, "Chips, such as h100:8, a YAML file, or local.", metavar="KIND:COUNT"
+    ),
+    input_len: int = option(1024, "Tokens of a prompt."),
+    output_len: int = option(1024, "New tokens of an answer."),
+    ttft: float | None = option(None, "Most milliseconds to the first token, mean.", metavar="MS"),
+    tpot: float | None = option(
+        None, "Most milliseconds between later tokens, mean.", metavar="MS"
+    ),
+    e2e: float | None = option(None, "Most milliseconds of a whole request, mean.", metavar="MS"),
+    latency: bool = option(False, "Rank by the time of a request instead of throughput."),
+    target_rate: float | None = option(
+        None, "Rank by the fewest GPUs that carry this rate.", metavar="REQ/S"
+    ),
+    rate: float | None = option(
+        None,
+        "Poisson arrivals at this mean rate: rank by the time of a request, with percentiles.",
+        metavar="REQ/S",
+    ),
+    engine: str = option("vllm", "vllm, sglang, trtllm, fastertransformer or transformers."),
+    mode: str = option(
+        "aggregated,disaggregated",
+        "Of aggregated, disaggregated, static: which to search, by commas.",
+    ),
+    weights: str | None = option(
+        None, "Types of weights to try, by commas [default: 16 bits and what the chip has]."
+    ),
+    cache: str | None = option(
+        None, "Types of cache to try, by commas [default: 16 bits, fp8 with narrow weights]."
+    ),
+    concurrency: int | None = option(None, "Requests under way per worker [default: searched]."),
+    prefix_hits: float = option(0.0, "Share of every prompt that the prefix cache holds."),
+    speculate: str | None = option(
+        None,
+        "Tokens drafted per step by the model's own layers, and how many are right.",
+        metavar="N,ACCEPTED",
+    ),
+    chunk: int | None = option(None, "Tokens of prompts in one iteration [default: the engine's]."),
+    top: int = option(10, "Deployments to print.", min=1),
+    usd_per_hour: float | None = option(None, "Price of one chip [default: the catalogue's]."),
+    gpus_per_node: int | None = option(None, "Chips in one server [default: as the chip is sold]."),
+    hf: Path | None = option(None, "A Hugging Face config.json to take the model from."),
+    json_output: bool = option(False, "Print one JSON object for programs.", "--json"),
 ) -> None:
     """Find deployments of a model: how to cut it, how many copies, how many requests at once.
 

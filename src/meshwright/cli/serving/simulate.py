@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+from meshwright.cli.options import argument, command, option
 
 if TYPE_CHECKING:
     from meshwright.serving.simulate import Requests
@@ -13,83 +13,49 @@ if TYPE_CHECKING:
 __all__ = ["simulate"]
 
 
+@command
 def simulate(
-    model: Annotated[
-        str | None,
-        typer.Argument(
-            help=(
-                "A model's name (`meshwright models` lists them), or its dims:"
-                " layers=32,hidden=4096,..."
-            ),
-            show_default=False,
-        ),
-    ] = None,
-    cluster: Annotated[
-        str | None,
-        typer.Option(metavar="KIND:COUNT", help="Chips, such as h100:8, a YAML file, or local."),
-    ] = None,
-    layout: Annotated[
-        str,
-        typer.Option(
-            metavar="tp=8[,pp=..,ep=..,attention_dp=..]",
-            help="One copy; the chips hold as many as fit.",
-        ),
-    ] = "tp=8",
-    input_len: Annotated[
-        int | None, typer.Option("--input-len", help="Mean tokens of a prompt [default: 1024].")
-    ] = None,
-    output_len: Annotated[
-        int | None,
-        typer.Option("--output-len", help="Mean new tokens of an answer [default: 1024]."),
-    ] = None,
-    spread: Annotated[
-        float | None,
-        typer.Option(
-            help="Lengths lie evenly within this share of the mean on both sides [default: 0.2]."
-        ),
-    ] = None,
-    rate: Annotated[
-        float | None, typer.Option(metavar="REQ/S", help="Poisson arrivals at this mean rate.")
-    ] = None,
-    concurrency: Annotated[
-        int | None, typer.Option(help="Instead: this many clients, each waiting for its answer.")
-    ] = None,
-    trace: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Instead: a CSV with sent_s, input_len, output_len, one request per line.",
-        ),
-    ] = None,
-    requests: Annotated[int | None, typer.Option(help="Requests to send [default: 1000].")] = None,
-    engine: Annotated[
-        str, typer.Option(help="vllm, sglang, trtllm, fastertransformer or transformers.")
-    ] = "vllm",
-    weights: Annotated[str, typer.Option(help="Type of the weights.")] = "bf16",
-    cache: Annotated[str, typer.Option(help="Type of the cache.")] = "bf16",
-    prefix_hits: Annotated[
-        float, typer.Option(help="Share of every prompt that the prefix cache holds.")
-    ] = 0.0,
-    speculate: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N,ACCEPTED",
-            help="Tokens drafted per step by the model's own layers, and how many are right.",
-        ),
-    ] = None,
-    chunk: Annotated[
-        int | None, typer.Option(help="Tokens of prompts in one iteration [default: the engine's].")
-    ] = None,
-    seed: Annotated[int | None, typer.Option(help="Of arrivals and lengths [default: 0].")] = None,
-    gpus_per_node: Annotated[
-        int | None, typer.Option(help="Chips in one server [default: as the chip is sold].")
-    ] = None,
-    hf: Annotated[
-        Path | None, typer.Option(help="A Hugging Face config.json to take the model from.")
-    ] = None,
-    json_output: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object for programs.")
-    ] = False,
+    model: str | None = argument(
+        None,
+        "A model's name (`meshwright models` lists them), or its dims: layers=32,hidden=4096,...",
+    ),
+    cluster: str | None = option(
+        None, "Chips, such as h100:8, a YAML file, or local.", metavar="KIND:COUNT"
+    ),
+    layout: str = option(
+        "tp=8",
+        "One copy; the chips hold as many as fit.",
+        metavar="tp=8[,pp=..,ep=..,attention_dp=..]",
+    ),
+    input_len: int | None = option(None, "Mean tokens of a prompt [default: 1024]."),
+    output_len: int | None = option(None, "Mean new tokens of an answer [default: 1024]."),
+    spread: float | None = option(
+        None, "Lengths lie evenly within this share of the mean on both sides [default: 0.2]."
+    ),
+    rate: float | None = option(None, "Poisson arrivals at this mean rate.", metavar="REQ/S"),
+    concurrency: int | None = option(
+        None, "Instead: this many clients, each waiting for its answer."
+    ),
+    trace: Path | None = option(
+        None,
+        "Instead: a CSV with sent_s, input_len, output_len, one request per line.",
+        metavar="FILE",
+    ),
+    requests: int | None = option(None, "Requests to send [default: 1000]."),
+    engine: str = option("vllm", "vllm, sglang, trtllm, fastertransformer or transformers."),
+    weights: str = option("bf16", "Type of the weights."),
+    cache: str = option("bf16", "Type of the cache."),
+    prefix_hits: float = option(0.0, "Share of every prompt that the prefix cache holds."),
+    speculate: str | None = option(
+        None,
+        "Tokens drafted per step by the model's own layers, and how many are right.",
+        metavar="N,ACCEPTED",
+    ),
+    chunk: int | None = option(None, "Tokens of prompts in one iteration [default: the engine's]."),
+    seed: int | None = option(None, "Of arrivals and lengths [default: 0]."),
+    gpus_per_node: int | None = option(None, "Chips in one server [default: as the chip is sold]."),
+    hf: Path | None = option(None, "A Hugging Face config.json to take the model from."),
+    json_output: bool = option(False, "Print one JSON object for programs.", "--json"),
 ) -> None:
     """Simulate requests on one deployment: TTFT, TPOT and end-to-end time, mean and percentiles.
 

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from meshwright.cli.job_flags import (
-    AccountFlag,
-    ImageFlag,
-    InstanceFlag,
-    JobFileFlag,
-    LauncherWordFlag,
-    MountFlag,
-    PartitionFlag,
-    WorkdirFlag,
-)
+from meshwright.cli.job_flags import RUN_JOB, JobFileFlag
+from meshwright.cli.options import Given, argument, command, fields_of, option
 from meshwright.cli.terminal import QuietFlag
+from meshwright.runs.loop import StudyLimits
 
 if TYPE_CHECKING:
     from meshwright.runs.serving.tune import PreparedServing, ServingStudy, ServingTuning
@@ -25,172 +18,90 @@ if TYPE_CHECKING:
 __all__ = ["tune"]
 
 _INTERRUPTED = 130
+_RUN_MINUTES = 30.0
+"""An engine loads its weights and sees several loads in a run."""
 
 
+@command
 def tune(
-    model: Annotated[
-        str | None,
-        typer.Argument(
-            help=(
-                "A model's name (`meshwright models` lists them), or its dims:"
-                " layers=32,hidden=4096,..."
-            ),
-            show_default=False,
+    model: str | None = argument(
+        None,
+        "A model's name (`meshwright models` lists them), or its dims: layers=32,hidden=4096,...",
+    ),
+    cluster: str | None = option(
+        None, "Chips, such as h100:8, or local: what is here.", metavar="KIND:COUNT"
+    ),
+    engine: str = option("transformers", "transformers, vllm, sglang or trtllm."),
+    model_path: str | None = option(
+        None,
+        "What the engine loads [default of transformers: random weights of the model's shape].",
+        metavar="PATH",
+    ),
+    concurrency: str | None = option(
+        None,
+        "Clients that each wait for their answer [default: 1,2,4,8; on GPUs 1,4,16,64].",
+        metavar="N[,N...]",
+    ),
+    rate: str | None = option(
+        None, "Instead: Poisson arrivals at these mean rates.", metavar="REQ/S[,...]"
+    ),
+    trace: Path | None = option(
+        None,
+        "Instead: a CSV with sent_s, input_len, output_len, one request per line.",
+        metavar="FILE",
+    ),
+    input_len: int | None = option(None, "Tokens of a prompt [default: 1024; on processors 128]."),
+    output_len: int | None = option(None, "New tokens [default: 128; on processors 32]."),
+    spread: float = option(0.0, "Lengths lie evenly within this share of the mean on both sides."),
+    requests: int | None = option(None, "Requests of a load [default: 4 a client, or a minute's]."),
+    ttft: float | None = option(None, "Most milliseconds to the first token, mean.", metavar="MS"),
+    tpot: float | None = option(
+        None, "Most milliseconds between later tokens, mean.", metavar="MS"
+    ),
+    e2e: float | None = option(None, "Most milliseconds of a whole request, mean.", metavar="MS"),
+    latency: bool = option(
+        False, "The shortest requests win, instead of the most new tokens a GPU."
+    ),
+    weights: str | None = option(
+        None, "Types of weights to try, by commas [default: bf16; on processors fp32]."
+    ),
+    cache: str | None = option(None, "Types of cache to try, by commas [default: as plan]."),
+    pins: list[str] | None = option(
+        None, "Sizes that an axis may have: tp=1,2.", "--set", metavar="AXIS=N[,N...]"
+    ),
+    launcher: str = option("local", "What starts the runs: local, slurm, ... (docs/launchers.md)."),
+    output: Path | None = option(
+        None, "The study [default: serving-MODEL-...].", "--output", "-o", metavar="DIR"
+    ),
+    spent: Given = fields_of(
+        StudyLimits,
+        max_runs="Deployments to run, those of earlier starts included.",
+        minutes_per_run=(
+            "Minutes after which a run is ended, with what it has measured"
+            f" [default: {_RUN_MINUTES:g}]."
         ),
-    ] = None,
-    cluster: Annotated[
-        str | None,
-        typer.Option(metavar="KIND:COUNT", help="Chips, such as h100:8, or local: what is here."),
-    ] = None,
-    engine: Annotated[
-        str, typer.Option(help="transformers, vllm, sglang or trtllm.")
-    ] = "transformers",
-    model_path: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PATH",
-            help=(
-                "What the engine loads [default of transformers: random weights of the model's"
-                " shape]."
-            ),
-        ),
-    ] = None,
-    concurrency: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N[,N...]",
-            help="Clients that each wait for their answer [default: 1,2,4,8; on GPUs 1,4,16,64].",
-        ),
-    ] = None,
-    rate: Annotated[
-        str | None,
-        typer.Option(metavar="REQ/S[,...]", help="Instead: Poisson arrivals at these mean rates."),
-    ] = None,
-    trace: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Instead: a CSV with sent_s, input_len, output_len, one request per line.",
-        ),
-    ] = None,
-    input_len: Annotated[
-        int | None,
-        typer.Option("--input-len", help="Tokens of a prompt [default: 1024; on processors 128]."),
-    ] = None,
-    output_len: Annotated[
-        int | None,
-        typer.Option("--output-len", help="New tokens [default: 128; on processors 32]."),
-    ] = None,
-    spread: Annotated[
-        float, typer.Option(help="Lengths lie evenly within this share of the mean on both sides.")
-    ] = 0.0,
-    requests: Annotated[
-        int | None, typer.Option(help="Requests of a load [default: 4 a client, or a minute's].")
-    ] = None,
-    ttft: Annotated[
-        float | None, typer.Option(metavar="MS", help="Most milliseconds to the first token, mean.")
-    ] = None,
-    tpot: Annotated[
-        float | None,
-        typer.Option(metavar="MS", help="Most milliseconds between later tokens, mean."),
-    ] = None,
-    e2e: Annotated[
-        float | None, typer.Option(metavar="MS", help="Most milliseconds of a whole request, mean.")
-    ] = None,
-    latency: Annotated[
-        bool,
-        typer.Option(
-            "--latency", help="The shortest requests win, instead of the most new tokens a GPU."
-        ),
-    ] = False,
-    weights: Annotated[
-        str | None,
-        typer.Option(
-            help="Types of weights to try, by commas [default: bf16; on processors fp32]."
-        ),
-    ] = None,
-    cache: Annotated[
-        str | None, typer.Option(help="Types of cache to try, by commas [default: as plan].")
-    ] = None,
-    pins: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="AXIS=N[,N...]", help="Sizes that an axis may have: tp=1,2."),
-    ] = None,
-    launcher: Annotated[
-        str, typer.Option(help="What starts the runs: local, slurm, ... (docs/launchers.md).")
-    ] = "local",
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "-o", metavar="DIR", help="The study [default: serving-MODEL-...]."
-        ),
-    ] = None,
-    max_runs: Annotated[
-        int, typer.Option(help="Deployments to run, those of earlier starts included.")
-    ] = 8,
-    max_minutes_per_run: Annotated[
-        float, typer.Option(help="Minutes after which a run is ended, with what it has measured.")
-    ] = 30.0,
-    max_queue_minutes: Annotated[
-        float, typer.Option(help="Minutes that a run may wait for its start.")
-    ] = 60.0,
-    ready_minutes: Annotated[
-        float, typer.Option(help="Minutes that an engine may take until it is ready.")
-    ] = 15.0,
-    patience: Annotated[
-        float, typer.Option(metavar="S", help="A request that says nothing for so long has failed.")
-    ] = 600.0,
-    parallel: Annotated[int, typer.Option(help="Runs at a time.")] = 1,
-    budget_gpu_hours: Annotated[
-        float | None, typer.Option(help="What the study may cost, in hours of one chip.")
-    ] = None,
-    tolerance: Annotated[
-        float,
-        typer.Option(help="Stop when no deployment is better by more than this share, with 90 %."),
-    ] = 0.02,
-    strategy: Annotated[
-        str | None,
-        typer.Option(
-            help="predicted, grid, random or optuna [default: predicted; on processors grid].",
-            show_default=False,
-        ),
-    ] = None,
-    port: Annotated[
-        int | None, typer.Option(help="The engine's port [default: one that is free].")
-    ] = None,
-    engine_words: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--engine-word",
-            metavar="WORD",
-            help="A word for its command, checked against its options.",
-        ),
-    ] = None,
-    gpus_per_node: Annotated[
-        int | None, typer.Option(help="Chips in one server [default: as the chip is sold].")
-    ] = None,
-    hf: Annotated[
-        Path | None, typer.Option(help="A Hugging Face config.json to take the model from.")
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Of arrivals, lengths and tokens.")] = 0,
+        tolerance="Stop when no deployment is better by more than this share, with 90 %.",
+        strategy="predicted, grid, random or optuna [default: predicted; on processors grid].",
+    ),
+    ready_minutes: float = option(15.0, "Minutes that an engine may take until it is ready."),
+    patience: float = option(
+        600.0, "A request that says nothing for so long has failed.", metavar="S"
+    ),
+    port: int | None = option(None, "The engine's port [default: one that is free]."),
+    engine_words: list[str] | None = option(
+        None,
+        "A word for its command, checked against its options.",
+        "--engine-word",
+        metavar="WORD",
+    ),
+    gpus_per_node: int | None = option(None, "Chips in one server [default: as the chip is sold]."),
+    hf: Path | None = option(None, "A Hugging Face config.json to take the model from."),
+    seed: int = option(0, "Of arrivals, lengths and tokens."),
     job: JobFileFlag = None,
-    image: ImageFlag = None,
-    mounts: MountFlag = None,
-    workdir: WorkdirFlag = None,
-    account: AccountFlag = None,
-    partition: PartitionFlag = None,
-    instance: InstanceFlag = None,
-    launcher_words: LauncherWordFlag = None,
-    dry_run: Annotated[
-        bool,
-        typer.Option(
-            "--dry-run", help="Print the deployments and the first job, and start nothing."
-        ),
-    ] = False,
+    options: Given = RUN_JOB,
+    dry_run: bool = option(False, "Print the deployments and the first job, and start nothing."),
     quiet: QuietFlag = False,
-    json_output: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object for programs.")
-    ] = False,
+    json_output: bool = option(False, "Print one JSON object for programs.", "--json"),
 ) -> None:
     """Prove by real engines under load which deployment serves best.
 
@@ -213,8 +124,8 @@ def tune(
 
       meshwright serving tune llama3.1-70b --cluster h100:8 --engine sglang --model-path /models/70b --set tp=4,8 --launcher slurm --dry-run
     """  # noqa: E501
+    from meshwright.cli.job_flags import job_options
     from meshwright.cli.serving.flags import limits_of, model_of
-    from meshwright.runs.loop import StudyLimits
     from meshwright.runs.serving.tune import (
         ServingTuning,
         default_serving_folder,
@@ -252,24 +163,14 @@ def tune(
         patience_s=patience,
         extra=tuple(engine_words or ()),
     )
-    study = StudyLimits(
-        max_runs=max_runs,
-        parallel=parallel,
-        minutes_per_run=max_minutes_per_run,
-        queue_minutes=max_queue_minutes,
-        budget_gpu_hours=budget_gpu_hours,
-        tolerance=tolerance,
-        strategy=strategy or ("grid" if place.on_cores else "predicted"),  # type: ignore[arg-type]  # checked there
-    )
-    said = {
-        "image": image,
-        "mounts": mounts,
-        "workdir": workdir,
-        "account": account,
-        "partition": partition,
+    usual = {
+        "minutes_per_run": _RUN_MINUTES,
+        "strategy": "grid" if place.on_cores else "predicted",
     }
-    options = _job_options(job, {**said, "instance": instance, "words": launcher_words})
-    tuning = ServingTuning(folder=folder, limits=study, launcher=launcher, job=options)
+    study = StudyLimits(**{**usual, **spent})
+    tuning = ServingTuning(
+        folder=folder, limits=study, launcher=launcher, job=job_options(job, options)
+    )
     if dry_run:
         _print_dry(prepared, tuning)
         return
@@ -335,14 +236,6 @@ def _pins(words: list[str]) -> dict[str, tuple[int, ...]]:
             raise UnknownNameError("axis of a deployment", axis, _AXES)
         found[axis] = tuple(int(size) for size in numbers(f"--set {axis}=", sizes))
     return found
-
-
-def _job_options(path: Path | None, flags: dict[str, Any]) -> Any:
-    from meshwright.cli.job_flags import read_job_file
-    from meshwright.platforms.job import JobOptions
-
-    said = {key: value for key, value in flags.items() if value is not None}
-    return JobOptions.of({**({} if path is None else read_job_file(path)), **said})
 
 
 def _run(prepared: PreparedServing, tuning: ServingTuning, *, quiet: bool) -> ServingStudy:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from typing import Annotated, Any
 
 from meshwright.platforms.job import JobOptions
 from meshwright.platforms.registry import find_runner
 from meshwright.runs.training.software import find_software
 from meshwright.runs.trial import OWN_TRAINER
 from meshwright.values.errors import ConfigError, UnknownNameError
+from meshwright.values.options import Option
 from meshwright.values.units import parse_duration
 
 __all__ = [
@@ -26,34 +27,70 @@ class TrainRequest:
 
     plan: Mapping[str, Any]
     """The fields of its PlanRequest; the layout stands in plan.json."""
-    launcher: str = "local"
-    software: str = OWN_TRAINER
+    launcher: Annotated[str, Option("local, slurm, k8s, bcp, runai, lepton or sky.")] = "local"
+    software: Annotated[
+        str,
+        Option(
+            "Software that trains, as `export --to` [default: the embedded trainer].", ("--to",)
+        ),
+    ] = OWN_TRAINER
     """A target of `meshwright export`, or the embedded trainer."""
-    program: str | None = None
+    program: Annotated[str | None, Option("With --to: where its program is.", metavar="PATH")] = (
+        None
+    )
     """Where the software's program is."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Of TrainingSettings; for the embedded trainer also its own words."""
-    time: str | None = None
+    time: Annotated[
+        str | None, Option("Limit on the job's time: 5D, 10h, 23:30:00, 4:23:30:00.")
+    ] = None
     """Limit of one job; None: none."""
-    save_margin: str | None = None
+    save_margin: Annotated[
+        str | None,
+        Option(
+            "From the software's own stop to that limit [default: by a checkpoint's write time].",
+            metavar="TIME",
+        ),
+    ] = None
     """Between the software's own stop and that limit; None: by the predicted time of a
     checkpoint."""
-    most_jobs: int | None = None
+    most_jobs: Annotated[
+        int | None,
+        Option(
+            "Jobs that this start may send [default: as many as the length needs].", ("--jobs",)
+        ),
+    ] = None
     """Jobs that one start may send; None: as many as the target needs, by prediction where they are
     sent at once."""
-    save_dir: str | None = None
+    save_dir: Annotated[
+        str | None,
+        Option("Of checkpoints, as the job sees it [default: in the training].", metavar="DIR"),
+    ] = None
     """Of checkpoints, as the job sees it; None: `checkpoints` in the training's folder."""
-    save_every: int | None = None
+    save_every: Annotated[
+        int | None, Option("Steps [default: 2000, or a tenth of a shorter training].")
+    ] = None
     """Steps; None: 2,000, or a tenth of a shorter training."""
-    keep: int | None = None
+    keep: Annotated[
+        int | None,
+        Option(
+            "Of the embedded trainer: best checkpoints that stay beside the newest two"
+            " [default: 10]."
+        ),
+    ] = None
     """Of the embedded trainer: checkpoints that stay for their validation loss, beside the newest
     two; None: ten."""
-    kind: str | None = None
+    kind: Annotated[
+        str | None,
+        Option("On Kubernetes: trainjob, pytorchjob, jobset, mpijob [default: trainjob]."),
+    ] = None
     """On Kubernetes: trainjob, pytorchjob, jobset or mpijob."""
     environment: Mapping[str, str] = field(default_factory=dict)
     job: Mapping[str, Any] = field(default_factory=dict)
     """Of JobOptions."""
-    write_gb_per_s: float | None = None
+    write_gb_per_s: Annotated[
+        float | None, Option("Of one node into that storage [default: 0.625].")
+    ] = None
     """Of one node into the checkpoints' storage; None: sizing's."""
     quota_bytes: int | None = None
     """Of the checkpoints' storage; None: what is free, where it can be seen."""

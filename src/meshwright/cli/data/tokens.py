@@ -1,140 +1,166 @@
-"""`meshwright data tokenize`: texts to Megatron's .bin/.idx."""
+"""Steps from texts to tokens: `meshwright data train-tokenizer` and `tokenize`."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
+from meshwright.cli.data.flags import InputsArgument, JsonFlag
+from meshwright.cli.options import REQUIRED, argument, command, option
 from meshwright.cli.terminal import QuietFlag
 from meshwright.values.units import counted
 
 if TYPE_CHECKING:
     from meshwright.data.tokenize_request import TokenizeReport
 
-__all__ = ["tokenize"]
+__all__ = [
+    "tokenize",
+    "train_tokenizer",
+]
 
 
+@command
+def train_tokenizer(
+    inputs: InputsArgument,
+    output_prefix: str = option(
+        REQUIRED, "Of the model.", "--output-prefix", "-o", metavar="PREFIX"
+    ),
+    vocab_size: int = option(32_000, "Pieces, special ones among them."),
+    model_type: str = option("bpe", "bpe, unigram, char or word.", metavar="TYPE"),
+    no_byte_fallback: bool = option(False, "Characters without a piece become <unk>."),
+    character_coverage: float = option(0.9995, "Share of the characters that get a piece."),
+    sentences: int = option(1_000_000, "Lines to train on, drawn from all."),
+    json_key: str = option("text", "Of the text in each object.", metavar="KEY"),
+    form: str | None = option(
+        None, "json, text or parquet [default: by the names].", "--format", metavar="FORM"
+    ),
+    json_output: JsonFlag = False,
+) -> None:
+    """Train a SentencePiece model on the lines of a corpus, for `tokenize --tokenizer
+    PREFIX.model`.
+
+    Byte fallback (the default) writes a character without a piece as its bytes, so that no text is
+    lost. What is no document is passed over and counted; `tokenize` names it. One process does it;
+    other ranks have nothing to do.
+
+    Prints the model and its pieces.
+
+    Examples:
+
+      meshwright data train-tokenizer corpus/ -o tokenizers/mine
+
+      meshwright data train-tokenizer 'shards/*.jsonl.zst' -o tokenizers/mine --vocab-size 64000 --sentences 5000000
+
+      meshwright data train-tokenizer wiki.txt -o tokenizers/t5 --model-type unigram --no-byte-fallback --json
+    """  # noqa: E501
+    import json
+    import os
+    from dataclasses import asdict
+
+    from meshwright.cli.data.flags import choice
+    from meshwright.data.pieces import Form
+    from meshwright.data.tokenize_request import (
+        ModelType,
+        train_sentencepiece,
+    )
+    from meshwright.data.workers import (
+        find_place,
+    )
+
+    place = find_place(os.environ)
+    if place.rank:
+        typer.echo(f"rank {place.rank}: rank 0 trains", err=True)
+        return
+    trained = train_sentencepiece(
+        inputs,
+        output_prefix=output_prefix,
+        vocab_size=vocab_size,
+        model_type=choice(model_type, ModelType, "--model-type"),
+        byte_fallback=not no_byte_fallback,
+        character_coverage=character_coverage,
+        sentences=sentences,
+        key=json_key,
+        form=choice(form, Form, "--format"),
+    )
+    if json_output:
+        print(json.dumps(asdict(trained), indent=2))
+    else:
+        left = f", {trained.rejects:,} passed over" if trained.rejects else ""
+        print(
+            f"{trained.model}: {trained.vocab_size:,} pieces, from"
+            f" {counted(trained.documents, 'document')}{left}"
+        )
+
+
+@command
 def tokenize(
-    inputs: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[INPUTS]...",
-            help="Files, folders, quoted patterns, @FILE lists.",
-            show_default=False,
-        ),
-    ] = None,
-    input_words: Annotated[
-        list[str] | None,
-        typer.Option("--input", metavar="PATH", help="The same, as Megatron names it."),
-    ] = None,
-    output_prefix: Annotated[
-        str,
-        typer.Option(
-            "--output-prefix", "-o", metavar="PREFIX", help="Files are PREFIX_KEY_document.bin."
-        ),
-    ] = "",
-    tokenizer: Annotated[
-        str | None,
-        typer.Option(
-            "--tokenizer",
-            "--tokenizer-model",
-            metavar="FILE",
-            help="tokenizer.json, SentencePiece .model, .tiktoken.",
-        ),
-    ] = None,
-    tokenizer_type: Annotated[
-        str | None, typer.Option(help="Megatron's name of it [default: by the file].")
-    ] = None,
-    vocab_file: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Of GPT-2 or BERT.")
-    ] = None,
-    merge_file: Annotated[str | None, typer.Option(metavar="FILE", help="Of GPT-2.")] = None,
-    append_eod: Annotated[
-        bool,
-        typer.Option("--append-eod", help="End each document with the tokenizer's token for that."),
-    ] = False,
-    eod: Annotated[
-        str | None,
-        typer.Option(metavar="TOKEN", help="That token, or its id [default: the tokenizer's own]."),
-    ] = None,
-    json_keys: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KEY", help="Of the text in each object [default: text]."),
-    ] = None,
-    split_sentences: Annotated[
-        bool,
-        typer.Option("--split-sentences", help="One sequence per sentence (BERT, T5), by NLTK."),
-    ] = False,
-    keep_newlines: Annotated[
-        bool, typer.Option("--keep-newlines", help="Sentences keep the white space behind them.")
-    ] = False,
-    lang: Annotated[str, typer.Option(help="Language of the sentences.")] = "english",
-    form: Annotated[
-        str | None,
-        typer.Option(
-            "--format", metavar="FORM", help="json, text or parquet [default: by the names]."
-        ),
-    ] = None,
-    text_unit: Annotated[
-        str,
-        typer.Option(metavar="UNIT", help="What is a document of a text: file, line or paragraph."),
-    ] = "file",
-    on_error: Annotated[
-        str,
-        typer.Option(metavar="POLICY", help="With what is no document: fail, skip or quarantine."),
-    ] = "fail",
-    max_document_mib: Annotated[int, typer.Option(help="A longer document is none: memory.")] = 64,
-    workers: Annotated[
-        int | None,
-        typer.Option(help="Processes [default: one per core; one where there are several ranks]."),
-    ] = None,
-    engine: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="gigatoken or library [default: the faster that is exact]."
-        ),
-    ] = None,
-    overwrite: Annotated[
-        bool,
-        typer.Option(
-            "--overwrite", help="Remove what an earlier run with this prefix made, and begin anew."
-        ),
-    ] = False,
-    no_special_tokens: Annotated[
-        bool,
-        typer.Option(
-            "--no-special-tokens",
-            "--tokenizer-hf-no-include-special-tokens",
-            help=(
-                "Leave out what a tokenizer.json puts around each text (such as <|begin_of_text|>)."
-            ),
-        ),
-    ] = False,
-    vocab_size: Annotated[
-        int | None, typer.Option(help="Of TikTokenizer: cut the vocabulary to it.")
-    ] = None,
-    tiktoken_pattern: Annotated[
-        str | None, typer.Option(metavar="P", help="v1, v2 or a regular expression.")
-    ] = None,
-    tiktoken_num_special_tokens: Annotated[int, typer.Option(help="Of TikTokenizer.")] = 1000,
-    dataset_impl: Annotated[str, typer.Option(help="mmap is the only one.")] = "mmap",
-    chunk_size: Annotated[int | None, typer.Option(help="Megatron's; has no effect here.")] = None,
-    log_interval: Annotated[
-        int | None, typer.Option(help="Megatron's; has no effect here.")
-    ] = None,
-    partitions: Annotated[int | None, typer.Option(help="Megatron's; has no effect here.")] = None,
-    keep_sequential_samples: Annotated[
-        bool,
-        typer.Option(
-            "--keep-sequential-samples",
-            help="Megatron's; here documents are always in their order.",
-        ),
-    ] = False,
+    inputs: list[str] | None = argument(
+        None, "Files, folders, quoted patterns, @FILE lists.", metavar="[INPUTS]..."
+    ),
+    input_words: list[str] | None = option(
+        None, "The same, as Megatron names it.", "--input", metavar="PATH"
+    ),
+    output_prefix: str = option(
+        "", "Files are PREFIX_KEY_document.bin.", "--output-prefix", "-o", metavar="PREFIX"
+    ),
+    tokenizer: str | None = option(
+        None,
+        "tokenizer.json, SentencePiece .model, .tiktoken.",
+        "--tokenizer",
+        "--tokenizer-model",
+        metavar="FILE",
+    ),
+    tokenizer_type: str | None = option(None, "Megatron's name of it [default: by the file]."),
+    vocab_file: str | None = option(None, "Of GPT-2 or BERT.", metavar="FILE"),
+    merge_file: str | None = option(None, "Of GPT-2.", metavar="FILE"),
+    append_eod: bool = option(False, "End each document with the tokenizer's token for that."),
+    eod: str | None = option(
+        None, "That token, or its id [default: the tokenizer's own].", metavar="TOKEN"
+    ),
+    json_keys: list[str] | None = option(
+        None, "Of the text in each object [default: text].", metavar="KEY"
+    ),
+    split_sentences: bool = option(False, "One sequence per sentence (BERT, T5), by NLTK."),
+    keep_newlines: bool = option(False, "Sentences keep the white space behind them."),
+    lang: str = option("english", "Language of the sentences."),
+    form: str | None = option(
+        None, "json, text or parquet [default: by the names].", "--format", metavar="FORM"
+    ),
+    text_unit: str = option(
+        "file", "What is a document of a text: file, line or paragraph.", metavar="UNIT"
+    ),
+    on_error: str = option(
+        "fail", "With what is no document: fail, skip or quarantine.", metavar="POLICY"
+    ),
+    max_document_mib: int = option(64, "A longer document is none: memory."),
+    workers: int | None = option(
+        None, "Processes [default: one per core; one where there are several ranks]."
+    ),
+    engine: str | None = option(
+        None, "gigatoken or library [default: the faster that is exact].", metavar="NAME"
+    ),
+    overwrite: bool = option(
+        False, "Remove what an earlier run with this prefix made, and begin anew."
+    ),
+    no_special_tokens: bool = option(
+        False,
+        "Leave out what a tokenizer.json puts around each text (such as <|begin_of_text|>).",
+        "--no-special-tokens",
+        "--tokenizer-hf-no-include-special-tokens",
+    ),
+    vocab_size: int | None = option(None, "Of TikTokenizer: cut the vocabulary to it."),
+    tiktoken_pattern: str | None = option(None, "v1, v2 or a regular expression.", metavar="P"),
+    tiktoken_num_special_tokens: int = option(1000, "Of TikTokenizer."),
+    dataset_impl: str = option("mmap", "mmap is the only one."),
+    chunk_size: int | None = option(None, "Megatron's; has no effect here."),
+    log_interval: int | None = option(None, "Megatron's; has no effect here."),
+    partitions: int | None = option(None, "Megatron's; has no effect here."),
+    keep_sequential_samples: bool = option(
+        False, "Megatron's; here documents are always in their order."
+    ),
     quiet: QuietFlag = False,
-    json_output: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object for programs.")
-    ] = False,
+    json_output: bool = option(False, "Print one JSON object for programs.", "--json"),
 ) -> None:
     """Tokenize JSON lines, JSON, text or Parquet, also compressed, to Megatron's .bin/.idx.
 

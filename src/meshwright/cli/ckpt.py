@@ -1,99 +1,62 @@
-"""`meshwright ckpt plan`: size, interval and disk of a training's checkpoints."""
+"""Checkpoints of a training: how large, how often, which stay, how much disk."""
 
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
-from meshwright.cli.job_flags import MtbfFlag, RestartFlag, WriteFlag
-from meshwright.cli.layout_case import (
-    ClusterFlag,
-    GbsFlag,
-    GpusPerNodeFlag,
-    HfFlag,
-    JsonFlag,
-    ModelArgument,
-    PrecisionFlag,
-    StackFlag,
-)
+from meshwright.cli.layout_case import ClusterFlag, HfFlag, JsonFlag, ModelArgument
+from meshwright.cli.options import Given, command, fields_of, option
 from meshwright.cli.terminal import print_page
+from meshwright.search.request import PlanRequest
+from meshwright.sizing.duration import Reliability
 
-__all__ = ["plan"]
+__all__ = [
+    "COMMANDS",
+    "plan",
+]
 
-OptionalSeqFlag = Annotated[
-    int | None,
-    typer.Option("--seq", help="Tokens in one sequence; with --gbs the best plan's step is taken."),
-]
-StepFlag = Annotated[float | None, typer.Option("--step-s", help="Seconds of one step.")]
-StepsFlag = Annotated[int | None, typer.Option("--steps", help="Of the whole run.")]
-TokensFlag = Annotated[
-    str | None,
-    typer.Option(
-        "--tokens", help="Of the whole run, 300B, instead of --steps; needs --seq and --gbs."
-    ),
-]
-SaveEveryFlag = Annotated[
-    int | None, typer.Option("--save-every", help="Steps between checkpoints [default: 2000].")
-]
-BestFlag = Annotated[
-    int | None,
-    typer.Option("--best", help="As many are kept with the least validation loss [default: 10]."),
-]
-LastFlag = Annotated[
-    int | None, typer.Option("--last", help="As many of the newest are kept [default: 1].")
-]
-KeepEveryFlag = Annotated[
-    int | None,
-    typer.Option("--keep-every", help="Each at a multiple of so many steps is kept for ever."),
-]
-DropFlag = Annotated[
-    bool, typer.Option("--drop-states", help="All but the newest lose their optimizer states.")
-]
-OptimizerFlag = Annotated[
-    str | None,
-    typer.Option(
-        "--optimizer",
-        help="adam, adam-bf16, adam-8bit, muon, lion, sgd-momentum or sgd [default: adam].",
-    ),
-]
-LossesFlag = Annotated[
-    str | None,
-    typer.Option(
-        "--losses",
-        help=(
-            "Validation losses to simulate, one a save: 2.9,2.7,2.8, a file of lines `LOSS` or"
-            " `STEP LOSS`, or a log."
-        ),
-    ),
-]
-QuotaFlag = Annotated[float | None, typer.Option("--quota-gib", help="Disk that there is.")]
+COMMANDS = {"plan": ""}
 
 
+@command
 def plan(
     cluster: ClusterFlag,
     model: ModelArgument = None,
     hf: HfFlag = None,
-    seq: OptionalSeqFlag = None,
-    gbs: GbsFlag = None,
-    step_s: StepFlag = None,
-    steps: StepsFlag = None,
-    tokens: TokensFlag = None,
-    save_every: SaveEveryFlag = None,
-    best: BestFlag = None,
-    last: LastFlag = None,
-    keep_every: KeepEveryFlag = None,
-    drop_states: DropFlag = False,
-    losses: LossesFlag = None,
-    quota_gib: QuotaFlag = None,
-    optimizer: OptimizerFlag = None,
-    chip_mtbf_hours: MtbfFlag = None,
-    restart: RestartFlag = None,
-    write_gb_per_s: WriteFlag = None,
-    gpus_per_node: GpusPerNodeFlag = None,
-    precision: PrecisionFlag = None,
-    stack: StackFlag = None,
+    batch: Given = fields_of(
+        PlanRequest,
+        *("seq_len", "gbs"),
+        seq_len="Tokens in one sequence; with --gbs the best plan's step is taken.",
+        gbs="Global batch in sequences.",
+    ),
+    step_s: float | None = option(None, "Seconds of one step."),
+    steps: int | None = option(None, "Of the whole run."),
+    tokens: str | None = option(
+        None, "Of the whole run, 300B, instead of --steps; needs --seq and --gbs."
+    ),
+    save_every: int | None = option(None, "Steps between checkpoints [default: 2000]."),
+    best: int | None = option(
+        None, "As many are kept with the least validation loss [default: 10]."
+    ),
+    last: int | None = option(None, "As many of the newest are kept [default: 1]."),
+    keep_every: int | None = option(None, "Each at a multiple of so many steps is kept for ever."),
+    drop_states: bool = option(False, "All but the newest lose their optimizer states."),
+    losses: str | None = option(
+        None,
+        "Validation losses to simulate, one a save: 2.9,2.7,2.8, a file of lines `LOSS` or"
+        " `STEP LOSS`, or a log.",
+    ),
+    quota_gib: float | None = option(None, "Disk that there is."),
+    optimizer: str | None = option(
+        None, "adam, adam-bf16, adam-8bit, muon, lion, sgd-momentum or sgd [default: adam]."
+    ),
+    failures: Given = fields_of(
+        Reliability, "chip_mtbf_s", "restart_s", "write_bytes_per_s_per_node"
+    ),
+    how: Given = fields_of(PlanRequest, "gpus_per_node", "precision", "stack"),
     json_output: JsonFlag = False,
 ) -> None:
     """Size, interval and disk of a training's checkpoints.
@@ -116,7 +79,6 @@ def plan(
       meshwright ckpt plan gpt3-5b --cluster a100-80:64 --best 2 --losses 2.91,2.74,2.78,2.69 --json
     """  # noqa: E501
     from meshwright.api import checkpoints as ckpt
-    from meshwright.cli.job_flags import training_of
     from meshwright.cli.layout_case import model_words
     from meshwright.report.sizing_text import checkpoint_lines
     from meshwright.sizing.checkpoints import OPTIMIZERS, SAVE_EVERY, Retention, Schedule
@@ -125,6 +87,7 @@ def plan(
 
     if optimizer is not None and optimizer not in OPTIMIZERS:
         raise UnknownNameError("optimizer", optimizer, OPTIMIZERS)
+    seq, gbs = batch.get("seq_len"), batch.get("gbs")
     alone = [flag for flag, value in (("--seq", seq), ("--gbs", gbs)) if value is not None]
     if len(alone) == 1:
         raise ConfigError(
@@ -142,15 +105,6 @@ def plan(
         if seq < 1 or gbs < 1:
             raise ConfigError(f"--tokens with --seq {seq} --gbs {gbs}: expected 1 or more of each")
         steps = -(-parse_count(tokens, name="tokens") // (seq * gbs))
-    reliability = training_of(
-        1,
-        eval_interval=None,
-        eval_steps=None,
-        mtbf_hours=chip_mtbf_hours,
-        restart=restart,
-        save_every=None,
-        write_gb_per_s=write_gb_per_s,
-    ).reliability
     if quota_gib is not None and not 0 < quota_gib < float("inf"):
         raise ConfigError(f"--quota-gib {quota_gib:g}: expected a positive number")
     rule: dict[str, Any] = {"best": best, "last": last, "keep_every": keep_every}
@@ -164,23 +118,14 @@ def plan(
             drop_states=drop_states,
             **{name: value for name, value in rule.items() if value is not None},
         ),
-        reliability=reliability,
+        reliability=Reliability(**failures),
         optimizer=optimizer or "adam",
         losses=(
             () if losses is None else ckpt.read_losses(losses, save_every=save_every or SAVE_EVERY)
         ),
         quota_bytes=None if quota_gib is None else quota_gib * GIB,
-        **{
-            name: value
-            for name, value in {
-                "seq_len": seq,
-                "gbs": gbs,
-                "gpus_per_node": gpus_per_node,
-                "precision": precision,
-                "stack": stack,
-            }.items()
-            if value is not None
-        },
+        **batch,
+        **how,
     )
     if json_output:
         typer.echo(json.dumps(found.to_dict()))

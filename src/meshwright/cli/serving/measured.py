@@ -1,0 +1,381 @@
+"""Serving as it was measured: `meshwright serving measure`, `read`, `predict` and `validate`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from meshwright.cli.options import REQUIRED, argument, command, option
+from meshwright.values.units import counted
+
+if TYPE_CHECKING:
+    from meshwright.runs.loads.measure import MeasuredLoad
+    from meshwright.runs.loads.readers import ReadLoad
+    from meshwright.runs.measured.serving_predict import ServingAnswers
+    from meshwright.runs.measured.serving_rows import ServingTable
+    from meshwright_truth.serving_score import ServingFigures
+
+__all__ = [
+    "measure",
+    "predict",
+    "read",
+    "validate",
+]
+
+
+@command
+def measure(
+    url: str = argument(
+        REQUIRED, "A server that speaks OpenAI's protocol: http://HOST:PORT", metavar="URL"
+    ),
+    concurrency: str | None = option(
+        None, "Clients that each wait for their answer [default: 1,2,4,8].", metavar="N[,N...]"
+    ),
+    rate: str | None = option(
+        None, "Instead: Poisson arrivals at these mean rates.", metavar="REQ/S[,...]"
+    ),
+    trace: Path | None = option(
+        None,
+        "Instead: a CSV with sent_s, input_len, output_len, one request per line.",
+        metavar="FILE",
+    ),
+    input_len: int = option(1024, "Mean tokens of a prompt."),
+    output_len: int = option(128, "Mean new tokens of an answer."),
+    spread: float = option(0.0, "Lengths lie evenly within this share of the mean on both sides."),
+    requests: int | None = option(None, "Requests of a load [default: 4 a client, or a minute's]."),
+    ttft: float | None = option(
+        None, "A request is good with its first token in this time.", metavar="MS"
+    ),
+    tpot: float | None = option(
+        None, "And with this mean time between later tokens.", metavar="MS"
+    ),
+    e2e: float | None = option(None, "And with its last token in this time.", metavar="MS"),
+    model: str | None = option(
+        None, "The model's name there [default: the first that the server lists]."
+    ),
+    vocab: int = option(32000, "Prompts are random tokens below this."),
+    key_file: Path | None = option(
+        None, "Its first line is sent as the API's key.", metavar="FILE"
+    ),
+    patience: float = option(
+        600.0, "A request that says nothing for so long has failed.", metavar="S"
+    ),
+    seed: int = option(0, "Of arrivals, lengths and tokens."),
+    json_output: bool = option(False, "Print one JSON object for programs.", "--json"),
+) -> None:
+    """Measure a server under load: TTFT, TPOT, time between tokens, end-to-end time, throughput and
+    goodput.
+
+    Prompts are random token ids of exactly the length that is asked for, each another, so that no
+    prefix cache helps; answers are asked to have their full length. Fields that a server refuses
+    (ignore_eos, min_tokens, stream_options, temperature), token ids, or the endpoint
+    /v1/completions are left out one after the other, and what that means is said on stderr.
+
+    Prints a line per load: requests answered and failed, requests and new tokens per second, mean
+    and p99 of TTFT, TPOT and end-to-end time, and with limits the good requests per second. Exit
+    code 1: a load had no request answered.
+
+    Examples:
+
+      meshwright serving measure http://127.0.0.1:8000 --input-len 1024 --output-len 128
+
+      meshwright serving measure http://127.0.0.1:8000 --rate 1,2,4 --ttft 2000 --tpot 50 --json
+
+      meshwright serving measure http://127.0.0.1:8000 --trace requests.csv --model meta-llama/Llama-3.1-8B-Instruct
+    """  # noqa: E501
+    from meshwright.cli.serving.flags import limits_of, loads_of
+    from meshwright.runs.loads.client import Target
+    from meshwright.runs.loads.load import Lengths
+    from meshwright.runs.loads.measure import measure_server
+
+    lengths = Lengths(input_len=input_len, output_len=output_len, spread=spread, seed=seed)
+    loads = loads_of(
+        lengths=lengths,
+        concurrency=concurrency,
+        rate=rate,
+        trace=trace,
+        requests=requests,
+        default=(1, 2, 4, 8),
+    )
+    target = Target(url=url, model=model, vocab=vocab, key=_key(key_file), patience_s=patience)
+    limits = limits_of(ttft_ms=ttft, tpot_ms=tpot, e2e_ms=e2e)
+    found = measure_server(
+        target, loads, limits=limits, show=lambda name: typer.echo(name, err=True)
+    )
+    _print_measured(found, json_output=json_output)
+    if not all(one.figures.requests for one in found):
+        raise typer.Exit(1)
+
+
+def _key(path: Path | None) -> str | None:
+    if path is None:
+        return None
+    from meshwright.values.errors import ConfigError
+
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeError) as error:
+        raise ConfigError(
+            f"{path}: cannot be read ({getattr(error, 'strerror', None) or 'not a text'})"
+        ) from None
+    if not lines or not lines[0].strip():
+        raise ConfigError(f"{path}: its first line should be a key, and is empty")
+    return lines[0].strip()
+
+
+def _print_measured(found: tuple[MeasuredLoad, ...], *, json_output: bool) -> None:
+    for note in dict.fromkeys(note for one in found for note in one.notes):
+        typer.echo(f"warning: {note}", err=True)
+    if json_output:
+        import json
+
+        loads = [
+            {"load": one.load.name, "figures": one.figures.to_dict(), "notes": list(one.notes)}
+            for one in found
+        ]
+        print(json.dumps({"loads": loads}, indent=2))
+        return
+    from meshwright.report.serving_table import DEFINITIONS, load_lines
+
+    print(
+        "\n".join(load_lines([((one.load.name,), one.figures) for one in found], names=("load",)))
+    )
+    for one in found:
+        if one.figures.failed:
+            print(
+                f"{one.load.name}: {one.figures.failed} requests failed, the first with:"
+                f" {one.figures.first_error}"
+            )
+    print(f"\n{DEFINITIONS}")
+
+
+@command
+def read(
+    files: list[Path] = argument(
+        REQUIRED, "What vllm bench serve, guidellm or aiperf wrote.", metavar="RESULT.json..."
+    ),
+    json_output: bool = option(False, "Print one JSON object for programs.", "--json"),
+) -> None:
+    """Read results of vllm bench serve, guidellm and aiperf in the figures of `meshwright serving
+    measure`.
+
+    The tools share words that mean different things: what guidellm and aiperf call inter-token
+    latency is the TPOT of this table, and guidellm's time per output token, which has the first
+    token in it, is not shown. Percentiles that a file lacks are dashes; with `vllm bench serve
+    --save-detailed` all are computed from its requests.
+
+    Prints a line per load: requests answered and failed, throughput, and mean and p99 of TTFT, TPOT
+    and end-to-end time.
+
+    Examples:
+
+      meshwright serving read vllm-result.json
+
+      meshwright serving read benchmarks.json profile_export_aiperf.json
+
+      meshwright serving read results/*.json --json
+    """
+    from meshwright.runs.loads.readers import read_results
+
+    found = [load for path in files for load in read_results(path)]
+    _print_read(found, json_output=json_output)
+
+
+def _print_read(found: list[ReadLoad], *, json_output: bool) -> None:
+    if json_output:
+        import json
+
+        loads = [
+            {
+                "tool": load.tool,
+                "file": load.file,
+                "load": load.name,
+                "figures": load.figures.to_dict(),
+            }
+            for load in found
+        ]
+        print(json.dumps({"loads": loads}, indent=2))
+        return
+    from meshwright.report.serving_table import DEFINITIONS, load_lines
+
+    rows = [((load.tool, load.file, load.name), load.figures) for load in found]
+    print("\n".join(load_lines(rows, names=("tool", "file", "load"))))
+    print(f"\n{DEFINITIONS}")
+
+
+@command
+def predict(
+    rows: list[Path] = argument(
+        REQUIRED, "Tables of serving runs, one run per line.", metavar="ROWS.csv..."
+    ),
+    output: Path = option(
+        REQUIRED, "Where the predictions go.", "--output", "-o", metavar="PREDICTIONS.csv"
+    ),
+    json_output: bool = option(
+        False, "Print the counts as one JSON object for programs.", "--json"
+    ),
+) -> None:
+    """Predict latency, throughput and memory for every serving run of a table.
+
+    A row names model, chips, engine, layout, precision, lengths and load in the columns of the
+    published serving runs; measured columns are never read and may be absent. Static batches are
+    priced step by step; closed loops run request by request through the simulator; runs at an
+    infinite rate and runs on two pools are priced in their steady state.
+
+    Writes a line per row: source (the file's name without .csv), row_id, ttft_ms, tpot_ms,
+    e2e_latency_ms, throughput_out_tok_s_per_gpu, memory_gb (GiB), oom; a row that cannot be
+    answered has blank figures. TPOT is (finish - first token) / (output tokens - 1); throughput is
+    new tokens alone, per chip. Exit code 1 where nothing was answered.
+
+    Examples:
+
+      meshwright serving predict served.csv -o serving_predictions.csv
+
+      meshwright serving predict inference_*.csv -o serving_predictions.csv
+
+      meshwright serving predict served.csv -o serving_predictions.csv --json
+    """
+    from meshwright.runs.measured.serving_predict import predict_serving, serving_predictions_csv
+    from meshwright.runs.measured.serving_rows import read_serving_table
+    from meshwright.values.errors import ConfigError
+
+    tables = [read_serving_table(path) for path in rows]
+    names = [table.name for table in tables]
+    if len(set(names)) < len(names):
+        raise ConfigError("two files of one name; predictions are told apart by the file's name")
+    answers = predict_serving(tables)
+    try:
+        output.write_text(serving_predictions_csv(answers), encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{output}: cannot be written ({error.strerror})") from None
+    _print_predicted(tables, answers, output if json_output else None)
+    if not answers.predictions:
+        raise typer.Exit(1)
+
+
+def _print_predicted(
+    tables: list[ServingTable], answers: ServingAnswers, output: Path | None
+) -> None:
+    """Counts for people, or with the output's path as JSON."""
+    import json
+
+    from meshwright.runs.measured.serving_predict import count_by_table
+
+    reasons = answers.reasons
+    counts = count_by_table(answers, tables)
+    if output is not None:
+        found = {
+            name: {"rows": rows, "answered": n, "unanswered": reasons.get(name, {})}
+            for name, (n, rows) in counts.items()
+        }
+        print(json.dumps({"output": str(output), "tables": found}, indent=2))
+        return
+    width = max(len(name) for name in counts)
+    for name, (answered, rows) in counts.items():
+        print(f"{name:<{width}}  {answered:>6} of {rows:>6} rows answered")
+        for reason, number in reasons.get(name, {}).items():
+            print(f"{'':<{width}}  {number:>6} not: {reason}")
+
+
+@command
+def validate(
+    truth: list[Path] = argument(
+        REQUIRED, "Tables of measured serving runs.", metavar="TRUTH.csv..."
+    ),
+    output: Path | None = option(
+        None, "Also write the page with all figures.", "--output", "-o", metavar="PAGE.md"
+    ),
+    predictions: Path | None = option(
+        None, "Score these predictions instead of making them.", metavar="CSV"
+    ),
+    json_output: bool = option(False, "Print one JSON object for programs.", "--json"),
+) -> None:
+    """Predict published serving runs and compare the predictions with what was measured.
+
+    Errors are |predicted / measured - 1| of TTFT, TPOT, end-to-end latency, new tokens per second
+    and chip, and memory; each cell holds mean / median (bias). Rank correlation and best tp say
+    whether better configurations are told from worse ones.
+
+    Prints a line per table, for dense models and those with experts apart, and for each engine and
+    chip; with -o it writes the page docs/serving_accuracy.md.
+
+    Examples:
+
+      meshwright serving validate inference_*.csv
+
+      meshwright serving validate inference_*.csv -o docs/serving_accuracy.md
+
+      meshwright serving validate served.csv --predictions serving_predictions.csv --json
+    """
+    from meshwright.runs.measured.serving_predict import predict_serving
+    from meshwright.runs.measured.serving_rows import read_serving_table
+    from meshwright.values.errors import ConfigError
+    from meshwright_truth.serving_score import (
+        guesses_of_answers,
+        read_guesses,
+        score_serving,
+        serving_accuracy_page,
+    )
+
+    tables = [read_serving_table(path) for path in truth]
+    reasons: Mapping[str, Mapping[str, int]] = {}
+    if predictions is not None:
+        guesses = read_guesses(predictions)
+    else:
+        answers = predict_serving(tables)
+        guesses, reasons = guesses_of_answers(answers), answers.reasons
+    figures = score_serving(tables, guesses)
+    if output is not None:
+        try:
+            output.write_text(serving_accuracy_page(figures, reasons), encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(f"{output}: cannot be written ({error.strerror})") from None
+    _print_errors(figures, reasons, as_json=json_output)
+
+
+def _print_errors(
+    figures: Mapping[str, ServingFigures],
+    reasons: Mapping[str, Mapping[str, int]],
+    *,
+    as_json: bool,
+) -> None:
+    if as_json:
+        import json
+
+        print(
+            json.dumps(
+                {
+                    "tables": {name: found.to_dict() for name, found in figures.items()},
+                    "unanswered": reasons,
+                },
+                indent=2,
+            )
+        )
+        return
+    from rich.console import Console
+
+    from meshwright.report.columns import Column, print_columns
+    from meshwright_truth.serving_score import HEADINGS, cells_of
+
+    columns = [
+        Column(heading="table", justify="left"),
+        *(Column(heading=heading) for heading in HEADINGS),
+    ]
+    console = Console()
+    print_columns(
+        console,
+        columns,
+        [(name, *cells_of(found)) for name, found in figures.items()],
+        more="--json has them",
+    )
+    for name, found_reasons in reasons.items():
+        for reason, count in found_reasons.items():
+            console.print(
+                f"{name}: {counted(count, 'row')} not answered: {reason}",
+                highlight=False,
+                markup=False,
+                soft_wrap=not console.is_terminal,
+            )

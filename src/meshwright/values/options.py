@@ -1,0 +1,30 @@
+"""What the fields of a request say of themselves to the doors that take them from people."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["Option"]
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """How one field is written and explained; it stands in the field's `Annotated`.
+
+    The field has the name, the type and the default. Command line and documentation are made from
+    both, so that no command says them again.
+    """
+
+    help: str
+    names: tuple[str, ...] = ()
+    """On the command line; none is `--` with the field's name."""
+    metavar: str | None = None
+    """What stands for a value in the help; None names the type."""
+    kind: Any = None
+    """What the command line takes where it is not the field's own type."""
+    read: Callable[[Any], Any] | None = None
+    """Makes the field's value of what the command line took."""
+    is_argument: bool = False
+    """Given by its place, without a name."""
