@@ -120,7 +120,7 @@ def explain(
     rule it breaks.
     """
     asked = ask(layout, problem_of(_one_request("explain", request, fields)))
-    return explain_layout(asked.layout, asked.problem)
+    return explain_layout(asked.layout, asked.problem, depth="constants")
 
 
 def why_oom(

@@ -9,6 +9,7 @@ import numpy as np
 from meshwright.cost.collectives import all_gather_s, all_reduce_s, reduce_scatter_s
 from meshwright.cost.kernels import host_ends_s, kind_of_activations, own_s, streaming_s
 from meshwright.cost.linear import linear
+from meshwright.cost.makes import makes
 from meshwright.cost.operators import Site
 from meshwright.cost.stages import Floats
 from meshwright.values.models.spec import Block
@@ -58,6 +59,7 @@ def padded_vocab(vocab: int, tp: Floats, multiple: int) -> Floats:
     return np.ceil(vocab / unit) * unit
 
 
+@makes("head", "memory.logits")
 def price_ends(site: Site) -> Ends:
     """Price embedding, output head and cross-entropy.
 

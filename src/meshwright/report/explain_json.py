@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from meshwright.cost.flops import model_flops_per_token
 from meshwright.search.origins import origins_of, profile_provenance
 from meshwright.search.result import layout_dict
+from meshwright.search.worked import worked
 from meshwright.trust.calibration import provenance_of
 from meshwright.values.units import GB, GIB, TERA
 
@@ -16,9 +17,9 @@ if TYPE_CHECKING:
     from meshwright.search.explain import Explanation, Rival
     from meshwright.search.oom import Ladder, Rung
     from meshwright.search.operators import LayerTable
+    from meshwright.search.provenance import Provenance
     from meshwright.search.quote import Quote, Setting, StageQuote
     from meshwright.search.request import PlanRequest
-    from meshwright.search.terms import Provenance
 
 __all__ = [
     "comparison_record",
@@ -143,9 +144,11 @@ def _rival_record(rival: Rival) -> dict[str, Any]:
 
 
 def _provenance_record(basis: Provenance) -> dict[str, Any]:
+    """A term's kind, the functions that made it with their numbers, and what moves it."""
     return {
-        "kind": "formula",
+        "kind": basis.kind,
         "formula": f"meshwright.{basis.formula}",
+        "made_by": [asdict(worked(call)) for call in basis.calls],
         "constants": [asdict(constant) for constant in basis.constants],
     }
 

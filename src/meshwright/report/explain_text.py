@@ -11,7 +11,7 @@ from rich.table import Table
 from meshwright.cost.flops import causal_flops_per_token, model_flops_per_token
 from meshwright.report.columns import blocks
 from meshwright.search.origins import origins_of, profile_provenance
-from meshwright.search.terms import MEMORY_READINGS, TIME_READINGS
+from meshwright.search.titles import MEMORY_READINGS, TIME_READINGS
 from meshwright.trust.calibration import provenance_of
 from meshwright.values.units import GIB, MIB, format_seconds
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from meshwright.search.explain import Explanation, Rival
     from meshwright.search.operators import LayerTable
+    from meshwright.search.provenance import Provenance
     from meshwright.search.quote import Quote, Setting
-    from meshwright.search.terms import Provenance
     from meshwright.trust.intervals import Intervals
 
 __all__ = [
@@ -276,8 +276,8 @@ def change_words(differences_s: Iterable[tuple[str, float]], step_s: float) -> s
 
 
 def _print_provenance(found: Explanation, console: Console) -> None:
-    """Print formulas with the terms that they give, and sources with the constants that they
-    give."""
+    """Print functions with the terms that they made, and where constants were moved, sources with
+    the constants that they give."""
     console.print("\nWhat this stands on", style="bold")
     pairs = [(term.title, term.provenance) for term in found.time]
     pairs += [
@@ -291,9 +291,16 @@ def _print_provenance(found: Explanation, console: Console) -> None:
     for constant in {
         constant.name: constant for _, basis in pairs for constant in basis.constants
     }.values():
-        values.setdefault(constant.source, []).append(f"{constant.name}={_number(constant.value)}")
+        words = f"{constant.name}={_number(constant.value)}"
+        values.setdefault(f"{constant.kind}: {constant.source}", []).append(words)
     for source, words in values.items():
         _hanging(console, f"{', '.join(words)}: {source}")
+    if not values:
+        _hanging(
+            console,
+            "`--term NAME` puts the numbers into a term's formula and names every constant that"
+            " moves it; `--sources` lists the constants of all terms.",
+        )
 
 
 def _hanging(console: Console, text: str, *, indent: str = "  ") -> None:

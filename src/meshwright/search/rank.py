@@ -15,7 +15,7 @@ from meshwright.search.problem import Problem
 from meshwright.search.refine import Repriced, reprice, shortlists, tidy
 from meshwright.search.request import PlanRequest
 from meshwright.search.result import Plan
-from meshwright.search.terms import MEMORY_READINGS, TIME_READINGS
+from meshwright.search.titles import MEMORY_READINGS, TIME_READINGS
 from meshwright.trust.calibration import provenance_of
 from meshwright.trust.intervals import Fits, fits_within
 from meshwright.values.hardware.chip import Chip

@@ -16,7 +16,7 @@ from meshwright.report.infos.part import (
     short_words,
 )
 from meshwright.report.infos.plan import asked_words, figure_tiles
-from meshwright.search.terms import MEMORY_READINGS
+from meshwright.search.titles import MEMORY_READINGS
 
 __all__ = ["fixes_info", "ladder_info", "memory_part", "oom_answer_info"]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from meshwright.report.charts.forms import Bar, Chart, Grid, Series, Stack
 from meshwright.report.charts.svg import MEMORY_COLOURS, TIME_COLOURS, number
-from meshwright.search.terms import MEMORY_READINGS, TIME_READINGS
+from meshwright.search.titles import MEMORY_READINGS, TIME_READINGS
 from meshwright.values.layout import Layout
 
 __all__ = [

@@ -16,7 +16,7 @@ from meshwright.report.infos.part import (
     short_words,
     time_stack,
 )
-from meshwright.search.terms import TIME_READINGS
+from meshwright.search.titles import TIME_READINGS
 
 __all__ = [
     "asked_words",

@@ -74,7 +74,8 @@ def _explained(record: Record, asked: Asked) -> Record | None:
     if asked.problem is None or not record["plans"]:
         return None
     return explanation_record(
-        explain(layout_of(record["plans"][0]["layout"]), asked.problem), asked.problem.request
+        explain(layout_of(record["plans"][0]["layout"]), asked.problem, depth="constants"),
+        asked.problem.request,
     )
 
 

@@ -19,7 +19,7 @@ from meshwright.search.problem import Files, Problem, resolve
 from meshwright.search.quote import Quote, quotes
 from meshwright.search.request import PlanRequest
 from meshwright.search.requote import requote, setting_of
-from meshwright.search.terms import TIME_READINGS, bound_words
+from meshwright.search.titles import TIME_READINGS, bound_words
 from meshwright.software.contract import export_plan
 from meshwright.software.plan import plan_of
 from meshwright.software.registry import find_target
@@ -89,7 +89,7 @@ class Answers:
     def explain(self, state: WhatIf) -> dict[str, Any]:
         """Return what `explain --json` prints, with each neighbour in words."""
         asked = self._asked(state)
-        found = explain(asked.layout, asked.problem)
+        found = explain(asked.layout, asked.problem, depth="constants")
         record = explanation_record(found, asked.problem.request)
         words = [None if rival.layout is None else rival.layout.words() for rival in found.rivals]
         return {

@@ -10,7 +10,7 @@ from typing import Any
 
 from meshwright.search.request import PlanRequest
 from meshwright.search.rules.software import stack_rules
-from meshwright.search.terms import MEMORY_READINGS, TIME_READINGS
+from meshwright.search.titles import MEMORY_READINGS, TIME_READINGS
 from meshwright.software.registry import TARGETS
 from meshwright.values.errors import ConfigError, UnknownNameError
 from meshwright.values.hardware.catalogue import chip_rows
