@@ -16,7 +16,7 @@ from meshwright.search.quote import Quote, quotes
 from meshwright.search.requote import requote, setting_of
 from meshwright.search.titles import MEMORY_READINGS, TIME_READINGS
 from meshwright.search.worked import worked
-from meshwright.values.hardware.cluster import Link, Pool
+from meshwright.values.hardware.cluster import Link
 from meshwright.values.stack import Stack
 
 PLANS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -95,9 +95,9 @@ def all_of(basis: Basis) -> Mapping[str, Provenance]:
     }
 
 
-def in_catalogues(setting: Any) -> Iterator[tuple[str, Any]]:
-    """Every figure and flag of chip, links and software, by its printed name, and the setting with
-    it moved by 1 %, or switched; up where that is allowed, else down."""
+def in_catalogues(setting: Any) -> Iterator[tuple[str, list[Any]]]:
+    """Every figure and flag of chip, links and software, by its printed name, and the settings with
+    it moved by 1 % up and down, or switched; one that may not be moved so is left out."""
     node = setting.pool.node
     owners: dict[str, Any] = {
         "chip": node.chip,
@@ -110,10 +110,10 @@ def in_catalogues(setting: Any) -> Iterator[tuple[str, Any]]:
             value = getattr(held, one.name)
             if isinstance(value, bool | float) and value != 0.0:
                 name = f"{held.name if isinstance(held, Link) else owner}.{one.name}"
-                yield name, moved(setting, owner, held, one.name, value)
+                yield name, list(moved(setting, owner, held, one.name, value))
 
 
-def moved(setting: Any, owner: str, held: Any, field: str, value: float) -> Any:
+def moved(setting: Any, owner: str, held: Any, field: str, value: float) -> Iterator[Any]:
     ends = [not value] if isinstance(value, bool) else [value * (1 + STEP), value * (1 - STEP)]
     for end in ends:
         try:
@@ -121,11 +121,10 @@ def moved(setting: Any, owner: str, held: Any, field: str, value: float) -> Any:
         except ValueError:
             continue
         if isinstance(changed, Stack):
-            return replace(setting, stack=changed)
-        node = replace(setting.pool.node, **{owner: changed})
-        pool: Pool = replace(setting.pool, node=node)
-        return replace(setting, pool=pool)
-    raise AssertionError(f"{owner}.{field} cannot be moved")
+            yield replace(setting, stack=changed)
+        else:
+            node = replace(setting.pool.node, **{owner: changed})
+            yield replace(setting, pool=replace(setting.pool, node=node))
 
 
 @plans
@@ -136,21 +135,23 @@ def test_named_constants_move_their_terms_and_no_others_do(name: str) -> None:
     stage = base.fullest.stage
     now = terms_of(base, stage)
     sums = {"time": base.step_s, "memory": base.peak_bytes}
-    named = {
-        term: {constant.name: constant for constant in each.constants}
-        for term, each in all_of(basis).items()
-    }
-    for constant, there in in_catalogues(setting):
-        try:
-            after = terms_of(priced(asked, chosen, there), stage)
-        except (ValueError, AssertionError):
-            continue  # a switch that this model or chip has no other side of
-        for term, value in now.items():
-            change, noise = after[term] - value, 1e-9 * sums[term.partition(".")[0]]
-            if constant in named[term]:
-                assert change, f"{constant} is named for {term}, and does not move it"
-            else:
-                assert abs(change) <= noise, f"{constant} moves {term}, and is not named"
+    named = {term: {each.name for each in of.constants} for term, of in all_of(basis).items()}
+    for constant, ways in in_catalogues(setting):
+        expected = {term for term in now if constant in named[term]}
+        found_moved: set[str] = set()
+        for there in ways:
+            try:
+                after = terms_of(priced(asked, chosen, there), stage)
+            except (ValueError, AssertionError):
+                continue  # a switch that this model or chip has no other side of
+            found_moved = {
+                term
+                for term, value in now.items()
+                if abs(after[term] - value) > 1e-11 * sums[term.partition(".")[0]]
+            }
+            if found_moved:
+                break
+        assert found_moved == expected, constant
 
 
 @plans
@@ -163,7 +164,8 @@ def test_every_term_that_takes_anything_names_its_function_and_numbers(name: str
         each = all_of(basis)[term]
         shown = [worked(call) for call in each.calls]
         assert shown, f"{term} has no function"
-        assert sum(len(one.inputs) for one in shown) >= 2, term
+        single = term == "time.overhead"  # the stack's own figure
+        assert sum(len(one.inputs) for one in shown) >= (1 if single else 2), term
         assert shown[0].formula, f"{shown[0].function} has no formula"
 
 

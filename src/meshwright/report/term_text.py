@@ -4,10 +4,14 @@ it."""
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from meshwright.cost.flops import mfu, model_flops_per_token, tokens_per_s
+from meshwright.cost.headroom import MOST_HEADROOM, headroom_bytes
 from meshwright.report.explain_text import plain_table
 from meshwright.search.titles import MEMORY_READINGS, TIME_READINGS
+from meshwright.search.twin import Call
 from meshwright.search.worked import value_words, worked
 from meshwright.values.errors import UnknownNameError
 from meshwright.values.units import GIB, MIB
@@ -42,8 +46,54 @@ def term_name(words: str) -> str:
     return names[words]
 
 
+def _mfu_call(found: Explanation) -> Call:
+    """The call of `cost.flops.mfu` whose result is the printed MFU."""
+    setting, layout = found.setting, found.quote.layout
+    rate = tokens_per_s(
+        gbs=layout.gbs,
+        seq_len=setting.work.seq_len,
+        step_s=found.quote.step_s,
+        num_chips=layout.num_chips,
+    )
+    return _called(
+        mfu,
+        tokens_per_s=rate,
+        flops_per_token=model_flops_per_token(setting.model, setting.work),
+        peak_flops_per_s=setting.pool.node.chip.peak_flops_per_s(setting.work.precision),
+    )
+
+
+def _headroom_call(found: Explanation) -> Call:
+    """The call of `cost.headroom.headroom_bytes` that the verdict stands on where nobody asked for
+    another headroom."""
+    high = found.setting.intervals_at(step_s=1.0, peak_bytes=1.0).peak_bytes[1]
+    return _called(headroom_bytes, limit_bytes=found.quote.limit_bytes, high=high)
+
+
+def _called(function: Callable[..., float], **values: float) -> Call:
+    constants = {"MOST_HEADROOM": MOST_HEADROOM} if function is headroom_bytes else {}
+    return Call(
+        module=function.__module__,
+        function=function.__name__,
+        doc=function.__doc__ or "",
+        terms=(),
+        values=values | constants,
+        result=function(**values),
+    )
+
+
+_FIGURES: dict[str, Callable[[Explanation], Call]] = {
+    "mfu": _mfu_call,
+    "headroom": _headroom_call,
+}
+"""Figures that are no terms of a sum, and the calls that make them."""
+
+
 def print_term(found: Explanation, name: str, console: Console) -> None:
     """Print one term: what it is, its value, how it was made, and what it stands on."""
+    if name in _FIGURES:
+        _print_worked(worked(_FIGURES[name](found)), console, first=True)
+        return
     part, _, term = name.partition(".")
     if part == "time":
         value, title = found.quote.time_s[term], TIME_READINGS[term].title

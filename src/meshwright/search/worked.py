@@ -24,6 +24,10 @@ _CALLS: dict[str, Any] = {"sum": np.sum, "max": np.maximum, "min": np.minimum}
 """What a closed form may call."""
 
 
+_RATES = {"bytes_per_s": " B/s", "flops_per_s": " FLOP/s", "tokens_per_s": " tokens/s"}
+"""Units by the end of a name."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Worked:
     """One formula at work."""
@@ -51,7 +55,7 @@ def worked(call: Call) -> Worked:
     numbers = {name: _number(each) for name, each in call.values.items()}
     values = {name: number for name, number in numbers.items() if number is not None}
     shown = {} if closed is None else _inputs(closed, call.values)
-    known = closed is not None and None not in shown.values()
+    known = closed is not None and all(each is not None for each in shown.values())
     return Worked(
         function=f"{call.module.removeprefix('meshwright.')}.{call.function}",
         formula=formula,
@@ -153,7 +157,7 @@ def _one(name: str, value: float) -> str:
         return _bytes_words(value)
     if name.endswith("_s") and not name.endswith("_per_s"):
         return f"{value:.4g} s" if abs(value) >= 1 or not value else format_seconds(value)
-    unit = " B/s" if name.endswith("bytes_per_s") else " FLOP/s" if name.endswith("_per_s") else ""
+    unit = next((words for end, words in _RATES.items() if name.endswith(end)), "")
     return f"{value:.6g}{unit}"
 
 
