@@ -33,7 +33,9 @@ from meshwright.search.request import PlanRequest
 from meshwright.search.result import Plan
 from meshwright.search.rules.check import explicit_layers
 from meshwright.search.space import Rejections, make_space
-from meshwright.search.terms import TIME_READINGS
+from meshwright.search.titles import (
+    TIME_READINGS,
+)
 from meshwright.values.errors import ConfigError
 from meshwright.values.layout import Layout
 from meshwright.values.models.params import model_params

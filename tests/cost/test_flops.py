@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 
 from meshwright.cost.flops import (
     causal_flops_per_token,
+    mfu,
     model_flops_per_sequence,
     model_flops_per_token,
+    tokens_per_s,
 )
 from meshwright.cost.stages import stream_seq_len
 from meshwright.values.models.catalogue import find_model
@@ -33,6 +35,14 @@ MODELS = (
 
 def no_bias(name: str) -> ModelSpec:
     return replace(find_model(name), linear_bias=False)
+
+
+def test_mfu_by_hand() -> None:
+    """64 sequences of 1000 tokens in 2 s on 8 chips are 4000 tokens/s a chip; at 1e11 FLOP each
+    that is 4e14 of a peak of 1e15 FLOP/s."""
+    rate = tokens_per_s(gbs=64, seq_len=1000, step_s=2.0, num_chips=8)
+    assert rate == 4000.0
+    assert mfu(rate, 1e11, 1e15) == pytest.approx(0.4)
 
 
 def test_gpt3_against_published() -> None:

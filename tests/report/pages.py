@@ -8,8 +8,8 @@ from dataclasses import replace
 from meshwright.search.explain import Explanation, Rival, TimeTerm
 from meshwright.search.oom import Fix, Ladder, Rung
 from meshwright.search.operators import LayerTable, OperatorRow
+from meshwright.search.provenance import Basis, Constant, Provenance
 from meshwright.search.quote import Quote, Setting, StageQuote
-from meshwright.search.terms import Constant, Provenance
 from meshwright.trust.intervals import QUANTITIES, Quantity, Spread
 from meshwright.values.hardware.parse import parse_cluster
 from meshwright.values.layout import Layout
@@ -51,7 +51,18 @@ SPREADS = {(quantity, "dense"): spread(quantity) for quantity in QUANTITIES}
 """What is known of runs: software made by hand is of no known kind."""
 BASIS = Provenance(
     formula="cost.kernels.gemm_s",
-    constants=(Constant(name="chip.matmul_efficiency", value=0.75, source="a table"),),
+    kind="data sheet",
+    constants=(
+        Constant(
+            name="chip.matmul_efficiency",
+            value=0.75,
+            kind="data sheet",
+            source="a table",
+            unit="1 %",
+            term_change=-0.01,
+            sum_change=-0.02,
+        ),
+    ),
 )
 
 
@@ -183,6 +194,10 @@ EXPLANATION = Explanation(
         ),
     ),
     memory_provenance=dict.fromkeys(BASE.fullest.memory_bytes, BASIS),
+    basis=Basis(
+        time=dict.fromkeys(BASE.time_s, BASIS),
+        memory=dict.fromkeys(BASE.fullest.memory_bytes, BASIS),
+    ),
     binding="Arithmetic: 60.0% of the step is the model's own products.",
     rivals=(
         Rival(

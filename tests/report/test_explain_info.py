@@ -103,7 +103,17 @@ RECORD: dict[str, Any] = {
         "time": {
             "matmul": {
                 "formula": "meshwright.cost.kernels.gemm_s",
-                "constants": [{"name": "chip.ramp_s", "value": 2e-6, "source": "rule"}],
+                "constants": [
+                    {
+                        "name": "chip.ramp_s",
+                        "value": 2e-6,
+                        "kind": "assumed",
+                        "source": "rule",
+                        "unit": "1 %",
+                        "term_change": 0.0005,
+                        "sum_change": 0.001,
+                    }
+                ],
             },
             "optimizer": {"formula": "meshwright.cost.weights.optimizer_s", "constants": []},
         },
@@ -203,6 +213,8 @@ def test_stages_terms_and_constants_are_told_in_full() -> None:
         "cost.kernels.gemm_s",
         "chip.ramp_s",
         2e-6,
+        "+0.5 ms for 1 %",
+        "assumed",
         "rule",
     )
     names = [row[:2] for row in constants_info(RECORD).rows[1:]]

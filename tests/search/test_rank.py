@@ -10,7 +10,7 @@ from tests.search.examples import problem
 import meshwright
 from meshwright.search.rank import beats_words
 from meshwright.search.result import Plan
-from meshwright.search.terms import TIME_READINGS
+from meshwright.search.titles import TIME_READINGS
 
 ASKED = problem("llama3-8b", "h100:16", gbs=64)
 FIRST, SECOND = meshwright.plan(

@@ -5,16 +5,15 @@ from dataclasses import replace
 
 import pytest
 
+from meshwright.cost.headroom import MOST_HEADROOM, headroom_bytes
 from meshwright.trust import intervals as confidence
 from meshwright.trust.intervals import (
     LEVELS,
-    MOST_HEADROOM,
     QUANTITIES,
     Kind,
     Spread,
     find_spread,
     fits_within,
-    headroom_bytes,
     interval,
     intervals_of,
     kind_of,
@@ -129,9 +128,9 @@ def test_intervals_in_the_units_of_the_contract() -> None:
 def test_headroom_is_what_the_upper_end_needs() -> None:
     """Worked: of 80 GiB, runs that take up to 1.15 of the prediction need 80 / 1.15 = 69.57
     predicted, 10.43 free; never beyond a fifth."""
-    assert math.isclose(headroom_bytes(OWN, 80.0), 80.0 - 80.0 / 1.15)
-    assert headroom_bytes(OF_ALL, 80.0) == 80.0 * MOST_HEADROOM
-    assert headroom_bytes(replace(OWN, low=0.7, high=0.9), 80.0) == 0.0
+    assert math.isclose(headroom_bytes(80.0, high=OWN.high), 80.0 - 80.0 / 1.15)
+    assert headroom_bytes(80.0, high=OF_ALL.high) == 80.0 * MOST_HEADROOM
+    assert headroom_bytes(80.0, high=0.9) == 0.0
 
 
 def test_verdicts() -> None:

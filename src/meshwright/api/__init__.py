@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from meshwright.runs.tune import Finder, Prepared, StudyResult, Tuning
     from meshwright.search.diff import Comparison
     from meshwright.search.explain import Explanation
+    from meshwright.search.mixed.problem import MixedProblem
     from meshwright.search.oom import Ladder
     from meshwright.search.problem import Files, Problem
     from meshwright.search.request import PlanRequest
@@ -124,7 +125,7 @@ def explain(
     from meshwright.search.explain import explain as explain_layout
 
     asked = ask(layout, problem_of(_one_request("explain", request, fields)))
-    return explain_layout(asked.layout, asked.problem)
+    return explain_layout(asked.layout, asked.problem, depth="constants")
 
 
 def why_oom(

@@ -35,6 +35,17 @@ TraceFlag = Annotated[
     Path | None,
     typer.Option("--trace", metavar="FILE", help="Also write one step as a trace for Perfetto."),
 ]
+TermFlag = Annotated[
+    str | None,
+    typer.Option(
+        "--term",
+        metavar="NAME",
+        help="Print one term alone: its formula, its numbers, and every constant that moves it.",
+    ),
+]
+SourcesFlag = Annotated[
+    bool, typer.Option("--sources", help="Also list the constants of every term with sources.")
+]
 
 
 def explain(
@@ -56,6 +67,8 @@ def explain(
     max_memory_gib: MemoryFlag = None,
     headroom: HeadroomFlag = None,
     trace: TraceFlag = None,
+    term: TermFlag = None,
+    sources: SourcesFlag = False,
     json_output: JsonFlag = False,
 ) -> None:
     """Explain one layout: time and memory by term, what binds it, and why its nearest rivals win or
@@ -67,8 +80,9 @@ def explain(
     differs in one axis only, so the terms that change say why it wins or loses.
 
     Prints the sum, the binding constraint, time by term, memory by stage, the operators of one
-    layer, the rivals, and what every number stands on. A layout that does not fit is explained as
-    well.
+    layer, the rivals, and the functions that made the terms. `--term bubble` prints one term's
+    formula with its numbers, and each constant that moves it, found by moving it. A layout that
+    does not fit is explained as well.
 
     Examples:
 
@@ -76,12 +90,15 @@ def explain(
 
       meshwright explain mixtral-8x7b --cluster h100:64 --seq 4096 --gbs 256 --layout tp=2,ep=8,pp=2 --json
 
+      meshwright explain llama3-70b --cluster h100:256 --seq 8192 --gbs 512 --layout tp=8,pp=4,mbs=1 --term bubble
+
       meshwright explain gpt3-175b --cluster a100-80:512 --seq 2048 --gbs 1536 --layout tp=8,pp=8,recompute=full --trace step.json
     """  # noqa: E501
     from meshwright.cli.layout_case import asked_with, narrow_console
     from meshwright.cli.terminal import write_step
     from meshwright.report.explain_json import explanation_record
     from meshwright.report.explain_text import print_explanation
+    from meshwright.report.term_text import print_term, term_name
     from meshwright.search.explain import explain as explained
 
     fields = {
@@ -107,12 +124,16 @@ def explain(
         },
     }
     asked = asked_with(model, hf, layout, fields)
-    found = explained(asked.layout, asked.problem)
+    name = None if term is None else term_name(term)
+    moved = json_output or sources or name is not None
+    found = explained(asked.layout, asked.problem, depth="constants" if moved else "functions")
     if trace is not None:
         write_step(trace, asked.layout, asked.problem)
     if json_output:
         import json
 
         print(json.dumps(explanation_record(found, asked.problem.request), indent=2))
+    elif name is not None:
+        print_term(found, name, narrow_console())
     else:
         print_explanation(found, narrow_console())

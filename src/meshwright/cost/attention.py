@@ -9,6 +9,7 @@ import numpy as np
 from meshwright.cost.context import CORE, context_parts, ring_steps
 from meshwright.cost.kernels import EagerPass, matmul_share, streaming_s
 from meshwright.cost.linear import linear
+from meshwright.cost.makes import makes
 from meshwright.cost.operators import (
     HALF,
     Part,
@@ -282,6 +283,7 @@ def _core_inputs(site: Site, block: Block) -> Part:
     )
 
 
+@makes("attention")
 def _flash(site: Site, block: Block) -> Part:
     """Fused attention: 2 products forward, 5 backward; from the chip's measured tables, else at its
     share of the peak.
@@ -336,6 +338,7 @@ def _library_share(site: Site) -> float:
     )
 
 
+@makes("attention")
 def _roofline_flash_s(site: Site, block: Block) -> Floats:
     """Forward time at the chip's share of its half-precision peak (fp32 peak where activations are
     fp32)."""
@@ -350,6 +353,7 @@ def _roofline_flash_s(site: Site, block: Block) -> Floats:
     )
 
 
+@makes("attention")
 def _measured_flash_s(
     site: Site, block: Block, lookup: Callable[..., Lookup | None]
 ) -> Floats | None:
@@ -395,6 +399,7 @@ def _measured_flash_s(
     )
 
 
+@makes("attention")
 def _scores_in_memory(site: Site, block: Block) -> Part:
     """Scores written and read: two batched products forward, four backward, and the passes of
     softmax, mask and dropout.

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.cost.kernels import own_s
+from meshwright.cost.makes import makes
 from meshwright.cost.stages import Floats
 from meshwright.values.hardware.chip import Chip
 from meshwright.values.hardware.cluster import Link, Pool
@@ -376,6 +377,7 @@ def point_to_point_s(
     return np.where(inside, fast, slow)
 
 
+@makes("pp_comm")
 def message_s(
     layouts: Layouts, message_bytes: Floats, *, pool: Pool, stack: Stack, way: Pool | None = None
 ) -> Floats:

@@ -6,6 +6,7 @@ import numpy as np
 
 from meshwright.cost.collectives import all_to_all_s, group_of, point_to_point_s
 from meshwright.cost.kernels import streaming_s
+from meshwright.cost.makes import makes
 from meshwright.cost.operators import FULL, Part, Site
 from meshwright.cost.stages import Floats
 from meshwright.values.models.spec import Block
@@ -53,6 +54,7 @@ def ring_steps(site: Site) -> Floats:
     return np.ones_like(site.shapes.cp) if _swaps(site) else site.shapes.cp
 
 
+@makes("cp_comm")
 def _context_exchange(site: Site, block: Block, core: Part) -> Part:
     """Exchange of keys and values over the cp group, hidden behind the core as far as the stack
     can.
@@ -93,6 +95,7 @@ SWAP_PASSES = 4.0
 put together behind."""
 
 
+@makes("cp_comm")
 def _swap_exchange(site: Site, block: Block) -> Part:
     """All-to-alls that swap tokens for heads around the core, forward and backward: of queries,
     keys, values and outputs.

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
 from meshwright.cost.collectives import all_gather_s, all_reduce_s, reduce_scatter_s
 from meshwright.cost.kernels import host_ends_s, kind_of_activations, own_s, streaming_s
 from meshwright.cost.linear import linear
+from meshwright.cost.makes import makes
 from meshwright.cost.operators import Site
 from meshwright.cost.stages import Floats
 from meshwright.values.models.spec import Block
@@ -58,6 +60,7 @@ def padded_vocab(vocab: int, tp: Floats, multiple: int) -> Floats:
     return np.ceil(vocab / unit) * unit
 
 
+@makes("head", "memory.logits")
 def price_ends(site: Site) -> Ends:
     """Price embedding, output head and cross-entropy.
 
@@ -74,7 +77,9 @@ def price_ends(site: Site) -> Ends:
     Valid:    one head; multi-token prediction repeats it.
     Checked:  tests/cost/test_ends.py
     """
-    stream = "decoder" if site.model.family == "encoder-decoder" else "main"
+    stream: Literal["main", "decoder"] = (
+        "decoder" if site.model.family == "encoder-decoder" else "main"
+    )
     block = Block(kind="mlp", stream=stream)
     tokens, h = site.tokens(block), float(site.model.hidden)
     vocab = (

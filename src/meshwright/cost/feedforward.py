@@ -9,6 +9,7 @@ import numpy as np
 from meshwright.cost.collectives import all_gather_s, all_to_all_s, dispatch_s, group_of
 from meshwright.cost.kernels import EagerPass
 from meshwright.cost.linear import linear
+from meshwright.cost.makes import makes
 from meshwright.cost.operators import (
     Part,
     Site,
@@ -304,6 +305,7 @@ def _latent(site: Site, block: Block, latent: float) -> list[Part]:
     ]
 
 
+@makes("ep_comm")
 def _routing(site: Site, tokens: Floats, routed: Floats, rows: Floats, width: Floats) -> list[Part]:
     """Router, permutation, and the all-to-alls over ep and gathers over etp."""
     moe, size, shapes = site.model.moe, site.activation_bytes, site.shapes

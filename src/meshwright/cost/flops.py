@@ -8,7 +8,13 @@ from meshwright.values.models.params import block_params
 from meshwright.values.models.spec import Block, ModelSpec
 from meshwright.values.workload import Workload
 
-__all__ = ["causal_flops_per_token", "model_flops_per_sequence", "model_flops_per_token"]
+__all__ = [
+    "causal_flops_per_token",
+    "mfu",
+    "model_flops_per_sequence",
+    "model_flops_per_token",
+    "tokens_per_s",
+]
 
 Masking = Literal["full", "causal"]
 
@@ -37,6 +43,32 @@ def causal_flops_per_token(model: ModelSpec, work: Workload) -> float:
     Checked:  tests/cost/test_flops.py
     """
     return model_flops_per_sequence(model, work, masking="causal") / work.seq_len
+
+
+def tokens_per_s(*, gbs: float, seq_len: int, step_s: float, num_chips: int = 1) -> float:
+    """Tokens that one chip of so many trains on each second; all chips' together by default.
+
+    Formula:  gbs * seq_len / step_s / num_chips
+    Units:    tokens per second.
+    Source:   definition.
+    Valid:    an encoder-decoder model counts its encoder's `seq_len`.
+    Checked:  tests/cost/test_flops.py::test_mfu_by_hand
+    """
+    return gbs * seq_len / step_s / num_chips
+
+
+def mfu(tokens_per_s: float, flops_per_token: float, peak_flops_per_s: float) -> float:
+    """Model FLOPs utilisation: the share of the peak that the model's own arithmetic takes.
+
+    Formula:  tokens_per_s * flops_per_token / peak_flops_per_s
+    Units:    share.
+    Source:   PaLM, arXiv:2204.02311, appendix B; the peak is the dense one of the precision that
+              linear layers run in (`Chip.peak_flops_per_s`), of one chip where the tokens are one
+              chip's.
+    Valid:    full or causal FLOPs per token; recompute is not counted.
+    Checked:  tests/cost/test_flops.py::test_mfu_by_hand
+    """
+    return tokens_per_s * flops_per_token / peak_flops_per_s
 
 
 def model_flops_per_sequence(model: ModelSpec, work: Workload, *, masking: Masking) -> float:

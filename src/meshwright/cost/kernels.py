@@ -8,6 +8,7 @@ from typing import Literal
 
 import numpy as np
 
+from meshwright.cost.makes import makes
 from meshwright.cost.stages import Floats, Shapes
 from meshwright.values.hardware.chip import Chip
 from meshwright.values.hardware.tables import Role, gemm_seconds, kin
@@ -34,9 +35,9 @@ __all__ = [
     "sustained_share",
 ]
 
-TILE_ELEMENTS = 128 * 256
+TILE_ELEMENTS = 128.0 * 256.0
 """Output elements that one multiprocessor works on at a time: CUTLASS's largest common tile."""
-WAVE_ELEMENTS = 132 * TILE_ELEMENTS
+WAVE_ELEMENTS = 132.0 * TILE_ELEMENTS
 """Output elements that fill a large chip once: 132 multiprocessors (NVIDIA H100 white paper). Large
 chips are within a third of it; where the catalogue counts a chip's own, as of T4 (40), they
 count."""
@@ -113,6 +114,7 @@ def matmul_share(chip: Chip, precision: Precision) -> float:
     return best * sustained_share(chip, precision) * (FP4_SHARE if precision == "nvfp4" else 1.0)
 
 
+@makes("matmul", "head")
 def gemm_s(
     chip: Chip,
     *,

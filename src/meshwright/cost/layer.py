@@ -12,6 +12,7 @@ import numpy as np
 from meshwright.cost.attention import attention_parts
 from meshwright.cost.feedforward import mlp_parts, moe_parts
 from meshwright.cost.kernels import HostPass, cold_launch_s, host_layer_s
+from meshwright.cost.makes import makes
 from meshwright.cost.mamba import mamba_parts
 from meshwright.cost.operators import Part, Site
 from meshwright.cost.stages import Floats
@@ -38,9 +39,11 @@ _PARTS = {
     "mlp": mlp_parts,
     "moe": moe_parts,
 }
-FORWARD_COLLECTIVES, BACKWARD_COLLECTIVES = 4, 6
-"""Tensor-parallel collectives of a layer with sequence parallelism (arXiv:2205.05198, section
-4.2.2): backward gathers two inputs again."""
+FORWARD_COLLECTIVES = 4.0
+"""Tensor-parallel collectives of a layer's forward pass with sequence parallelism
+(arXiv:2205.05198, section 4.2.2)."""
+BACKWARD_COLLECTIVES = 6.0
+"""The same of its backward pass, which gathers two inputs again."""
 CHECKPOINT_LAUNCHES = 12.0
 """Calls that one recomputed module takes the host beside those of its kernels: the random states of
 processor, GPU and tracker are read in the forward pass, and read, set and set back in the backward
@@ -204,6 +207,7 @@ def _times(part: Part, factor: float) -> Part:
     )
 
 
+@makes("ep_comm")
 def _exposed_exchange_s(site: Site, terms: dict[str, Floats]) -> Floats:
     """Part of a layer's expert exchange that another micro batch's work does not hide.
 
@@ -266,10 +270,16 @@ def _measured_host_s(site: Site, segment: Segment) -> tuple[Floats, Floats] | No
 _WAYS: tuple[HostPass, HostPass] = ("", "_backward")
 
 
+@makes("launch")
 def _exposed_host_s(
     site: Site, host_s: Floats, kernels: Floats, terms: dict[str, Floats]
 ) -> Floats:
-    """Host time that a layer shows."""
+    """Host time that a layer shows.
+
+    Formula:  max(0, host_s - sum(terms of the layer, launch left out)): the host queues kernels
+              ahead, so the slower of host and chip counts
+    Source:   `_host_s` for `host_s`: counted kernels times the time of one.
+    """
     return np.maximum(0.0, _host_behind_s(site, host_s, kernels, terms))
 
 
@@ -319,6 +329,7 @@ def _widest(site: Site, parts: tuple[tuple[Block, float, tuple[Part, ...]], ...]
     return widest
 
 
+@makes("recompute")
 def redo_of(price: LayerPrice, modules: int) -> Redo:
     """What recomputing a set of modules (bit mask) costs and frees.
 

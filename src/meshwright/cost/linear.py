@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshwright.cost.kernels import element_bytes, gemm_s, streaming_s
+from meshwright.cost.makes import makes
 from meshwright.cost.operators import FULL, HALF, Part, Site
 from meshwright.cost.stages import Floats
 from meshwright.values.hardware.tables import Role
@@ -77,6 +78,7 @@ also of the weights' gradient: float8/float8_ops.py). MXFP8: a cast by rows and 
 each). What writes columns takes TURNED times as long."""
 
 
+@makes("matmul")
 def linear(
     site: Site,
     name: str,

@@ -7,6 +7,7 @@ import numpy as np
 from meshwright.cost.attention import half_precision
 from meshwright.cost.kernels import streaming_s
 from meshwright.cost.linear import linear
+from meshwright.cost.makes import makes
 from meshwright.cost.operators import Part, Site, norm, norm_output, passes, tensor_exchange
 from meshwright.values.models.spec import Block
 
@@ -22,6 +23,7 @@ an A100. They were tuned there and use none of the matrix instructions that came
 on H100, GB200 and GB300 (megatron_bridge) runs at this rate."""
 
 
+@makes("attention")
 def mamba_parts(site: Site, block: Block) -> list[Part]:
     """Return the parts of a Mamba-2 mixer: projections, convolution, chunked scan.
 

@@ -8,6 +8,7 @@ from functools import reduce
 import numpy as np
 
 from meshwright.cost.kernels import element_bytes
+from meshwright.cost.makes import makes
 from meshwright.cost.stages import Floats, Stages, segment_layers
 from meshwright.cost.weights import StageParams, communicator_bytes, largest_matrix_share
 from meshwright.values.hardware.chip import Chip
@@ -137,6 +138,7 @@ class Activations:
     it; else 0."""
 
 
+@makes("memory.activations", "memory.recompute_workspace")
 def activation_bytes(
     layouts: Layouts, stages: Stages, acts: Activations, *, model: ModelSpec
 ) -> tuple[Floats, Floats]:
@@ -192,6 +194,18 @@ def redone_share(layouts: Layouts, stages: Stages) -> Floats:
     return np.where(layouts.recompute[:, None] == RECOMPUTES.index("full"), share, 0.0)
 
 
+@makes(
+    "memory.weights",
+    "memory.gradients",
+    "memory.optimizer",
+    "memory.activations",
+    "memory.recompute_workspace",
+    "memory.logits",
+    "memory.communication",
+    "memory.libraries",
+    "memory.slack",
+    "memory.context",
+)
 def price_memory(
     layouts: Layouts,
     stages: Stages,
@@ -281,6 +295,7 @@ def _bucket_bytes(layouts: Layouts, stack: Stack) -> Floats:
     return np.asarray(copies * sent * stack.bucket_bytes)[:, None]
 
 
+@makes("memory.communication")
 def _message_bytes(layouts: Layouts, stages: Stages, acts: Activations, *, stack: Stack) -> Floats:
     """Buffers of a pipeline's messages, (N, S).
 
@@ -316,8 +331,15 @@ class _States:
     """Beside the optimizer's while it steps."""
 
 
+@makes("memory.weights", "memory.gradients", "memory.optimizer")
 def _states(layouts: Layouts, params: StageParams, *, work: Workload, stack: Stack) -> _States:
-    """Weights, gradients and optimizer states over their shards."""
+    """Weights, gradients and optimizer states over their shards, (N, S) each.
+
+    Formula:  weights: parameters / shards * (2 bytes, 4 in fp32; fully sharded the master's alone)
+              + copies in narrow formats; gradients: parameters / shards * gradient_bytes;
+              optimizer: parameters / shards * (moment_bytes + master_bytes)
+    Source:   ZeRO (arXiv:1910.02054), table 1; bytes as in `values/stacks.csv`.
+    """
     shards, half, trainable = (
         data_shards(layouts, stack),
         work.precision not in ("fp32", "tf32"),
@@ -367,10 +389,15 @@ def _frozen_bytes(params: StageParams, shards: Shards, stack: Stack) -> Floats:
     return (_split(params, shards.weights) - ends) * stack.frozen_weight_bytes + ends * 2.0
 
 
+@makes("memory.slack")
 def _slack_frac(layouts: Layouts, stack: Stack) -> Floats:
     """Reserved beyond allocated, against what comes and goes, (N, 1): less where no tensor of a
     layer passes through an exchange, since blocks that a second stream has used are free only when
     it is done with them (torch.Tensor.record_stream).
+
+    Formula:  fragmentation_frac, LONE_SLACK_SHARE of it without exchanges; times activations and
+              workspace
+    Source:   `values/stacks.csv`.
     """
     exchanged = (
         (layouts.tp > 1)
@@ -463,8 +490,13 @@ def _cached_weight_bytes(work: Workload, stack: Stack) -> float:
     return stack.narrow_weight_copies * narrow if narrow <= 1.0 else 0.0
 
 
+@makes("memory.libraries")
 def _library_bytes(stack: Stack, chip: Chip, model: ModelSpec) -> float:
-    """Workspaces of matrix-product libraries, which the framework allocates once."""
+    """Workspaces of matrix-product libraries, which the framework allocates once.
+
+    Formula:  handles * the chip's workspace, and what a run sets more for torch's two handles
+    Source:   `Chip.gemm_workspace_bytes`, `Stack.library_workspaces`.
+    """
     own = chip.gemm_workspace_bytes
     grouped = stack.grouped_workspaces if model.moe is not None else 0.0
     return (stack.library_workspaces + grouped) * own + min(2.0, stack.library_workspaces) * max(
@@ -476,11 +508,15 @@ def _split(params: StageParams, shards: tuple[Floats, Floats]) -> Floats:
     return params.dense / shards[0] + params.expert / shards[1]
 
 
+@makes("memory.communication")
 def _unsharded_bytes(
     layouts: Layouts, params: StageParams, stages: Stages, *, model: ModelSpec, stack: Stack
 ) -> Floats:
-    """What full sharding holds whole beside its shards: under a pipeline a stage's weights and
-    gradients, else what is in work."""
+    """What full sharding holds whole beside its shards, (N, S).
+
+    Formula:  under a pipeline a stage's weights and gradients, else what is in work
+    Source:   torch.distributed.fsdp (fully_shard).
+    """
     fully = layouts.sharding[:, None] >= SHARDINGS.index("zero3")
     piped = (layouts.pp[:, None] > 1) & (stack.family == "fsdp")
     whole = params.total * (2.0 + stack.reduce_bytes)

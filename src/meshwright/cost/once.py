@@ -18,8 +18,10 @@ from meshwright.cost.collectives import (
 )
 from meshwright.cost.ends import padded_vocab
 from meshwright.cost.kernels import host_sharded_s, host_step_s, own_s, streaming_s
+from meshwright.cost.makes import makes
 from meshwright.cost.memory import data_shards
 from meshwright.cost.stages import Floats
+from meshwright.cost.terms import data_term_s
 from meshwright.values.hardware.chip import Chip
 from meshwright.values.hardware.cluster import Pool
 from meshwright.values.layout import SHARDINGS, Layouts
@@ -78,18 +80,24 @@ def once_terms_s(
         exposed_exchange_s(seconds, stack.dp_overlap * pass_s, chunks=chunks, pp=layouts.pp)
         for seconds, pass_s in ((scatter, backward_s), (gather, forward_s))
     )
-    exposed = reduction + gathering + tied_exchange_s(layouts, model, pool=pool, stack=stack)
+    copies: Floats | float = 0.0
     if stack.embedded and pool.node.chip.is_processor:
-        exposed = exposed + _sharding_s(
+        copies = _sharding_s(
             layouts, dense + expert, layers, pool=pool, stack=stack, precision=work.precision
         )
     return {
-        "dp_comm": exposed,
+        "dp_comm": data_term_s(
+            reduction_s=reduction,
+            gathering_s=gathering,
+            tied_s=tied_exchange_s(layouts, model, pool=pool, stack=stack),
+            copies_s=copies,
+        ),
         "optimizer": optimizer_s(layouts, dense, expert, pool=pool, stack=stack),
         "overhead": _overhead_s(layouts, model.total_layers, pool=pool, stack=stack),
     }
 
 
+@makes("dp_comm")
 def exposed_exchange_s(
     seconds: Floats,
     hidden_s: Floats,
@@ -183,9 +191,13 @@ def tensor_copies_s(
     )
 
 
+@makes("overhead")
 def _overhead_s(layouts: Layouts, model_layers: int, *, pool: Pool, stack: Stack) -> Floats:
-    """Host work of a step outside the model: the embedded trainer's as profiled, else the stack's
-    figure."""
+    """Host work of a step outside the model.
+
+    Formula:  stack.step_overhead_s; the embedded trainer's as profiled
+    Source:   `values/stacks.csv`.
+    """
     found = (
         host_step_s(pool.node.chip, np.maximum(model_layers / layouts.pp, 1.0))
         if stack.embedded
@@ -207,6 +219,7 @@ def gathered_bytes(precision: Precision) -> float:
     return 4.0 if precision in ("fp32", "tf32") else 2.0
 
 
+@makes("dp_comm")
 def data_exchange_s(
     layouts: Layouts,
     dense: Floats,
@@ -264,6 +277,7 @@ def data_exchange_s(
     return scatter, np.where(zero1 | zero2, gather, 0.0)
 
 
+@makes("dp_comm")
 def tied_exchange_s(layouts: Layouts, model: ModelSpec, *, pool: Pool, stack: Stack) -> Floats:
     """Reduction of a tied table's gradients between the first and the last stage, which hold a copy
     each, (N,).
@@ -321,13 +335,17 @@ CLIP_BYTES = 8.0
 """Bytes per gradient that clipping reads and writes, in fp32."""
 
 
+@makes("optimizer")
 def optimizer_s(
     layouts: Layouts, dense: Floats, expert: Floats, *, pool: Pool, stack: Stack
 ) -> Floats:
     """Adam and the passes over the gradients, (N,).
 
-    Formula:  (30 bytes * updated parameters + 3 * gradient bytes * held gradients) / memory rate;
-              the embedded trainer's fused step and norm as profiled, and one pass that clips
+    `updated` are the parameters whose states a rank has, `held` the gradients that it keeps.
+
+    Formula:  stack.factors.compute * (updated * OPTIMIZER_BYTES + held * GRADIENT_PASSES *
+              stack.gradient_bytes) / (chip.memory_bytes_per_s * chip.memory_efficiency); the
+              embedded trainer's fused step and norm as profiled, and one pass that clips
     Units:    seconds.
     Source:   counted reads and writes of a fused Adam.
     Valid:    parameters of one rank, (N,).

@@ -17,6 +17,7 @@ from meshwright.cost.kernels import (
     own_s,
     streaming_s,
 )
+from meshwright.cost.makes import makes
 from meshwright.cost.stages import Floats, Shapes, block_tokens, stream_seq_len
 from meshwright.values.hardware.cluster import Pool
 from meshwright.values.models.spec import Block, ModelSpec
@@ -154,6 +155,7 @@ class Part:
     each; 0 for exchanges."""
 
 
+@makes("pointwise")
 def passes(
     site: Site,
     name: str,
@@ -192,6 +194,7 @@ def passes(
     )
 
 
+@makes("pointwise")
 def eager(
     site: Site,
     name: str,
@@ -264,6 +267,7 @@ UNFUSED_NORM_SAVED = 10.0
 normalised form (4), a half copy (2)."""
 
 
+@makes("pointwise")
 def norm(site: Site, block: Block, count: float) -> Part:
     """Price `count` norms with the residual sum before each.
 
@@ -335,6 +339,7 @@ def norm_output(site: Site, block: Block) -> Part:
     )
 
 
+@makes("tp_comm")
 def tensor_exchange(site: Site, block: Block, redone_by: frozenset[str] = frozenset()) -> Part:
     """Price a block's tensor-parallel collectives.
 

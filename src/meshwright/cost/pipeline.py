@@ -28,6 +28,8 @@ from meshwright.cost.closed_forms import (
     step_s,
     unlike,
 )
+from meshwright.cost.makes import makes
+from meshwright.cost.terms import bubble_s, pipeline_messages_s
 
 __all__ = [
     "PipelineSeconds",
@@ -63,6 +65,7 @@ class PipelineSeconds:
         return self.work_s + self.imbalance_s + self.bubble_s + self.p2p_s
 
 
+@makes("bubble")
 def pipeline_s(
     *,
     schedule: Any,
@@ -306,6 +309,6 @@ def _parts(case: Case, schedule: NDArray[Any], links: Links, p2p: P2P) -> Pipeli
     return PipelineSeconds(
         work_s=np.asarray(known * work),
         imbalance_s=np.asarray(known * (slowest - work)),
-        bubble_s=np.asarray(silent - slowest),
-        p2p_s=np.asarray(whole - silent),
+        bubble_s=bubble_s(silent_s=silent, slowest_s=slowest),
+        p2p_s=pipeline_messages_s(whole_s=whole, silent_s=silent),
     )

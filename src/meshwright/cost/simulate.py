@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from meshwright.cost.event_loops import Rows, Run, block_items, run
 from meshwright.cost.event_loops import run as run_step
+from meshwright.cost.makes import makes
 from meshwright.cost.schedules import (
     BACKWARD,
     FORWARD,
@@ -206,6 +207,7 @@ def _operations(
             )
 
 
+@makes("bubble", "pp_comm")
 def steady_step_s(pipeline: Pipeline) -> float:
     """Return the step's seconds that `simulate` finds, from a shorter step where the steady state
     provably repeats.

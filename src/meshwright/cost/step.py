@@ -24,6 +24,7 @@ from meshwright.cost.stages import (
     place_stages,
     segment_layers,
 )
+from meshwright.cost.terms import head_term_s, imbalance_s, layer_term_s, recompute_term_s
 from meshwright.cost.weights import StageParams, layer_params, stage_params
 from meshwright.values.hardware.cluster import Pool
 from meshwright.values.layout import RECOMPUTES, Layouts
@@ -349,28 +350,42 @@ def _micro_batch_terms(
     (N,) each."""
     passes = layouts.num_microbatches / layouts.pp
     counts = [segment.num_layers for segment in model.priced_segments]
-    terms = {
-        t: (
-            passes
-            * sum(
-                c * (f[t] + b[t])
-                for c, f, b in zip(counts, layers.forward, layers.backward, strict=True)
-            )
+    forward, backward = (
+        [dict(each, fsdp_comm=fsdp_s) for each, fsdp_s in zip(terms_s, fsdp, strict=True)]
+        for terms_s, fsdp in (
+            (layers.forward, layers.fsdp_forward_s),
+            (layers.backward, layers.fsdp_backward_s),
         )
-        for t in LAYER_TERMS
-    }
-    terms["fsdp_comm"] = passes * sum(
-        c * (f + b)
-        for c, f, b in zip(counts, layers.fsdp_forward_s, layers.fsdp_backward_s, strict=True)
     )
-    redone = (count * redo for count, redo in zip(counts, layers.redo_s, strict=True))
-    terms["recompute"] = passes * _redone_layers_share(layouts, model) * sum(redone)
-    ends = layers.ends
-    head = (1 + model.mtp_layers) * (ends.head_forward_s + ends.head_backward_s)
-    terms["head"] = passes * (ends.embedding_forward_s + ends.embedding_backward_s + head)
-    slowest = (times.forward_s + times.backward_s).max(axis=1)
-    terms["imbalance"] = np.maximum(0.0, layouts.num_microbatches * slowest - sum_terms(terms))
+    terms = {
+        term: layer_term_s(
+            term,
+            passes=passes,
+            layers=counts,
+            forward_s=[each[term] for each in forward],
+            backward_s=[each[term] for each in backward],
+        )
+        for term in (*LAYER_TERMS, "fsdp_comm")
+    }
+    terms["recompute"] = recompute_term_s(
+        passes=passes,
+        redone_share=_redone_layers_share(layouts, model),
+        layers=counts,
+        redo_s=layers.redo_s,
+    )
+    terms["head"] = head_term_s(
+        passes=passes,
+        heads=1 + model.mtp_layers,
+        **{name: getattr(layers.ends, name) for name in _ENDS_S},
+    )
+    slowest_s = (times.forward_s + times.backward_s).max(axis=1)
+    terms["imbalance"] = imbalance_s(
+        num_microbatches=layouts.num_microbatches, slowest_s=slowest_s, mean_s=sum_terms(terms)
+    )
     return terms
+
+
+_ENDS_S = ("embedding_forward_s", "embedding_backward_s", "head_forward_s", "head_backward_s")
 
 
 def _redone_layers_share(layouts: Layouts, model: ModelSpec) -> Floats:

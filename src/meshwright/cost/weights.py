@@ -10,6 +10,7 @@ from importlib import resources
 import numpy as np
 
 from meshwright.cost.ends import padded_vocab
+from meshwright.cost.makes import makes
 from meshwright.cost.stages import Floats, Stages, segment_layers
 from meshwright.values.hardware.chip import Chip
 from meshwright.values.hardware.cluster import Pool
@@ -153,6 +154,7 @@ class _Buffers:
     """There, beyond that, for each member in the domain."""
 
 
+@makes("memory.context")
 def communicator_bytes(layouts: Layouts, *, pool: Pool, stack: Stack) -> Floats:
     """Buffers of a rank's communicators, (N, 1).
 

@@ -5,26 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any
 
 from meshwright.platforms.executor import UNKNOWN, Executor, JobState
 from meshwright.platforms.job import Job, JobText
+from meshwright.software.folders import TimeForm
 
 __all__ = [
     "Platform",
-    "TimeForm",
 ]
-
-TimeForm = Literal[
-    "days-hours:minutes:seconds",
-    "nDnHnMnS",
-    "days:hours:minutes:seconds",
-    "seconds",
-    "minutes",
-    "decimal minutes",
-]
-"""Of Slurm, of Base Command, of Lightning and NeMo, of Kubernetes and `timeout`, of Megatron-LM, of
-the embedded trainer."""
 
 _LAST_PLACE = 1000
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from meshwright.report.explain_text import header_lines, plain_table, print_intervals, print_memory
 from meshwright.search.diff import Label
-from meshwright.search.terms import MEMORY_READINGS, TIME_READINGS
+from meshwright.search.titles import MEMORY_READINGS, TIME_READINGS
 from meshwright.values.units import GIB
 
 if TYPE_CHECKING:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from meshwright.cost.flops import model_flops_per_token
+from meshwright.cost.flops import mfu, model_flops_per_token, tokens_per_s
 from meshwright.search.origins import origins_of, profile_provenance
 from meshwright.search.result import layout_dict
+from meshwright.search.worked import worked
 from meshwright.trust.calibration import provenance_of
 from meshwright.values.units import GB, GIB, TERA
 
@@ -16,9 +17,9 @@ if TYPE_CHECKING:
     from meshwright.search.explain import Explanation, Rival
     from meshwright.search.oom import Ladder, Rung
     from meshwright.search.operators import LayerTable
+    from meshwright.search.provenance import Provenance
     from meshwright.search.quote import Quote, Setting, StageQuote
     from meshwright.search.request import PlanRequest
-    from meshwright.search.terms import Provenance
 
 __all__ = [
     "comparison_record",
@@ -45,14 +46,19 @@ def quote_record(quote: Quote, setting: Setting) -> dict[str, Any]:
 def figures_record(quote: Quote, setting: Setting) -> dict[str, Any]:
     """Return the figures of a layout alone."""
     layout, chip = quote.layout, setting.pool.node.chip
-    tokens_per_s = layout.gbs * setting.work.seq_len / quote.step_s / layout.num_chips
-    flops_per_s = tokens_per_s * model_flops_per_token(setting.model, setting.work)
+    rate = tokens_per_s(
+        gbs=layout.gbs,
+        seq_len=setting.work.seq_len,
+        step_s=quote.step_s,
+        num_chips=layout.num_chips,
+    )
+    per_token = model_flops_per_token(setting.model, setting.work)
     return {
         "layout": asdict(layout),
         "step_s": quote.step_s,
-        "tokens_per_s_per_gpu": tokens_per_s,
-        "mfu": flops_per_s / chip.peak_flops_per_s(setting.work.precision),
-        "tflops_per_gpu": flops_per_s / TERA,
+        "tokens_per_s_per_gpu": rate,
+        "mfu": mfu(rate, per_token, chip.peak_flops_per_s(setting.work.precision)),
+        "tflops_per_gpu": rate * per_token / TERA,
         "fits": quote.verdict,
         "interval": setting.intervals(quote).to_dict(),
         "peak_memory_gib": [stage.used_bytes / GIB for stage in quote.stages],
@@ -143,9 +149,11 @@ def _rival_record(rival: Rival) -> dict[str, Any]:
 
 
 def _provenance_record(basis: Provenance) -> dict[str, Any]:
+    """A term's kind, the functions that made it with their numbers, and what moves it."""
     return {
-        "kind": "formula",
+        "kind": basis.kind,
         "formula": f"meshwright.{basis.formula}",
+        "made_by": [asdict(worked(call)) for call in basis.calls],
         "constants": [asdict(constant) for constant in basis.constants],
     }
 

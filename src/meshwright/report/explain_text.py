@@ -8,10 +8,15 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from meshwright.cost.flops import causal_flops_per_token, model_flops_per_token
+from meshwright.cost.flops import (
+    causal_flops_per_token,
+    mfu,
+    model_flops_per_token,
+    tokens_per_s,
+)
 from meshwright.report.columns import blocks
 from meshwright.search.origins import origins_of, profile_provenance
-from meshwright.search.terms import MEMORY_READINGS, TIME_READINGS
+from meshwright.search.titles import MEMORY_READINGS, TIME_READINGS
 from meshwright.trust.calibration import provenance_of
 from meshwright.values.units import GIB, MIB, format_seconds
 
@@ -20,8 +25,8 @@ if TYPE_CHECKING:
 
     from meshwright.search.explain import Explanation, Rival
     from meshwright.search.operators import LayerTable
+    from meshwright.search.provenance import Provenance
     from meshwright.search.quote import Quote, Setting
-    from meshwright.search.terms import Provenance
     from meshwright.trust.intervals import Intervals
 
 __all__ = [
@@ -62,7 +67,9 @@ def header_lines(quote: Quote, setting: Setting) -> list[str]:
         f"{setting.model.name} on {pool.node.chip.name}:{pool.num_chips}, seq_len {work.seq_len},"
         f" {work.precision}"
     )
-    tokens_per_s = layout.gbs * work.seq_len / quote.step_s / layout.num_chips
+    rate = tokens_per_s(
+        gbs=layout.gbs, seq_len=work.seq_len, step_s=quote.step_s, num_chips=layout.num_chips
+    )
     fullest = quote.fullest
     memory = (
         f"{quote.peak_bytes / GIB:.1f} of {quote.limit_bytes / GIB:.1f} GiB on stage"
@@ -73,8 +80,8 @@ def header_lines(quote: Quote, setting: Setting) -> list[str]:
         f"layout {layout.words()}",
         "",
         (
-            f"step {_seconds(quote.step_s)}, {tokens_per_s:,.0f} tokens/s per GPU,"
-            f" {_mfu_words(tokens_per_s, setting)}"
+            f"step {_seconds(quote.step_s)}, {rate:,.0f} tokens/s per GPU,"
+            f" {_mfu_words(rate, setting)}"
         ),
         (
             f"fits: {quote.verdict}, {memory}; {_micro_batches(layout.num_microbatches)} of"
@@ -115,10 +122,10 @@ def _seconds(seconds: float) -> str:
     return f"{seconds:.3f} s" if seconds >= 1 else format_seconds(seconds)
 
 
-def _mfu_words(tokens_per_s: float, setting: Setting) -> str:
+def _mfu_words(rate: float, setting: Setting) -> str:
     peak = setting.pool.node.chip.peak_flops_per_s(setting.work.precision)
-    full = tokens_per_s * model_flops_per_token(setting.model, setting.work) / peak
-    causal = tokens_per_s * causal_flops_per_token(setting.model, setting.work) / peak
+    full = mfu(rate, model_flops_per_token(setting.model, setting.work), peak)
+    causal = mfu(rate, causal_flops_per_token(setting.model, setting.work), peak)
     also = f" (causal {causal:.1%})" if abs(full / causal - 1) > CAUSAL_MATTERS else ""
     return f"MFU {full:.1%}{also}"
 
@@ -276,8 +283,8 @@ def change_words(differences_s: Iterable[tuple[str, float]], step_s: float) -> s
 
 
 def _print_provenance(found: Explanation, console: Console) -> None:
-    """Print formulas with the terms that they give, and sources with the constants that they
-    give."""
+    """Print functions with the terms that they made, and where constants were moved, sources with
+    the constants that they give."""
     console.print("\nWhat this stands on", style="bold")
     pairs = [(term.title, term.provenance) for term in found.time]
     pairs += [
@@ -291,9 +298,16 @@ def _print_provenance(found: Explanation, console: Console) -> None:
     for constant in {
         constant.name: constant for _, basis in pairs for constant in basis.constants
     }.values():
-        values.setdefault(constant.source, []).append(f"{constant.name}={_number(constant.value)}")
-    for source, words in values.items():
-        _hanging(console, f"{', '.join(words)}: {source}")
+        words = f"{constant.name}={_number(constant.value)}"
+        values.setdefault(f"{constant.kind}: {constant.source}", []).append(words)
+    for source, named in values.items():
+        _hanging(console, f"{', '.join(named)}: {source}")
+    if not values:
+        _hanging(
+            console,
+            "`--term NAME` puts the numbers into a term's formula and names every constant that"
+            " moves it; `--sources` lists the constants of all terms.",
+        )
 
 
 def _hanging(console: Console, text: str, *, indent: str = "  ") -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import islice, zip_longest
 
-from meshwright.cost.flops import model_flops_per_token
+from meshwright.cost.flops import mfu, model_flops_per_token
 from meshwright.runs.measured.machines import Machines, stage_chips
 from meshwright.runs.measured.rows import Case, MemoryFigure
 from meshwright.runs.options import Forecast
@@ -283,7 +283,7 @@ def _candidate(problem: Problem, priced: Repriced) -> Candidate:
     setting, chips = problem.setting, problem.num_chips
     intervals = setting.intervals_at(step_s=priced.step_s, peak_bytes=priced.peak_bytes)
     tokens_per_s = priced.layout.gbs * setting.work.seq_len / priced.step_s / chips
-    flops_per_s = tokens_per_s * model_flops_per_token(setting.model, setting.work)
+    per_token = model_flops_per_token(setting.model, setting.work)
     predicted = Predicted(
         step_s=priced.step_s,
         step_interval_s=intervals.step_s,
@@ -294,8 +294,12 @@ def _candidate(problem: Problem, priced: Repriced) -> Candidate:
             limit_bytes=setting.limit_bytes,
             headroom_bytes=problem.headroom_bytes,
         ),
-        flops_per_s_per_gpu=flops_per_s,
-        mfu=flops_per_s / setting.pool.node.chip.peak_flops_per_s(setting.work.precision),
+        flops_per_s_per_gpu=tokens_per_s * per_token,
+        mfu=mfu(
+            tokens_per_s,
+            per_token,
+            setting.pool.node.chip.peak_flops_per_s(setting.work.precision),
+        ),
     )
     forecast = forecast_of(problem, priced.layout, predicted)
     return Candidate(

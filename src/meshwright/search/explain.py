@@ -9,20 +9,13 @@ from typing import Any, Literal, Protocol
 
 from meshwright.search.operators import LayerTable, layer_tables
 from meshwright.search.problem import Problem
+from meshwright.search.provenance import Basis, Depth, Provenance, basis_of
 from meshwright.search.quote import Quote, Setting, quotes
 from meshwright.search.requote import requote, setting_of
 from meshwright.search.rules.check import explicit_layers
 from meshwright.search.rules.rule import Violation
 from meshwright.search.rules.software import stack_rules
-from meshwright.search.terms import (
-    MEMORY_READINGS,
-    TIME_READINGS,
-    MemoryReading,
-    Provenance,
-    Reading,
-    bound_words,
-    provenance,
-)
+from meshwright.search.titles import MEMORY_READINGS, TIME_READINGS, bound_words
 from meshwright.values.errors import ConfigError
 from meshwright.values.layout import RECOMPUTES, SHARDINGS, Layout
 from meshwright.values.models.spec import ModelSpec
@@ -355,12 +348,18 @@ class Explanation:
     """Terms that take any time, largest first; they sum to the step."""
     layers: tuple[LayerTable, ...]
     memory_provenance: dict[str, Provenance]
+    basis: Basis
+    """What every term stands on, those that take nothing among them."""
     binding: str
     rivals: tuple[Rival, ...]
 
 
-def explain(layout: Layout, problem: Problem) -> Explanation:
-    """Explain a layout; one that does not fit is explained all the same."""
+def explain(layout: Layout, problem: Problem, *, depth: Depth = "functions") -> Explanation:
+    """Explain a layout; one that does not fit is explained all the same.
+
+    `depth` says whether its terms name the functions that made them, or the constants too.
+    """
+    basis = basis_of(layout, problem, depth=depth)
     setting = setting_of(problem)
     changes = _valid_or_broken(
         neighbours(layout, model=setting.model, work=setting.work, stack=setting.stack), setting
@@ -380,12 +379,10 @@ def explain(layout: Layout, problem: Problem) -> Explanation:
     return Explanation(
         setting=setting,
         quote=quote,
-        time=_time_terms(quote, setting),
+        time=_time_terms(quote, setting, basis),
         layers=layer_tables(layout, setting),
-        memory_provenance={
-            term: _provenance(MEMORY_READINGS[term], layout, setting)
-            for term in quote.fullest.memory_bytes
-        },
+        memory_provenance=dict(basis.memory),
+        basis=basis,
         binding=binding_words(quote, chosen, setting),
         rivals=chosen,
     )
@@ -461,13 +458,7 @@ def _rank(rival: Rival) -> tuple[int, float]:
     return (0 if rival.quote.fits else 1), rival.quote.step_s
 
 
-def _provenance(reading: Reading | MemoryReading, layout: Layout, setting: Setting) -> Provenance:
-    return provenance(
-        reading, layout=layout, pool=setting.pool, work=setting.work, stack=setting.stack
-    )
-
-
-def _time_terms(quote: Quote, setting: Setting) -> tuple[TimeTerm, ...]:
+def _time_terms(quote: Quote, setting: Setting, basis: Basis) -> tuple[TimeTerm, ...]:
     terms = []
     for term, seconds in quote.time_s.items():
         if abs(seconds) < 1e-9 * quote.step_s:
@@ -481,7 +472,7 @@ def _time_terms(quote: Quote, setting: Setting) -> tuple[TimeTerm, ...]:
                 share=seconds / quote.step_s,
                 what=reading.what,
                 bound=bound_words(reading.bound, quote.layout, setting.pool),
-                provenance=_provenance(reading, quote.layout, setting),
+                provenance=basis.time[term],
             )
         )
     return tuple(sorted(terms, key=lambda t: -t.seconds))

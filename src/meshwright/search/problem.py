@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, cast, get_args
 
+from meshwright.cost.headroom import headroom_bytes
 from meshwright.search.batch import batch_rule
 from meshwright.search.link_rates import CollectiveTable, link_rates
 from meshwright.search.quote import Setting
@@ -13,7 +14,6 @@ from meshwright.search.request import PlanRequest
 from meshwright.search.rules.rule import RuleCase
 from meshwright.search.rules.software import known_version, stack_rules
 from meshwright.trust.calibration import Calibrated, Calibration, apply_calibration
-from meshwright.trust.intervals import headroom_bytes, spread_of
 from meshwright.values.errors import ConfigError, UnknownNameError
 from meshwright.values.hardware.catalogue import default_node, find_device, find_link
 from meshwright.values.hardware.chip import Chip
@@ -361,11 +361,8 @@ def _calibrated(
 def _headroom_bytes(headroom: float | None, setting: Setting) -> float:
     limit = setting.limit_bytes
     if headroom is None:
-        published = spread_of(setting.kind, "peak_memory")
-        return headroom_bytes(
-            replace(published, high=setting.intervals_at(step_s=1.0, peak_bytes=1.0).peak_bytes[1]),
-            limit,
-        )
+        high = setting.intervals_at(step_s=1.0, peak_bytes=1.0).peak_bytes[1]
+        return headroom_bytes(limit, high=high)
     size = headroom * limit if headroom < 1 else headroom * GIB
     if size >= limit:
         raise ConfigError(

@@ -7,7 +7,12 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
-from meshwright.cost.flops import causal_flops_per_token, model_flops_per_token
+from meshwright.cost.flops import (
+    causal_flops_per_token,
+    mfu,
+    model_flops_per_token,
+    tokens_per_s,
+)
 from meshwright.search.balance import WORTH_A_SPLIT
 from meshwright.search.exhaustive import Found
 from meshwright.search.origins import Origins, origins_of, profile_provenance
@@ -15,7 +20,7 @@ from meshwright.search.problem import Problem
 from meshwright.search.refine import Repriced, reprice, shortlists, tidy
 from meshwright.search.request import PlanRequest
 from meshwright.search.result import Plan
-from meshwright.search.terms import MEMORY_READINGS, TIME_READINGS
+from meshwright.search.titles import MEMORY_READINGS, TIME_READINGS
 from meshwright.trust.calibration import provenance_of
 from meshwright.trust.intervals import Fits, fits_within
 from meshwright.values.hardware.chip import Chip
@@ -159,8 +164,10 @@ def _handicap(layout: Layout) -> float:
 def _plan(problem: Problem, candidate: _Candidate, rank: int, stands_on: Origins) -> Plan:
     priced, setting = candidate.priced, problem.setting
     model, work, chips = setting.model, setting.work, problem.num_chips
-    tokens_per_s_per_gpu = priced.layout.gbs * work.seq_len / priced.step_s / chips
-    flops_per_s = tokens_per_s_per_gpu * model_flops_per_token(model, work)
+    tokens_per_s_per_gpu = tokens_per_s(
+        gbs=priced.layout.gbs, seq_len=work.seq_len, step_s=priced.step_s, num_chips=chips
+    )
+    per_token = model_flops_per_token(model, work)
     peak = setting.pool.node.chip.peak_flops_per_s(work.precision)
     price = problem.usd_per_chip_s
     intervals = setting.intervals_at(step_s=priced.step_s, peak_bytes=priced.peak_bytes)
@@ -172,9 +179,9 @@ def _plan(problem: Problem, candidate: _Candidate, rank: int, stands_on: Origins
         peak_memory_bytes=priced.peak_memory_bytes,
         fits=candidate.fits,
         tokens_per_s_per_gpu=tokens_per_s_per_gpu,
-        mfu=flops_per_s / peak,
-        causal_mfu=tokens_per_s_per_gpu * causal_flops_per_token(model, work) / peak,
-        flops_per_s_per_gpu=flops_per_s,
+        mfu=mfu(tokens_per_s_per_gpu, per_token, peak),
+        causal_mfu=mfu(tokens_per_s_per_gpu, causal_flops_per_token(model, work), peak),
+        flops_per_s_per_gpu=tokens_per_s_per_gpu * per_token,
         tokens_per_dollar=tokens_per_s_per_gpu / price if price else None,
         beats_next="",
         provenance={

@@ -13,6 +13,7 @@ from meshwright.cost.schedules import Pipeline, PipelineSchedule
 from meshwright.cost.simulate import steady_step_s
 from meshwright.cost.stages import Floats
 from meshwright.cost.step import price
+from meshwright.cost.terms import simulated_bubble_s, simulated_messages_s
 from meshwright.search.problem import Problem
 from meshwright.search.rules.check import explicit_layers
 from meshwright.search.rules.software import DEALT, stack_rules
@@ -246,9 +247,12 @@ def simulated(time_s: dict[str, float], pipeline: Pipeline) -> dict[str, float]:
     busy = sum(
         seconds for term, seconds in time_s.items() if term not in (*_WAITING, *_ONCE_A_STEP)
     )
-    waiting = max(0.0, steady_step_s(pipeline) - busy)
-    messages = min(time_s["pp_comm"], waiting)
-    return {**time_s, "bubble": waiting - messages, "pp_comm": messages}
+    whole = steady_step_s(pipeline)
+    messages = simulated_messages_s(
+        simulated_s=whole, busy_s=busy, closed_messages_s=time_s["pp_comm"]
+    )
+    bubble = simulated_bubble_s(simulated_s=whole, busy_s=busy, messages_s=messages)
+    return {**time_s, "bubble": bubble, "pp_comm": messages}
 
 
 def _pipelines(problem: Problem, rows: list[tuple[Layout, _Whole]]) -> list[Pipeline]:

@@ -18,7 +18,6 @@ from meshwright.values.units import GIB, counted
 
 __all__ = [
     "LEVELS",
-    "MOST_HEADROOM",
     "QUANTITIES",
     "Fits",
     "Intervals",
@@ -29,7 +28,6 @@ __all__ = [
     "Spreads",
     "find_spread",
     "fits_within",
-    "headroom_bytes",
     "interval",
     "intervals_of",
     "kind_of",
@@ -49,10 +47,6 @@ _SHARED: Mapping[Level, tuple[str, ...]] = {
     "model": ("model",),
     "all": (),
 }
-MOST_HEADROOM = 0.2
-"""Share of a chip's memory that is kept free at most where nobody asks for more. Where less is
-known of a kind, plans that are safe by its interval would leave half of the chip unused; the
-interval itself is always shown."""
 SMALL_PARAMETERS = 1e9
 """Below it a step is mostly what host and software do around its kernels, which predictions know
 least: among published runs, times reach 2.5 times the prediction there, 1.3 times above. Of 0.3,
@@ -223,16 +217,6 @@ def intervals_of(kind: Kind, *, step_s: float, peak_bytes: float) -> Intervals:
         error=spread_of(kind, "step_time").words(kind),
         memory_error=spread_of(kind, "peak_memory").words(kind),
     )
-
-
-def headroom_bytes(spread: Spread, limit_bytes: float) -> float:
-    """Return what a run must leave free of its limit, so that the upper end of its memory interval
-    stays within.
-
-    Formula:  limit * (1 - 1 / high), 0 where predictions of the kind have been too high, at most
-              MOST_HEADROOM * limit
-    """
-    return limit_bytes * min(MOST_HEADROOM, 1.0 - 1.0 / max(1.0, spread.high))
 
 
 def fits_within(peak_bytes: float, *, limit_bytes: float, headroom_bytes: float) -> Fits:

@@ -31,7 +31,12 @@ from meshwright.report.parts.part import (
     short_words,
     time_stack,
 )
-from meshwright.search.terms import MEMORY_READINGS, TIME_READINGS, MemoryReading, Reading
+from meshwright.search.titles import (
+    MEMORY_READINGS,
+    TIME_READINGS,
+    MemoryReading,
+    Reading,
+)
 
 __all__ = [
     "constants_info",
@@ -321,6 +326,8 @@ def constants_info(record: Record) -> Grid:
         ),
         *(
             Column(key="value", title="value", digits=4),
+            Column(key="moves", title="the term moves", digits=3),
+            Column(key="kind", title="kind"),
             Column(key="source", title="source", wide=True),
         ),
     )
@@ -335,7 +342,7 @@ def constants_info(record: Record) -> Grid:
             {
                 "name": None,
                 "value": None,
-                "source": "no constant: it follows from the layout and the model",
+                "source": "no constant moves it: it follows from the layout and the model",
             }
         ]:
             rows.append(
@@ -344,12 +351,14 @@ def constants_info(record: Record) -> Grid:
                     basis["formula"].removeprefix("meshwright."),
                     constant["name"],
                     _plain(constant["value"]),
+                    _moves(constant, name),
+                    constant.get("kind", ""),
                     constant["source"],
                 )
             )
     sentence = (
-        "docs/formulas.md has each formula with its source; a constant belongs to a chip, a link or"
-        " a training software."
+        "docs/formulas.md has each formula with its source. A constant is named where moving it by"
+        " 1 % moves the term."
     )
     return Grid(
         key="constants",
@@ -358,6 +367,17 @@ def constants_info(record: Record) -> Grid:
         rows=tuple(rows),
         sentence=sentence,
     )
+
+
+def _moves(constant: Mapping[str, Any], name: str) -> str:
+    """How much the term moves for a small step of a constant; empty where the answer is older."""
+    change = constant.get("term_change")
+    if change is None:
+        return "with its shape" if "unit" in constant else ""
+    size = (
+        f"{change / 2**20:+.3g} MiB" if name.startswith("memory") else f"{change * MILLI:+.3g} ms"
+    )
+    return f"{size} for {constant['unit']}"
 
 
 def _plain(value: object) -> Cell:

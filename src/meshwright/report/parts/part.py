@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from meshwright.report.charts.forms import Bar, Cell, Chart, Column, Grid, Series, Stack, columns_of
 from meshwright.report.charts.svg import MEMORY_COLOURS, TIME_COLOURS, cell_words, number
-from meshwright.search.terms import MEMORY_READINGS, TIME_READINGS
+from meshwright.search.titles import (
+    MEMORY_READINGS,
+    TIME_READINGS,
+)
 from meshwright.values.errors import MeshwrightError
 from meshwright.values.layout import Layout
 from meshwright.values.units import GIB

@@ -53,7 +53,9 @@ from meshwright.report.parts.part import (
 from meshwright.search.cells import cells_of
 from meshwright.search.explain import SAME_SHARE, explain
 from meshwright.search.plan import scaling
-from meshwright.search.terms import TIME_READINGS
+from meshwright.search.titles import (
+    TIME_READINGS,
+)
 from meshwright.values.units import counted
 
 if TYPE_CHECKING:

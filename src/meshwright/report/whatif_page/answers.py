@@ -20,7 +20,11 @@ from meshwright.search.quote import Quote, quotes
 from meshwright.search.request import PlanRequest
 from meshwright.search.requote import requote, setting_of
 from meshwright.search.rules.software import stack_rules
-from meshwright.search.terms import MEMORY_READINGS, TIME_READINGS, bound_words
+from meshwright.search.titles import (
+    MEMORY_READINGS,
+    TIME_READINGS,
+    bound_words,
+)
 from meshwright.software.contract import export_plan
 from meshwright.software.plan import plan_of
 from meshwright.software.registry import TARGETS, find_target
@@ -243,7 +247,7 @@ class Answers:
     def explain(self, state: WhatIf) -> dict[str, Any]:
         """Return what `explain --json` prints, with each neighbour in words."""
         asked = self._asked(state)
-        found = explain(asked.layout, asked.problem)
+        found = explain(asked.layout, asked.problem, depth="constants")
         record = explanation_record(found, asked.problem.request)
         words = [None if rival.layout is None else rival.layout.words() for rival in found.rivals]
         return {

@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass, fields
 
 from meshwright.platforms.base_command.script import base_command_time
-from meshwright.platforms.contract import TimeForm
 from meshwright.platforms.slurm.script import slurm_time
 from meshwright.software.embedded import LAST
 from meshwright.software.folders import TimeForm, Training, all_software

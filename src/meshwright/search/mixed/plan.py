@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.cost.flops import causal_flops_per_token, model_flops_per_token
+from meshwright.cost.flops import causal_flops_per_token, mfu, model_flops_per_token
 from meshwright.search.batch import batch_rule
 from meshwright.search.mixed.branch import candidates_of, search_mixed
 from meshwright.search.mixed.dealt import dealt
@@ -299,7 +299,7 @@ def _plan(problem: MixedProblem, candidate: _Candidate, rank: int, shares: dict[
     tokens_per_s = layout.gbs * site.work.seq_len / priced.step_s
     peaks = [pool.node.chip.peak_flops_per_s(site.work.precision) for pool in problem.cluster.pools]
     peak = sum(count * each for count, each in zip(used, peaks, strict=True))
-    flops_per_s = tokens_per_s * model_flops_per_token(site.model, site.work)
+    per_token = model_flops_per_token(site.model, site.work)
     held = priced.price.used_bytes
     fullest = _fullest(problem, priced)
     intervals = intervals_of(problem.kind, step_s=priced.step_s, peak_bytes=float(held[fullest]))
@@ -327,9 +327,9 @@ def _plan(problem: MixedProblem, candidate: _Candidate, rank: int, shares: dict[
         peak_memory_bytes=tuple(float(size) for size in held),
         fits=candidate.fits,
         tokens_per_s_per_gpu=tokens_per_s / chips,
-        mfu=flops_per_s / peak,
-        causal_mfu=tokens_per_s * causal_flops_per_token(site.model, site.work) / peak,
-        flops_per_s_per_gpu=flops_per_s / chips,
+        mfu=mfu(tokens_per_s, per_token, peak),
+        causal_mfu=mfu(tokens_per_s, causal_flops_per_token(site.model, site.work), peak),
+        flops_per_s_per_gpu=tokens_per_s * per_token / chips,
         tokens_per_dollar=tokens_per_s / usd if all(prices) else None,
         beats_next="",
         provenance={

@@ -1,0 +1,299 @@
+"""The constants that a price may stand on: figures of chips, links and software, numbers of the
+cost model, measured tables. Each has a name, a value, a kind, a source, and a way to be moved."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from importlib import resources
+from typing import Any, Literal
+
+import numpy as np
+
+from meshwright.search.twin import Defined, Trace, Twin, scaled
+from meshwright.trust.uncertainty import uncertain_constants
+from meshwright.values.hardware.catalogue import Row, chip_rows, link_rows
+from meshwright.values.hardware.chip import Chip
+from meshwright.values.hardware.cluster import Link, Pool
+from meshwright.values.stack import Factors, Stack, figure_source
+from meshwright.values.units import MICROSECOND
+
+__all__ = ["Holders", "Kind", "Movable", "Move", "holders_of", "movables", "stack_of", "with_held"]
+
+Kind = Literal["table", "fitted", "data sheet", "formula", "assumed"]
+"""Where a constant comes from: measured tables, a fit to runs, a data sheet or documentation, a
+count or a definition, an assumption."""
+
+Holders = Mapping[str, Any]
+"""What holds constants, by the name that stands before the dot: `chip`, `stack`, a link's name."""
+
+STEP = 0.01
+"""By how much a constant is moved to see what it moves: 1 %, the unit of the printed sensitivity.
+A share or a size that is 0 is raised to as much, a time to a microsecond."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Move:
+    """One constant elsewhere: the holders to price with, and the twin to price in."""
+
+    holders: Holders
+    inside: Callable[[], AbstractContextManager[None]] = nullcontext
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Movable:
+    """A constant that can be moved."""
+
+    name: str
+    value: float | str | bool
+    kind: Kind
+    source: str
+    unit: str
+    """What the printed sensitivity is for: `1 %`, `switched`, `0 to 0.01`, `1 more`."""
+    moves: tuple[tuple[float, Callable[[], Move]], ...]
+    """Ways to move it, the first to be tried first, each with the sign of the step."""
+
+
+def movables(holders: Holders, trace: Trace, twin: Twin) -> Iterator[Movable]:
+    """Yield the constants that the code of one pricing named: only they can have moved it."""
+    for owner, held in holders.items():
+        for one in fields(held):
+            value = getattr(held, one.name)
+            if one.name in trace.names | _BY_TEXT and isinstance(value, bool | int | float):
+                yield _of_field(holders, owner, one.name, value)
+    for defined in twin.defined():
+        if defined.name in trace.names:
+            yield _of_module(holders, defined, twin)
+    for chip, grid in sorted(trace.grids):
+        yield _of_table(holders, chip, grid, twin)
+    if "_vendors" in trace.names:
+        yield from _of_communicators(holders, twin)
+
+
+_BY_TEXT = {
+    *(f.name for f in fields(Factors)),
+    *(f.name for f in fields(Chip) if f.name.endswith("flops_per_s")),
+}
+"""Fields that code reads by a name that it looks up elsewhere."""
+
+
+def holders_of(pool: Pool, stack: Stack, *, prefix: str = "") -> dict[str, Any]:
+    """Return what holds the constants of one kind of chips and of the software."""
+    node = pool.node
+    held = {
+        f"{prefix}chip": node.chip,
+        f"{prefix}domain_link": node.domain_link,
+        f"{prefix}network_link": node.network_link,
+        f"{prefix}pool": pool,
+    }
+    calibrated = {} if stack.factors == Factors() else {"stack.factors": stack.factors}
+    return {**held, "stack": stack, **calibrated}
+
+
+def with_held(pool: Pool, holders: Holders, *, prefix: str = "") -> Pool:
+    """Return a pool with the figures that the holders have."""
+    links = {name: holders[f"{prefix}{name}"] for name in ("chip", "domain_link", "network_link")}
+    spine = holders[f"{prefix}pool"].oversubscription
+    return replace(pool, node=replace(pool.node, **links), oversubscription=spine)
+
+
+def stack_of(holders: Holders) -> Stack:
+    """Return the software with the figures that the holders have."""
+    stack: Stack = holders["stack"]
+    return replace(stack, factors=holders.get("stack.factors", stack.factors))
+
+
+def _of_field(holders: Holders, owner: str, name: str, value: float) -> Movable:
+    held, unit, ends = holders[owner], *_ends(name, value)
+    source = _source(held, owner, name)
+
+    def moved(end: float) -> Callable[[], Move]:
+        return lambda: Move(holders={**holders, owner: replace(held, **{name: end})})
+
+    return Movable(
+        name=f"{held.name if isinstance(held, Link) else owner}.{name}",
+        value=value,
+        kind=_kind(source),
+        source=source,
+        unit=unit,
+        moves=tuple((sign, moved(end)) for sign, end in ends),
+    )
+
+
+def _ends(name: str, value: float) -> tuple[str, tuple[tuple[float, Any], ...]]:
+    """What a constant is moved by in words, and where to, with the sign of each step."""
+    if isinstance(value, bool):
+        return "switched", ((1.0, not value),)
+    if isinstance(value, int):
+        return "1 more", ((1.0, value + 1),)
+    if value == 0.0:
+        end = MICROSECOND if name.endswith("_s") else STEP
+        return f"0 to {end:g}", ((1.0, end),)
+    return f"{STEP:.0%}".replace("%", " %"), (
+        (1.0, value * (1.0 + STEP)),
+        (-1.0, value * (1.0 - STEP)),
+    )
+
+
+def _of_module(holders: Holders, defined: Defined, twin: Twin) -> Movable:
+    value = twin.module(defined.module).__dict__[defined.name]
+
+    def moved(factor: float) -> Callable[[], Move]:
+        there = scaled(value, factor)
+        return lambda: Move(
+            holders=holders,
+            inside=lambda: twin.with_constant(defined.module, defined.name, there),
+        )
+
+    return Movable(
+        name=f"{defined.module.removeprefix('meshwright.')}.{defined.name}",
+        value=value if isinstance(value, float) else str(value),
+        kind=_kind(defined.words, otherwise="formula"),
+        source=defined.words or "a definition of the module",
+        unit="1 %",
+        moves=((1.0, moved(1.0 + STEP)), (-1.0, moved(1.0 - STEP))),
+    )
+
+
+def _of_table(holders: Holders, chip: str, grid: str, twin: Twin) -> Movable:
+    own = twin.tables(chip)
+    assert own is not None, f"{chip} is among the chips with tables"
+    facts = own.meta
+
+    def moved(how: Callable[[Any], Any]) -> Callable[[], Move]:
+        def tables_of(name: str) -> Any:
+            tables = twin.tables(name)
+            if name != chip or tables is None:
+                return tables
+            return replace(tables, grids={**tables.grids, grid: how(tables.grids[grid])})
+
+        return lambda: Move(holders=holders, inside=lambda: twin.with_tables(tables_of))
+
+    return Movable(
+        name=f"table {chip} {grid}",
+        value=f"{own.grids[grid].log_seconds.size:,} shapes",
+        kind="table",
+        source=f"{facts['source']} ({facts.get('source_date', 'undated')}), docs/operators.md",
+        unit="1 %",
+        moves=((1.0, moved(_longer)), (0.0, moved(_bent))),
+    )
+
+
+def _longer(grid: Any) -> Any:
+    return replace(grid, log_seconds=grid.log_seconds + np.log1p(STEP))
+
+
+def _bent(grid: Any) -> Any:
+    """The table with its times longer towards one corner: where a chip borrows a table's shape
+    alone, a table that is longer everywhere changes nothing."""
+    slopes = np.indices(grid.log_seconds.shape).sum(axis=0, dtype=np.float64)
+    return replace(grid, log_seconds=grid.log_seconds + np.log1p(STEP) * slopes / slopes.max())
+
+
+def _of_communicators(holders: Holders, twin: Twin) -> Iterator[Movable]:
+    """Buffers of communicators, `cost/communicators.csv`, of the vendors of the holders' chips."""
+    weights = twin.module("meshwright.cost.weights").__dict__
+    known, sources = weights["_vendors"](), _communicator_sources()
+    vendors = {held.vendor.lower() for held in holders.values() if isinstance(held, Chip)}
+    for vendor in sorted(each if each in known else "" for each in vendors):
+        row = known[vendor]
+        for one in fields(row):
+            value = getattr(row, one.name)
+            if isinstance(value, float):
+                yield _of_buffer(holders, twin, known, vendor, one.name, sources[vendor])
+
+
+def _of_buffer(
+    holders: Holders, twin: Twin, known: Mapping[str, Any], vendor: str, name: str, source: str
+) -> Movable:
+    value = getattr(known[vendor], name)
+    unit, ends = _ends(name, value)
+
+    def moved(end: float) -> Callable[[], Move]:
+        there = {**known, vendor: replace(known[vendor], **{name: end})}
+        module = "meshwright.cost.weights"
+        return lambda: Move(
+            holders=holders, inside=lambda: twin.with_constant(module, "_vendors", lambda: there)
+        )
+
+    return Movable(
+        name=f"communicators.{vendor or 'others'}.{name}",
+        value=value,
+        kind=_kind(source),
+        source=source,
+        unit=unit,
+        moves=tuple((sign, moved(end)) for sign, end in ends),
+    )
+
+
+@cache
+def _communicator_sources() -> dict[str, str]:
+    file = resources.files("meshwright") / "cost" / "communicators.csv"
+    with file.open(encoding="utf-8") as handle:
+        return {row["vendor"]: row["source"] for row in csv.DictReader(handle)}
+
+
+_SOURCE_COLUMNS = {
+    "usable_bytes": "usable_source",
+    "sustained_share": "sustained_source",
+    "narrow_sustained_share": "sustained_source",
+    "matmul_efficiency": "matmul_source",
+    "fp8_matmul_efficiency": "matmul_source",
+    "kin_speed": "matmul_source",
+    "attention_forward_efficiency": "attention_source",
+    "attention_backward_efficiency": "attention_source",
+    "flash2_share": "attention_source",
+    "memory_efficiency": "memory_efficiency_source",
+    "launch_s": "launch_source",
+    "ramp_s": "launch_source",
+    "gemm_workspace_bytes": "launch_source",
+    "usd_per_hour": "price_source",
+    "efficiency": "efficiency_source",
+    "pair_efficiency": "efficiency_source",
+    "pairwise_share": "efficiency_source",
+    "latency_s": "latency_source",
+    "setup_s": "latency_source",
+}
+"""Column of a catalogue that holds a figure's source, where it is not `source`."""
+
+
+def _source(held: Any, owner: str, name: str) -> str:
+    """Return where a figure comes from; what is in no catalogue is the user's own."""
+    if isinstance(held, Factors):
+        return "fitted to the user's own runs: calibration"
+    if isinstance(held, Stack):
+        listed = {each.constant: each.source for each in uncertain_constants()}.get(f"stack.{name}")
+        source = figure_source(held.name, name) or held.source
+        return listed or f"stack {held.name}: {source}".rstrip(": ")
+    if isinstance(held, Pool):
+        return "the cluster, as asked"
+    cells = _cells(held)
+    return (
+        cells.get(_SOURCE_COLUMNS.get(name, "source"), "")
+        or cells.get("source", "")
+        or "given by the user"
+    )
+
+
+def _cells(held: Any) -> Row:
+    rows: dict[str, Row] = {}
+    if isinstance(held, Chip):
+        rows = {row.chip.name: row.cells for row in chip_rows()}
+    elif isinstance(held, Link):
+        rows = {row.link.name: row.cells for row in link_rows()}
+    return rows.get(getattr(held, "name", ""), {})
+
+
+_ASSUMED = ("assumed", "taken to be", "taken as", "guess", "nobody", "no published")
+_FITTED = ("fitted", "fits ", "fit to", "fit of")
+
+
+def _kind(source: str, *, otherwise: Kind = "data sheet") -> Kind:
+    """What a source's own words say of it."""
+    words = source.lower()
+    if any(mark in words for mark in _FITTED):
+        return "fitted"
+    return "assumed" if any(mark in words for mark in _ASSUMED) else otherwise

@@ -1,0 +1,240 @@
+"""Every named constant moves its term, every other one moves nothing, and formulas come to their
+terms: over plans of all kinds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, replace
+from functools import cache
+from typing import Any
+
+import pytest
+from tests.search.examples import layout, problem
+
+from meshwright.search.provenance import Basis, Provenance, basis_of
+from meshwright.search.quote import Quote, quotes
+from meshwright.search.requote import requote, setting_of
+from meshwright.search.titles import MEMORY_READINGS, TIME_READINGS
+from meshwright.search.worked import worked
+from meshwright.values.hardware.cluster import Link
+from meshwright.values.stack import Stack
+
+PLANS: dict[str, tuple[str, dict[str, Any]]] = {
+    "dense": ("tp=8,pp=4,mbs=1", {}),
+    "experts": (
+        "tp=2,ep=8,pp=2",
+        {"model": "mixtral-8x7b", "cluster": "h100:64", "seq_len": 4096, "gbs": 256},
+    ),
+    "fsdp": ("mbs=1", {"model": "llama3-8b", "cluster": "h100:8", "gbs": 32, "stack": "fsdp"}),
+    "tpu": ("tp=4", {"model": "llama3-8b", "cluster": "tpu-v5p:64", "seq_len": 4096, "gbs": 256}),
+}
+"""Plans that are held to it on every run: one of each kind."""
+MORE: dict[str, tuple[str, dict[str, Any]]] = {
+    "amd": ("tp=8", {"model": "llama3-70b", "cluster": "mi300x:64", "gbs": 64}),
+    "ascend": (
+        "tp=8,pp=4",
+        {"model": "llama3-70b", "cluster": "ascend-910b:64", "seq_len": 4096, "gbs": 64},
+    ),
+    "interleaved": (
+        "tp=8,pp=8,vpp=2,recompute=full",
+        {"model": "gpt3-175b", "cluster": "a100-80:512", "seq_len": 2048, "gbs": 512},
+    ),
+    "latent": (
+        "tp=1,pp=16,ep=64,vpp=2",
+        {"model": "deepseek-v3", "cluster": "h800:2048", "seq_len": 4096, "gbs": 2048},
+    ),
+    "long": (
+        "tp=8,cp=4,mbs=1",
+        {"model": "llama3-8b", "cluster": "h100:64", "seq_len": 65536, "gbs": 16},
+    ),
+    "fp8": ("tp=8,pp=4,mbs=1", {"precision": "fp8"}),
+    "encoder-decoder": (
+        "tp=2,mbs=4",
+        {"model": "t5-3b", "cluster": "a100-80:16", "seq_len": 512, "gbs": 256},
+    ),
+    "selective": (
+        "tp=4,pp=4,mbs=1,recompute=selective,recompute_modules=layernorm",
+        {},
+    ),
+    "no tables": (
+        "tp=4",
+        {"model": "llama3-8b", "cluster": "v100-32:32", "seq_len": 2048, "gbs": 64},
+    ),
+}
+"""The rest of the kinds, in the slow suite."""
+STEP = 0.01
+
+
+@cache
+def found(name: str) -> tuple[Any, Any, Basis]:
+    words, asked = (PLANS | MORE)[name]
+    there = problem(**asked)
+    chosen = layout(words, there)
+    return there, chosen, basis_of(chosen, there)
+
+
+plans = pytest.mark.parametrize(
+    "name", [*PLANS, *(pytest.param(name, marks=pytest.mark.slow) for name in MORE)]
+)
+
+
+def priced(asked: Any, chosen: Any, setting: Any) -> Quote:
+    """The price as `explain` prints it, by the real modules: no twin has a part in it."""
+    return requote(quotes([chosen], setting), replace(asked, setting=setting))[0]
+
+
+def terms_of(quote: Quote, stage: int) -> dict[str, float]:
+    return {f"time.{name}": value for name, value in quote.time_s.items()} | {
+        f"memory.{name}": value for name, value in quote.stages[stage].memory_bytes.items()
+    }
+
+
+def all_of(basis: Basis) -> Mapping[str, Provenance]:
+    return {f"time.{name}": each for name, each in basis.time.items()} | {
+        f"memory.{name}": each for name, each in basis.memory.items()
+    }
+
+
+def in_catalogues(setting: Any) -> Iterator[tuple[str, list[Any]]]:
+    """Every figure and flag of chip, links and software, by its printed name, and the settings with
+    it moved by 1 % up and down, or switched; one that may not be moved so is left out."""
+    node = setting.pool.node
+    owners: dict[str, Any] = {
+        "chip": node.chip,
+        "domain_link": node.domain_link,
+        "network_link": node.network_link,
+        "stack": setting.stack,
+    }
+    for owner, held in owners.items():
+        for one in fields(held):
+            value = getattr(held, one.name)
+            if isinstance(value, bool | float) and value != 0.0:
+                name = f"{held.name if isinstance(held, Link) else owner}.{one.name}"
+                yield name, list(moved(setting, owner, held, one.name, value))
+
+
+def moved(setting: Any, owner: str, held: Any, field: str, value: float) -> Iterator[Any]:
+    ends = [not value] if isinstance(value, bool) else [value * (1 + STEP), value * (1 - STEP)]
+    for end in ends:
+        try:
+            changed = replace(held, **{field: end})
+        except ValueError:
+            continue
+        if isinstance(changed, Stack):
+            yield replace(setting, stack=changed)
+        else:
+            node = replace(setting.pool.node, **{owner: changed})
+            yield replace(setting, pool=replace(setting.pool, node=node))
+
+
+@plans
+def test_named_constants_move_their_terms_and_no_others_do(name: str) -> None:
+    asked, chosen, basis = found(name)
+    setting = setting_of(asked)
+    base = priced(asked, chosen, setting)
+    stage = base.fullest.stage
+    now = terms_of(base, stage)
+    sums = {"time": base.step_s, "memory": base.peak_bytes}
+    named = {term: {each.name for each in of.constants} for term, of in all_of(basis).items()}
+    for constant, ways in in_catalogues(setting):
+        expected = {term for term in now if constant in named[term]}
+        found_moved: set[str] = set()
+        for there in ways:
+            try:
+                after = terms_of(priced(asked, chosen, there), stage)
+            except (ValueError, AssertionError):
+                continue  # a switch that this model or chip has no other side of
+            found_moved = {
+                term
+                for term, value in now.items()
+                if abs(after[term] - value) > 1e-11 * sums[term.partition(".")[0]]
+            }
+            if found_moved:
+                break
+        assert found_moved == expected, constant
+
+
+@plans
+def test_every_term_that_takes_anything_names_its_function_and_numbers(name: str) -> None:
+    asked, chosen, basis = found(name)
+    quote = priced(asked, chosen, setting_of(asked))
+    for term, value in terms_of(quote, quote.fullest.stage).items():
+        if value <= 1e-9:
+            continue
+        each = all_of(basis)[term]
+        shown = [worked(call) for call in each.calls]
+        assert shown, f"{term} has no function"
+        single = term == "time.overhead"  # the stack's own figure
+        assert sum(len(one.inputs) for one in shown) >= (1 if single else 2), term
+        assert shown[0].formula, f"{shown[0].function} has no formula"
+
+
+@plans
+def test_a_closed_form_comes_to_its_term(name: str) -> None:
+    """The numbers of the formula, evaluated as it is printed, give the printed time."""
+    asked, chosen, basis = found(name)
+    quote = priced(asked, chosen, setting_of(asked))
+    closed = 0
+    for term, seconds in quote.time_s.items():
+        if seconds > 1e-9:
+            first = worked(basis.time[term].calls[0])
+            if first.value is not None:
+                closed += 1
+                assert first.value == pytest.approx(seconds, rel=1e-9), (term, first.function)
+    assert closed >= 4
+
+
+@plans
+def test_constants_have_kinds_and_sources(name: str) -> None:
+    for each in all_of(found(name)[2]).values():
+        for constant in each.constants:
+            assert constant.source
+            assert constant.kind in ("table", "fitted", "data sheet", "formula", "assumed")
+            assert (constant.kind == "table") == constant.name.startswith("table ")
+
+
+def test_an_event_simulation_is_named() -> None:
+    functions = {worked(call).function for call in found("dense")[2].time["bubble"].calls}
+    assert {"cost.terms.simulated_bubble_s", "cost.simulate.steady_step_s"} <= functions
+
+
+def test_the_overhead_by_hand() -> None:
+    """Host work of a step is the stack's 0.02 s: 1 % more is 0.2 ms more, of term and step."""
+    [constant] = found("dense")[2].time["overhead"].constants
+    assert constant.name == "stack.step_overhead_s"
+    assert constant.term_change == pytest.approx(0.0002)
+    assert constant.sum_change == pytest.approx(0.0002)
+
+
+def test_the_optimizer_by_hand() -> None:
+    """It moves bytes at the memory's rate: 1 % more of it takes 1 / 1.01 of the time."""
+    asked, chosen, basis = found("dense")
+    seconds = priced(asked, chosen, setting_of(asked)).time_s["optimizer"]
+    changes = {each.name: each.term_change for each in basis.time["optimizer"].constants}
+    assert changes["chip.memory_bytes_per_s"] == pytest.approx(seconds * (1 / 1.01 - 1))
+
+
+def test_tables_are_named_and_moved() -> None:
+    """Products of an H100 are its measured table's, over its sustained share: 1 % each way."""
+    asked, chosen, basis = found("dense")
+    seconds = priced(asked, chosen, setting_of(asked)).time_s["matmul"]
+    changes = {each.name: each.term_change for each in basis.time["matmul"].constants}
+    assert changes["table h100 gemm/bf16"] == pytest.approx(0.01 * seconds)
+    assert changes["chip.sustained_share"] == pytest.approx(seconds * (1 / 1.01 - 1))
+
+
+def test_explaining_moves_nothing_elsewhere() -> None:
+    """The twin's constants are its own: the same layout costs the same before and after."""
+    from meshwright.cost import once, operators
+
+    asked, chosen, _ = found("dense")
+    before = priced(asked, chosen, setting_of(asked))
+    basis_of(chosen, asked, depth="functions")
+    assert priced(asked, chosen, setting_of(asked)) == before
+    assert (operators.HALF, once.OPTIMIZER_BYTES) == (2.0, 30.0)
+
+
+def test_terms_have_titles() -> None:
+    basis = found("dense")[2]
+    assert set(basis.time) == set(TIME_READINGS)
+    assert set(basis.memory) == set(MEMORY_READINGS)
