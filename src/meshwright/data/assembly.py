@@ -18,7 +18,6 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from threading import Event
-from types import TracebackType
 from typing import IO, Any, Self
 
 import numpy as np
@@ -345,13 +344,8 @@ class EarlyJoin:
         self._lock.__enter__()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: Any) -> None:
         self._assembly.abandoned.set()
         self._thread.shutdown(wait=True, cancel_futures=True)
         self._assembly.close()
-        self._lock.__exit__(kind, error, trace)
+        self._lock.__exit__(*raised)

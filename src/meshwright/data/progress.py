@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.context import BaseContext
-from types import TracebackType
 from typing import Any, Self, TextIO
 
 from meshwright.values.units import DAY_S, GB, HOUR_S, MINUTE_S, TERA, counted, format_count
@@ -121,12 +120,7 @@ class Progress:
             self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: Any) -> None:
         self._over.set()
         if self._live is not None:
             self._live.stop()

@@ -117,10 +117,7 @@ class AutoConfigurator:
         self.restore_from, self.gpu_memory_gb = restore_from, gpu_memory_gb
         stages = tensor_parallel_sizes, pipeline_parallel_sizes, micro_batch_sizes
         asked = (*stages, context_parallel_sizes, expert_parallel_sizes)
-        self.sizes = {
-            axis: _configurator_sizes(name, sizes)
-            for (axis, name), sizes in zip(_SIZES.items(), asked, strict=True)
-        }
+        self.sizes = _by_axis(asked)
         given = given_of(
             recipe,
             mode=self.mode,
@@ -285,6 +282,13 @@ def _configurator_sizes(name: str, value: Any) -> tuple[int, ...] | Literal["aut
 
 def _bound(name: str, value: Any) -> int | Literal["auto"]:
     return "auto" if value is None or value == "auto" else _whole(name, value, least=1)
+
+
+def _by_axis(asked: Sequence[Sizes]) -> dict[str, tuple[int, ...] | Literal["auto"]]:
+    return {
+        axis: _configurator_sizes(name, sizes)
+        for (axis, name), sizes in zip(_SIZES.items(), asked, strict=True)
+    }
 
 
 def _required(recipe: Any, path_to_logs: str | Path | None, mode: str) -> tuple[Mode, Path]:
