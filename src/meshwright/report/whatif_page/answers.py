@@ -85,8 +85,7 @@ _KINDS: Mapping[str, type] = {"seq": int, "gbs": int, "usd": float}
 
 
 def read_state(words: Mapping[str, str]) -> WhatIf:
-    """Return what an address asks; ConfigError with one line for a word that is unknown or has no
-    such value."""
+    """Return what an address asks; ConfigError for a word that is unknown or has no such value."""
     names = list(WhatIf.__dataclass_fields__)
     given: dict[str, Any] = {}
     for name, word in words.items():
@@ -331,8 +330,7 @@ class _Priced:
         return sorted(found, key=lambda row: -float(row["seconds"]))
 
     def cost(self) -> dict[str, Any]:
-        """Dollars of a step and of a billion tokens; of a whole training where its tokens are
-        given, steps alone."""
+        """Dollars of a step and of a billion tokens; of a whole training if its tokens are given."""
         price, chips, step_s = (
             self.problem.usd_per_chip_s,
             self.problem.num_chips,
