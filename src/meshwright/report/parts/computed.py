@@ -166,7 +166,7 @@ def stage_time_info(steps: Timeline) -> Stack:
 
 
 def cells_info(cells: Cells, plans: Sequence[Mapping[str, Any]], problem: Problem) -> Heat:
-    """Return the map of tp x pp; cells that hold ranked plans have the best one's simulated step."""
+    """Return the map of tp x pp; cells of ranked plans have the best one's simulated step."""
     given = problem.request.gbs is not None
     best = {(cell.tp, cell.pp): _heat_cell(cell, problem) for cell in cells.cells}
     for plan in reversed(plans):

@@ -120,15 +120,7 @@ def query_of(state: WhatIf) -> str:
 
 
 _STEPS: dict[str, tuple[int, ...]] = {
-    "gpus": (
-        1,
-        2,
-        4,
-        8,
-        16,
-        32,
-        *(step for n in range(6, 18) for step in (2**n, 3 * 2 ** (n - 1))),
-    ),
+    "gpus": tuple(sorted({*(2**n for n in range(18)), *(3 * 2**n for n in range(5, 17))})),
     "seq": (512, *(1024 * 2**n for n in range(11))),
     "gbs": tuple(2**n for n in range(15)),
     "tp": (1, 2, 4, 8, 16, 32, 64),
@@ -330,7 +322,7 @@ class _Priced:
         return sorted(found, key=lambda row: -float(row["seconds"]))
 
     def cost(self) -> dict[str, Any]:
-        """Dollars of a step and of a billion tokens; of a whole training if its tokens are given."""
+        """Dollars of a step, a billion tokens, and a whole training if its tokens are given."""
         price, chips, step_s = (
             self.problem.usd_per_chip_s,
             self.problem.num_chips,
