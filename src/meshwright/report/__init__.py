@@ -1,2 +1,1 @@
-"""Answers for people: tables and texts for the terminal, CSV, traces, and the page of `meshwright
-report`."""
+"""Answers for people: tables and texts for the terminal, CSV, traces, pages."""

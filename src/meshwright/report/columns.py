@@ -111,8 +111,7 @@ def blocks(keys: Sequence[int], widths: Sequence[int], *, limit: int, gap: int) 
 
 
 def fold(line: str, *, width: int, indent: int) -> str:
-    """Return a line folded at blanks, its further lines set in; words that are longer than a line
-    stay whole."""
+    """Return a line folded at blanks, further lines set in; words longer than a line stay whole."""
     if len(line) <= width:
         return line
     room = indent if width - indent >= _LEAST_WORDS else 0

@@ -163,8 +163,7 @@ def read_requirement(line: str) -> Requirement:
 def package_findings(
     lines: Iterable[str] | None, *, version_of: Callable[[str], str | None] | None = None
 ) -> list[Finding]:
-    """Return the versions of Python, of the package and of what `lines`, or the installation,
-    require."""
+    """Return versions of Python, the package and what `lines`, or the installation, require."""
     from meshwright import __version__
 
     look = version_of or installed_version
@@ -294,8 +293,7 @@ def gpu_finding() -> Finding:
 
 
 def torch_finding(version: str | None, *, gpus: Finding) -> Finding | None:
-    """Return whether torch is a build that can use the GPUs that are here; None where there are
-    none, or no torch."""
+    """Return whether torch can use the GPUs that are here; None without GPUs or torch."""
     finding = partial(Finding, room="machine", name="torch")
     if version is None or gpus.state != "ok":
         return None

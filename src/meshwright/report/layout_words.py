@@ -1,4 +1,4 @@
-"""A plan over several kinds of chips in words."""
+"""Layouts over several kinds of chips in words."""
 
 from __future__ import annotations
 
@@ -53,8 +53,7 @@ def mixed_words(layout: MixedLayout) -> str:
 
 
 def chunks_words(layout: MixedLayout) -> str:
-    """Write the layers of all chunks round by round, each from the first stage to the last: `2+1 |
-    1+2`."""
+    """Write the layers of all chunks round by round, first stage to last: `2+1 | 1+2`."""
     rounds = [
         layout.chunk_layers[start : start + layout.pp]
         for start in range(0, layout.pp * layout.vpp, layout.pp)

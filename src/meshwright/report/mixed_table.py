@@ -79,8 +79,7 @@ _COLUMNS = (
 
 
 def print_mixed_plans(result: PlanResult, console: Console) -> None:
-    """Print what was asked, the ranked plans, what they leave idle, and how near to the best they
-    are proven to be."""
+    """Print what was asked, the ranked plans, idle chips, and how near the best they are."""
     for line in (*_heading(result), ""):
         say(console, line)
     print_items(console, _COLUMNS, result.plans, more="--json and --csv have them")

@@ -322,8 +322,7 @@ def print_front(front: Sequence[Plan], console: Console) -> None:
 
 
 def cost_words(plan: Plan, tokens: int, words: str) -> str:
-    """Say how long a plan trains on some tokens, and for how much; stops and restarts are
-    `estimate`'s."""
+    """Say how long and for what cost a plan trains on some tokens, without stops and restarts."""
     days = tokens / plan.tokens_per_s / DAY_S
     price = (
         ""

@@ -87,8 +87,7 @@ _MOST_FRONT = 8
 
 
 def print_serving_plan(found: ServingPlan, console: Console, *, top: int) -> None:
-    """Print the best deployments, the front of speed against throughput, and what the figures
-    mean."""
+    """Print the best deployments, the front of speed and throughput, and what figures mean."""
     several = len(set(found.chips)) > 1
     _options(found.options[:top], console, ranked=True, several=several)
     console.print()
@@ -164,8 +163,7 @@ _COLUMNS = (
 def _options(
     options: Sequence[ServingOption], console: Console, *, ranked: bool, several: bool
 ) -> None:
-    """`several`: the cluster has several kinds of chips, and each deployment says which it is
-    on."""
+    """`several`: there are several kinds of chips, and each deployment names its own."""
     deployment = partial(_deployment, several=several)
     columns = [replace(c, cell=deployment) if c.cell is _deployment else c for c in _COLUMNS]
     if ranked:

@@ -387,8 +387,7 @@ def _best_lines(best: Sized, found: SizeResult) -> Iterator[str]:
 
 
 def shape_words(model: ModelSpec) -> str:
-    """Return the dims of a model, in words that `meshwright plan` reads where it is a plain
-    decoder."""
+    """Return the dims of a model, for a plain decoder in words that `meshwright plan` reads."""
     layers = (
         f"layers={model.num_layers}"
         if not model.encoder_layers

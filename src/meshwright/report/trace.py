@@ -167,8 +167,7 @@ def _filled(
 def _beside(
     number: int, own: Sequence[Operation], step: TracedStep
 ) -> Iterator[tuple[str, list[_Span]]]:
-    """Tracks beside a stage's: its chunks, where it has several, and the messages inside its
-    passes."""
+    """Tracks beside a stage's: its chunks if several, and the messages inside its passes."""
     stages = chunk_stages(step.pipeline.schedule, pp=step.pipeline.pp, vpp=step.pipeline.vpp)
     mine = [chunk for chunk, stage in enumerate(stages) if stage == number]
     for order, chunk in enumerate(mine if len(mine) > 1 else ()):

@@ -288,8 +288,7 @@ LEAST_MARK = 0.4
 
 
 def draw_stack(stack: Stack) -> str:
-    """Draw one bar below the other, the parts from left to right, the limit as a line across
-    all."""
+    """Draw one bar below the other, parts from left to right, the limit as a line across all."""
     parts, top = legend(
         [
             (f'<rect width="12" height="12" rx="2" fill="{s.colour}"/>', s.title)
@@ -418,8 +417,7 @@ def _timeline_axis(along: Scale, y: float) -> str:
 
 
 def _paths(chart: Timeline, stage: int, kind: str) -> str:
-    """All operations of one kind on one stage; `data-ops` names them for tips, `chunk.microbatch`
-    each."""
+    """All operations of a kind on a stage; `data-ops` has `chunk.microbatch` of each, for tips."""
     ops = [op for op in chart.ops if op.stage == stage and op.kind == kind]
     if not ops:
         return ""

@@ -1,5 +1,4 @@
-"""What charts and tables of a report show, as values: computed and tested apart from how they are
-drawn."""
+"""What charts and tables of a report show, as values, apart from how they are drawn."""
 
 from __future__ import annotations
 
@@ -164,8 +163,7 @@ class Point:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Group:
-    """Points that belong together; their mark differs from that of other groups, not only their
-    colour."""
+    """Points that belong together; their mark differs from other groups, not only the colour."""
 
     title: str
     colour: str

@@ -121,8 +121,7 @@ def chart_css(ground: str | None = None) -> str:
 
 
 def number(value: float, *, digits: int = 3) -> str:
-    """Write a number in so many significant digits, thousands set apart, never as 1e+05; what is
-    not finite is a dash."""
+    """Write a number in so many significant digits, never as 1e+05; a dash if it is not finite."""
     if not math.isfinite(value):
         return "-"
     if value == 0:
@@ -172,8 +171,7 @@ def text(x: float, y: float, words: str, *, kind: str = "ink", anchor: str = "st
 
 
 def on_colour(colour: str) -> str:
-    """Return the class of words that can be read on a colour: dark ones on light (WCAG's relative
-    luminance)."""
+    """Return the class of words that can be read on a colour, by WCAG's relative luminance."""
     channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
     luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
@@ -190,8 +188,7 @@ def document(height: float, parts: Iterable[str], *, label: str) -> str:
 
 
 def legend(entries: Sequence[tuple[str, str]], y: float) -> tuple[list[str], float]:
-    """Draw marks with words from y downwards, (mark at 0 0, title) each; return the parts and where
-    they end."""
+    """Draw (mark at 0 0, title) each from y downwards; return the parts and where they end."""
     parts: list[str] = []
     x = 0.0
     for mark, title in entries:

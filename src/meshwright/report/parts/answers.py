@@ -32,8 +32,7 @@ __all__ = ["accuracy_part", "error_info", "part_of", "report_record"]
 
 
 def report_record(parts: Sequence[Part]) -> dict[str, Any]:
-    """Return what `report --json` prints: by part its answer, and each table and chart as columns
-    and rows."""
+    """Return what `report --json` prints: answers, and tables and charts as columns and rows."""
     return {"parts": [_part(part) for part in parts]}
 
 

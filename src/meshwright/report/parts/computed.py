@@ -84,8 +84,7 @@ def stage_memory_info(plan: Mapping[str, Any], problem: Problem) -> Stack:
 
 
 def timeline_info(plan: Mapping[str, Any], problem: Problem) -> Timeline | str:
-    """Return one step of a plan's pipeline, operation by operation; a sentence where there is none,
-    or one too long to draw."""
+    """Return one step of a plan's pipeline, or a sentence if there is none or it is too long."""
     from meshwright.search.refine import pipeline_of
 
     layout = layout_of(plan["layout"])
@@ -136,8 +135,7 @@ def pipeline_info(
 
 
 def stage_time_info(steps: Timeline) -> Stack:
-    """Return what each stage of a pipeline does with its time: the sums of its operations, and
-    waiting."""
+    """Return each stage's time: the sums of its operations, and waiting."""
     kinds = [kind for kind in KINDS if any(op.kind == kind for op in steps.ops)]
     series = (
         *(
@@ -168,8 +166,7 @@ def stage_time_info(steps: Timeline) -> Stack:
 
 
 def cells_info(cells: Cells, plans: Sequence[Mapping[str, Any]], problem: Problem) -> Heat:
-    """Return the map of tp x pp; a cell in which ranked plans lie has the best one's step, which
-    was simulated."""
+    """Return the map of tp x pp; cells of ranked plans have the best one's simulated step."""
     given = problem.request.gbs is not None
     best = {(cell.tp, cell.pp): _heat_cell(cell, problem) for cell in cells.cells}
     for plan in reversed(plans):
@@ -260,8 +257,7 @@ def _scaled_point(one: Scaled, base: Scaled) -> Point:
 
 
 def mixed_memory_info(plan: Mapping[str, Any], problem: MixedProblem) -> Stack:
-    """Return memory of every stage by term; chips differ in what they hold, so each stage says its
-    own."""
+    """Return memory of every stage by term; each stage says what its own chip holds."""
     from meshwright.cost.mixed import price_mixed
 
     layout = mixed_layout_of(plan, problem)

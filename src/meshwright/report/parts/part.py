@@ -132,14 +132,12 @@ def is_mixed(plan: Mapping[str, Any]) -> bool:
 
 
 def layout_words(plan: Mapping[str, Any]) -> str:
-    """Write a plan's layout as `--layout` takes it, or the stages of one over several kinds of
-    chips."""
+    """Write a plan's layout as `--layout` takes it, or its stages if chips are of several kinds."""
     return _stage_words(plan["stages"]) if is_mixed(plan) else layout_of(plan["layout"]).words()
 
 
 def short_words(plan: Mapping[str, Any]) -> str:
-    """Name a plan in a chart: `#1 tp4 cp2 pp4x20 dp8 mbs1`, recomputation only where there is
-    some."""
+    """Name a plan in a chart: `#1 tp4 cp2 pp4x20 dp8 mbs1`, with recomputation if there is some."""
     layout, rank = plan["layout"], plan.get("rank")
     place = [] if rank is None else [f"#{rank}"]
     if is_mixed(plan):
@@ -219,8 +217,7 @@ Terms = Mapping[str, float]
 
 
 def time_stack(bars: Sequence[tuple[str, Record]], *, key: str, title: str, sentence: str) -> Stack:
-    """Return steps by term, each with the 80 % interval of its sum; (name, what has `time` and
-    `interval`) each."""
+    """Return steps by term with 80 % intervals of their sums; bars have `time` and `interval`."""
     series = _series(
         (record["time"] for _, record in bars),
         TIME_COLOURS,

@@ -78,8 +78,7 @@ __all__ = [
 
 
 def unbeaten(pairs: Sequence[tuple[float, float]]) -> list[int]:
-    """Return which pairs (less of the first is better, more of the second) no other pair beats, by
-    the first."""
+    """Return which pairs no other beats, by the first (less is better; of the second, more is)."""
     found: list[int] = []
     for place in sorted(range(len(pairs)), key=lambda k: (pairs[k][0], -pairs[k][1])):
         if not found or pairs[place][1] > pairs[found[-1]][1]:
@@ -212,8 +211,7 @@ _USUAL = {"cp": 1, "vpp": 1, "schedule": "1f1b", "ep": 1, "etp": None, "sharding
 
 
 def plans_info(record: Record) -> Grid:
-    """Return all plans as a table; an axis that is the same usual value in every plan is left
-    out."""
+    """Return all plans as a table; an axis that has its usual value in every plan is left out."""
     plans = record["plans"]
     usual = {**_USUAL, "gbs": record["request"]["gbs"]}
     axes = [
@@ -339,8 +337,7 @@ def sources_info(plan: Mapping[str, Any]) -> Grid:
 
 
 def plan_part(record: Record, name: str, resolve: Resolve) -> Part:
-    """Return the answer, what rivals cost, and all that the request tells when it is priced
-    again."""
+    """Return the answer, what rivals cost, and all that pricing the request again tells."""
     asked = asked_of(record["request"], resolve)
     explained = _explained(record, asked)
     sections = _sections(record, asked, explained) if record["plans"] else ()
@@ -356,8 +353,7 @@ def plan_part(record: Record, name: str, resolve: Resolve) -> Part:
 
 
 def _explained(record: Record, asked: Asked) -> Record | None:
-    """The best plan, priced again and explained; None where there is none, or the request can't be
-    looked up."""
+    """The best plan priced again and explained; None if there is none or it can't be looked up."""
     if asked.problem is None or not record["plans"]:
         return None
     return explanation_record(
@@ -412,8 +408,7 @@ def _sections(record: Record, asked: Asked, explained: Record | None) -> tuple[S
 
 
 def _pipeline(steps: Timeline | str) -> tuple[Block, ...]:
-    """Return a step's operations and what each stage does with its time, or the sentence that
-    stands in their place."""
+    """Return a step's operations and each stage's time, or the sentence in their place."""
     return (Words(lines=(steps,)),) if isinstance(steps, str) else (steps, stage_time_info(steps))
 
 

@@ -83,8 +83,7 @@ def _part_words(part: Mapping[str, Any]) -> str:
 
 
 def serving_answer_info(record: Record) -> str:
-    """Say which deployment to run and what users see, or the nearest where nothing keeps the
-    limits."""
+    """Say which deployment to run and what users see, or the nearest if none keeps the limits."""
     if not record["plans"]:
         near = next(iter(record["nearest"].items()), None)
         return "No deployment keeps the limits." + (
@@ -170,8 +169,7 @@ def _row(rank: Cell, option: Mapping[str, Any]) -> tuple[Cell, ...]:
 
 
 def serving_front_info(record: Record) -> Points:
-    """Return tokens per GPU against tokens per user: the front, and the deployments that keep the
-    limits."""
+    """Return tokens per GPU against tokens per user: the front, and what keeps the limits."""
     front = [_front_point(option, named=False) for option in record["pareto"]]
     ranked = [
         _front_point(option, named=place == 0) for place, option in enumerate(record["plans"])

@@ -89,8 +89,7 @@ _KINDS: Mapping[str, type] = {"seq": int, "gbs": int, "usd": float}
 
 
 def read_state(words: Mapping[str, str]) -> WhatIf:
-    """Return what an address asks; ConfigError with one line for a word that is unknown or has no
-    such value."""
+    """Return what an address asks; ConfigError for a word that is unknown or has no such value."""
     names = list(WhatIf.__dataclass_fields__)
     given: dict[str, Any] = {}
     for name, word in words.items():
@@ -125,15 +124,7 @@ def query_of(state: WhatIf) -> str:
 
 
 _STEPS: dict[str, tuple[int, ...]] = {
-    "gpus": (
-        1,
-        2,
-        4,
-        8,
-        16,
-        32,
-        *(step for n in range(6, 18) for step in (2**n, 3 * 2 ** (n - 1))),
-    ),
+    "gpus": tuple(sorted({*(2**n for n in range(18)), *(3 * 2**n for n in range(5, 17))})),
     "seq": (512, *(1024 * 2**n for n in range(11))),
     "gbs": tuple(2**n for n in range(15)),
     "tp": (1, 2, 4, 8, 16, 32, 64),
@@ -335,8 +326,7 @@ class _Priced:
         return sorted(found, key=lambda row: -float(row["seconds"]))
 
     def cost(self) -> dict[str, Any]:
-        """Dollars of a step and of a billion tokens; of a whole training where its tokens are
-        given, steps alone."""
+        """Dollars of a step, a billion tokens, and a whole training if its tokens are given."""
         price, chips, step_s = (
             self.problem.usd_per_chip_s,
             self.problem.num_chips,
