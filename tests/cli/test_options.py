@@ -20,7 +20,7 @@ def _double(text: str) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    place: Annotated[str, Option("Where.", metavar="PLACE", kind=Path)] = "here"
+    place: Annotated[str, Option("Where.", metavar="PLACE", is_file=True)] = "here"
     way: Annotated[Literal["a", "b"] | None, Option("How.", ("--how",))] = None
     twice: Annotated[int, Option("Doubled.", kind=str, read=_double)] = 3
     loud: Annotated[bool, Option("Aloud.")] = False

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from itertools import pairwise
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -68,6 +69,14 @@ _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 """Typer's own error for a wrong command line; its home differs from version to version."""
 
 
+class _Listed(typer.core.TyperGroup):
+    """Commands with nothing but their help."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names in the order of the help."""
+        return list(self.commands)
+
+
 class _Commands(typer.core.TyperGroup):
     """The commands whose modules exist, each imported when it is needed."""
 
@@ -84,6 +93,17 @@ class _Commands(typer.core.TyperGroup):
     def module(self, name: str) -> str:
         """Return the module of a command."""
         return f"{self.package}.{self.homes[name]}".removesuffix(".")
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the list of commands from their files' texts: loading them all takes a second."""
+        listed = _Listed(
+            name=self.name,
+            commands={
+                name: typer.core.TyperCommand(name=name, help=_help(name, self.module(name)))
+                for name in self.list_commands(ctx)
+            },
+        )
+        listed.format_commands(ctx, formatter)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Read two words where they are one command's name."""
@@ -111,6 +131,18 @@ class _Commands(typer.core.TyperGroup):
                 command, group=self.package.removeprefix("meshwright.cli").strip("."), item=item
             )
         return command
+
+
+def _help(name: str, module: str) -> str:
+    """Return the first paragraph of a command's help, or of a group's, without loading it."""
+    spec = find_spec(module)
+    assert spec is not None and spec.origin is not None, "commands that exist are listed"
+    text = Path(spec.origin).read_text(encoding="utf-8")
+    start = rf"^def {_identifier(name)}_?\(.*?^\) -> None:\s*"
+    found = re.search(start + r'"""(.*?)(?:"""|\n\n)', text, re.MULTILINE | re.DOTALL)
+    found = found or re.match(r'"""(.*?)(?:"""|\n\n)', text, re.DOTALL)
+    assert found is not None, f"{module} has a docstring"
+    return found[1]
 
 
 def _is_group(module: ModuleType, inside: _Commands) -> bool:

@@ -156,7 +156,7 @@ def _parameter(name: str, kind: Any, info: Any, default: Any) -> inspect.Paramet
 def _of_field(name: str, kind: Any, said: Option, *, needed: bool) -> inspect.Parameter:
     """Return the option of a request's field; its default is False or None, which leave the
     field's own."""
-    taken = said.kind or _plain(kind)
+    taken = Path if said.is_file else said.kind or _plain(kind)
     info = _info(said)
     if taken is bool:
         return _parameter(name, bool, info, False)

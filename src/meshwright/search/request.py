@@ -4,7 +4,6 @@ the command line."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
@@ -113,12 +112,12 @@ class PlanRequest(BaseModel):
     """None is megatron, or what the maker of all the chips has in its place: maxtext, mindspeed,
     neuron."""
     calibration: Annotated[
-        str | None, Option("What `meshwright calibrate` wrote.", metavar="FILE", kind=Path)
+        str | None, Option("What `meshwright calibrate` wrote.", metavar="FILE", is_file=True)
     ] = None
     """Of this chip and this stack."""
     profile: Annotated[
         str | None,
-        Option("What `meshwright profile` wrote on this chip.", metavar="FILE", kind=Path),
+        Option("What `meshwright profile` wrote on this chip.", metavar="FILE", is_file=True),
     ] = None
     """With it, `cluster` may be `local`, the machine of the profile, or `local:16`."""
     megatron_version: Annotated[

@@ -26,5 +26,7 @@ class Option:
     """What the command line takes where it is not the field's own type."""
     read: Callable[[Any], Any] | None = None
     """Makes the field's value of what the command line took."""
+    is_file: bool = False
+    """A text that names a file."""
     is_argument: bool = False
     """Given by its place, without a name."""
