@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
@@ -77,10 +76,9 @@ def price_ends(site: Site) -> Ends:
     Valid:    one head; multi-token prediction repeats it.
     Checked:  tests/cost/test_ends.py
     """
-    stream: Literal["main", "decoder"] = (
-        "decoder" if site.model.family == "encoder-decoder" else "main"
+    block = Block(
+        kind="mlp", stream="decoder" if site.model.family == "encoder-decoder" else "main"
     )
-    block = Block(kind="mlp", stream=stream)
     tokens, h = site.tokens(block), float(site.model.hidden)
     vocab = (
         padded_vocab(site.model.vocab, site.shapes.tp, site.stack.vocab_multiple) / site.shapes.tp

@@ -235,9 +235,9 @@ def price_memory(
     states = _states(layouts, params, work=work, stack=stack)
     activations, workspace = activation_bytes(layouts, stages, acts, model=model)
     last, heads = stages.last, 1 + model.mtp_layers
-    # Gradients of the optimizer's step and activations of the passes are not there together: first
-    # what is there while micro batches pass, then, where that is more, while the optimizer steps.
-    # The sum of both would refuse layouts that fit.
+    # What micro batches need while they pass and what the optimizer needs while it steps are not
+    # there together: the step begins when activations are gone. Their sum would refuse layouts that
+    # fit, so the fuller of the two moments is taken.
     most = _Passing(
         gradients=states.gradients,
         activations=activations + last * heads * acts.head_saved[:, None],

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import csv
-import pkgutil
 from dataclasses import dataclass
 
+from meshwright.values.data import package_rows
 from meshwright.values.models.params import model_params
 from meshwright.values.models.spec import ModelSpec
 from meshwright.values.units import format_count
@@ -36,10 +35,8 @@ class BatchRule:
 def batch_rule(model: ModelSpec) -> BatchRule:
     """Return the rule for a model's size: the first row whose `params` are not below its
     parameters."""
-    table = pkgutil.get_data("meshwright", "search/batch_rule.csv")
-    assert table is not None, "the package is installed without search/batch_rule.csv"
     size = model_params(model).total
-    for row in csv.DictReader(table.decode().splitlines()):
+    for row in package_rows("search/batch_rule.csv"):
         if not row["params"] or size <= int(row["params"]):
             return BatchRule(tokens_per_step=int(row["tokens_per_step"]), source=row["source"])
     raise AssertionError("search/batch_rule.csv: the last row has no upper bound")

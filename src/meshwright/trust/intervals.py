@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache
-from importlib import resources
 from typing import Any, Literal, cast, get_args
 
+from meshwright.values.data import package_rows
 from meshwright.values.hardware.chip import Chip
 from meshwright.values.models.params import model_params
 from meshwright.values.models.spec import ModelSpec
@@ -229,10 +228,7 @@ def fits_within(peak_bytes: float, *, limit_bytes: float, headroom_bytes: float)
 
 @cache
 def _published() -> Spreads:
-    text = (
-        resources.files("meshwright").joinpath("trust", "residuals.csv").read_text(encoding="utf-8")
-    )
-    found = [_spread(line) for line in csv.DictReader(text.splitlines())]
+    found = [_spread(line) for line in package_rows("trust/residuals.csv")]
     return {(spread.quantity, spread.kind): spread for spread in found}
 
 

@@ -99,8 +99,9 @@ def search_mixed(
     ]
     outcomes: list[Outcome] = []
     for family in families:
-        # Plans of one chunk come first: their best is the ceiling of the interleaved ones. These get
-        # a margin on it, as their closed form is up to 14 % off and the simulation has the last word.
+        # Plans of one chunk come first: their best is the ceiling of the interleaved ones. These
+        # get a margin on it, as their closed form is up to 14 % below the simulation, which has the
+        # last word.
         known = min([known, *(outcome.best[0].score for outcome in outcomes if outcome.best)])
         outcomes.append(
             _Search(
@@ -178,8 +179,8 @@ class _Search:
                 self._leave_open(bounds[batch])
                 break
             self._branch(self._root(ways, batch))
-            # Few at first, as each solved plan lowers the ceiling for those that follow; more later,
-            # as a batch has a cost of its own.
+            # Few at first, as each solved plan lowers the ceiling for those that follow; more
+            # later, as a batch has a cost of its own.
             start, size = start + size, max(BATCH, min(2 * size, MOST_ROWS // self.rows_per_way))
         self._fill()
         best = tuple(sorted(self.groups.values(), key=lambda found: found.score))

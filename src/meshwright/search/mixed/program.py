@@ -93,6 +93,8 @@ class Program:
             float(b.curve.forward_layer_s.min() + b.curve.backward_layer_s.min()) for b in blocks
         ]
         work = [least * block.layers for least, block in zip(self.least_s, blocks, strict=True)]
+        # What the blocks above take at least, nothing recomputed: added to a partial plan it says
+        # whether the plan can still stay below the ceiling.
         self.least_above_s = [sum(work[:i]) for i in range(len(blocks))]
 
     def _whole_s(self) -> tuple[float, float]:
@@ -150,6 +152,8 @@ class Program:
             parent=np.zeros(1, dtype=np.int64),
             own=np.zeros(1, dtype=np.int64),
         )
+        # From the last stage up: a stage's chain hangs on what lies below it and on how many stages
+        # there are below, both of which a partial plan knows; from the first down it knows neither.
         for stage in range(self.pp - 1, -1, -1):
             labels = self._add(stage, labels)
             if not len(labels.layers):
@@ -170,6 +174,8 @@ class Program:
             end - above * least - below.layers
         )  # what is left, if each stage above takes the least
         lowest = np.where(above == 0, end - below.layers, least)
+        # Only counts from which the rest of the block can still be filled: without this most labels
+        # would be dead ends, found out only at the top.
         if self.case.even:
             most = lowest = np.full_like(
                 most, self.blocks[self.place[stage]].layers // self.blocks[self.place[stage]].stages
@@ -313,6 +319,9 @@ def _undominated(labels: _Labels) -> _Labels:
     fresh = np.ones(len(order), dtype=bool)
     fresh[1:] = layers[1:] != layers[:-1]
     group = np.cumsum(fresh)
+    # Sorted by chain within the same layers, a plan is beaten where an earlier one has less below.
+    # The lift sinks from group to group by more than any time, so that one running minimum over all
+    # rows starts anew with each group.
     lift = (float(down.max(initial=0.0)) + 1.0) * (group[-1] - group) if len(order) else group
     running = np.minimum.accumulate(down + lift) if len(order) else down
     keep = fresh.copy()

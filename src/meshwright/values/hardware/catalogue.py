@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib.resources import files
 from types import MappingProxyType
 
+from meshwright.values.data import package_rows
 from meshwright.values.errors import ConfigError, UnknownNameError
 from meshwright.values.hardware.chip import Chip
 from meshwright.values.hardware.cluster import Link, Node
@@ -202,9 +201,8 @@ def link_rows() -> tuple[LinkRow, ...]:
     )
 
 
-def _read(file: str) -> list[dict[str, str]]:
-    text = (files("meshwright") / "values" / "hardware" / file).read_text(encoding="utf-8")
-    return list(csv.DictReader(text.splitlines()))
+def _read(file: str) -> tuple[dict[str, str], ...]:
+    return package_rows(f"values/hardware/{file}")
 
 
 def _key(name: str) -> str:

@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib.resources import files
 
+from meshwright.values.data import package_rows
 from meshwright.values.errors import ConfigError, UnknownNameError
 from meshwright.values.hardware.catalogue import chips, default_node, find_chip, find_link
 from meshwright.values.hardware.cluster import Cluster, Node, Pool
@@ -61,7 +60,6 @@ def find_server(name: str) -> Server | None:
 @cache
 def servers() -> tuple[Server, ...]:
     """Return every row of `values/hardware/servers.csv`."""
-    text = (files("meshwright") / "values" / "hardware" / "servers.csv").read_text(encoding="utf-8")
     return tuple(
         Server(
             name=cells["server"],
@@ -71,7 +69,7 @@ def servers() -> tuple[Server, ...]:
             network=cells["network"],
             source=cells["source"],
         )
-        for cells in csv.DictReader(text.splitlines())
+        for cells in package_rows("values/hardware/servers.csv")
     )
 
 

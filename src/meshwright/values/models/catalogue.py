@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import pkgutil
 import re
 from collections.abc import Callable
 from dataclasses import MISSING, Field, dataclass, fields
 from functools import cache
 from typing import Any, Literal, cast, get_args
 
+from meshwright.values.data import package_rows
 from meshwright.values.errors import ConfigError, UnknownNameError
 from meshwright.values.models.spec import Family, HybridSpec, MambaSpec, MlaSpec, ModelSpec, MoeSpec
 
@@ -88,10 +87,7 @@ def find_preset(name: str) -> Preset:
 @cache
 def presets() -> tuple[Preset, ...]:
     """Return every row of the table, in its order."""
-    table = pkgutil.get_data("meshwright", "values/models/models.csv")
-    assert table is not None, "the package is installed without values/models/models.csv"
-    header, *rows = csv.reader(table.decode().splitlines())
-    return tuple(_preset(dict(zip(header, row, strict=True))) for row in rows)
+    return tuple(_preset(row) for row in package_rows("values/models/models.csv"))
 
 
 @cache
