@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import get_args
 
+from meshwright.cost.headroom import headroom_bytes
 from meshwright.runs.measured.cells import TruthTable
 from meshwright.runs.measured.files import NOTHING, Own
 from meshwright.runs.measured.predict import predict_rows, reasons
@@ -25,7 +26,6 @@ from meshwright.trust.intervals import (
     Quantity,
     find_spread,
     fits_within,
-    headroom_bytes,
 )
 from meshwright_truth.residuals import (
     Coverage,
@@ -116,9 +116,8 @@ def _first_plans(said: Iterable[tuple[Fits, FitOutcome]]) -> Iterable[FirstPlan]
 
 
 def _verdict(outcome: FitOutcome, spreads: Found) -> Fits:
-    headroom = headroom_bytes(
-        find_spread(spreads, outcome.kind, "peak_memory"), outcome.limit_bytes
-    )
+    high = find_spread(spreads, outcome.kind, "peak_memory").high
+    headroom = headroom_bytes(outcome.limit_bytes, high=high)
     return fits_within(outcome.used_bytes, limit_bytes=outcome.limit_bytes, headroom_bytes=headroom)
 
 

@@ -159,7 +159,8 @@ def _of_module(holders: Holders, defined: Defined, twin: Twin) -> Movable:
 
 
 def _of_table(holders: Holders, chip: str, grid: str, twin: Twin) -> Movable:
-    facts = twin.tables(chip).meta
+    shipped = twin.tables(chip)
+    assert shipped is not None
 
     def moved(how: Callable[[Any], Any]) -> Callable[[], Move]:
         def tables_of(name: str) -> Any:
@@ -172,9 +173,9 @@ def _of_table(holders: Holders, chip: str, grid: str, twin: Twin) -> Movable:
 
     return Movable(
         name=f"table {chip} {grid}",
-        value=f"{twin.tables(chip).grids[grid].log_seconds.size:,} shapes",
+        value=f"{shipped.grids[grid].log_seconds.size:,} shapes",
         kind="table",
-        source=f"{facts['source']} ({facts.get('source_date', 'undated')}), docs/operators.md",
+        source=f"{shipped.meta['source']}, docs/operators.md",
         unit="1 %",
         moves=((1.0, moved(_longer)), (0.0, moved(_bent))),
     )
@@ -269,7 +270,8 @@ def _source(held: Any, owner: str, name: str) -> str:
         return "the cluster, as asked"
     cells = _cells(held)
     return (
-        cells.get(_SOURCE_COLUMNS.get(name, "source"), "")
+        getattr(held, "source", "") * (not cells)
+        or cells.get(_SOURCE_COLUMNS.get(name, "source"), "")
         or cells.get("source", "")
         or "given by the user"
     )
