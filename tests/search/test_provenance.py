@@ -12,6 +12,17 @@ import pytest
 from tests.search.examples import layout, problem
 from tests.serving.cases import prices
 
+from meshwright.cost.terms import (
+    bubble_s,
+    data_term_s,
+    head_term_s,
+    imbalance_s,
+    layer_term_s,
+    pipeline_messages_s,
+    recompute_term_s,
+    simulated_bubble_s,
+    simulated_messages_s,
+)
 from meshwright.search.constants import Holders, holders_of, with_held
 from meshwright.search.provenance import Basis, Provenance, basis_of, standing
 from meshwright.search.quote import Quote, quotes
@@ -189,6 +200,22 @@ def test_a_closed_form_comes_to_its_term(name: str) -> None:
     assert closed >= 4
 
 
+def test_closing_functions_are_the_ones_named() -> None:
+    """The functions of `cost/terms.py` by name, each found behind the term whose form it is."""
+    experts = found("experts")[2].time
+    dense = found("dense")[2].time
+    parts = {name: {worked(call).function for call in of.calls} for name, of in dense.items()}
+    assert f"cost.terms.{layer_term_s.__name__}" in parts["matmul"]
+    assert f"cost.terms.{head_term_s.__name__}" in parts["head"]
+    assert f"cost.terms.{imbalance_s.__name__}" in parts["imbalance"]
+    assert f"cost.terms.{data_term_s.__name__}" in parts["dp_comm"]
+    assert f"cost.terms.{recompute_term_s.__name__}" in parts["recompute"]
+    assert {f"cost.terms.{f.__name__}" for f in (bubble_s, simulated_bubble_s)} <= parts["bubble"]
+    messages = {f"cost.terms.{f.__name__}" for f in (pipeline_messages_s, simulated_messages_s)}
+    assert messages <= parts["pp_comm"]
+    assert any("ep_comm" in call.terms for call in experts["ep_comm"].calls)
+
+
 @plans
 def test_constants_have_kinds_and_sources(name: str) -> None:
     for each in all_of(found(name)[2]).values():
@@ -272,7 +299,8 @@ def test_a_served_batch_stands_on_what_moves_it() -> None:
     for one in fields(held.engine):
         value = getattr(held.engine, one.name)
         if isinstance(value, float) and value:
-            there = replace(held, engine=replace(held.engine, **{one.name: value * 1.01}))
+            change: dict[str, Any] = {one.name: value * 1.01}
+            there = replace(held, engine=replace(held.engine, **change))
             after = static_batch(there, batch=8, input_len=512, output_len=64).tpot_s
             if f"engine.{one.name}" not in names["time.token"]:
                 assert after == pytest.approx(now, rel=1e-9), one.name
