@@ -24,7 +24,7 @@ from meshwright.runs.measured.predict import predict_rows  # noqa: E402
 from meshwright.runs.measured.rows import read_table  # noqa: E402
 from meshwright.trust.intervals import QUANTITIES  # noqa: E402
 from meshwright_truth.page import coverage_lines  # noqa: E402
-from meshwright_truth.residuals import (
+from meshwright_truth.residuals import (  # noqa: E402
     Residual,
     coverage,
     fit_spreads,

@@ -10,14 +10,30 @@ from typing import Any
 
 import pytest
 from tests.search.examples import layout, problem
+from tests.serving.cases import prices
 
-from meshwright.search.provenance import Basis, Provenance, basis_of
+from meshwright.cost.terms import (
+    bubble_s,
+    data_term_s,
+    head_term_s,
+    imbalance_s,
+    layer_term_s,
+    pipeline_messages_s,
+    recompute_term_s,
+    simulated_bubble_s,
+    simulated_messages_s,
+)
+from meshwright.search.constants import Holders, holders_of, with_held
+from meshwright.search.provenance import Basis, Provenance, basis_of, standing
 from meshwright.search.quote import Quote, quotes
 from meshwright.search.requote import requote, setting_of
 from meshwright.search.titles import MEMORY_READINGS, TIME_READINGS
+from meshwright.search.twin import Twin
 from meshwright.search.worked import worked
+from meshwright.serving.engine import Worker
+from meshwright.serving.static import static_batch
 from meshwright.values.hardware.cluster import Link
-from meshwright.values.stack import Stack
+from meshwright.values.stack import Stack, find_stack
 
 PLANS: dict[str, tuple[str, dict[str, Any]]] = {
     "dense": ("tp=8,pp=4,mbs=1", {}),
@@ -184,6 +200,22 @@ def test_a_closed_form_comes_to_its_term(name: str) -> None:
     assert closed >= 4
 
 
+def test_closing_functions_are_the_ones_named() -> None:
+    """The functions of `cost/terms.py` by name, each found behind the term whose form it is."""
+    experts = found("experts")[2].time
+    dense = found("dense")[2].time
+    parts = {name: {worked(call).function for call in of.calls} for name, of in dense.items()}
+    assert f"cost.terms.{layer_term_s.__name__}" in parts["matmul"]
+    assert f"cost.terms.{head_term_s.__name__}" in parts["head"]
+    assert f"cost.terms.{imbalance_s.__name__}" in parts["imbalance"]
+    assert f"cost.terms.{data_term_s.__name__}" in parts["dp_comm"]
+    assert f"cost.terms.{recompute_term_s.__name__}" in parts["recompute"]
+    assert {f"cost.terms.{f.__name__}" for f in (bubble_s, simulated_bubble_s)} <= parts["bubble"]
+    messages = {f"cost.terms.{f.__name__}" for f in (pipeline_messages_s, simulated_messages_s)}
+    assert messages <= parts["pp_comm"]
+    assert any("ep_comm" in call.terms for call in experts["ep_comm"].calls)
+
+
 @plans
 def test_constants_have_kinds_and_sources(name: str) -> None:
     for each in all_of(found(name)[2]).values():
@@ -238,3 +270,37 @@ def test_terms_have_titles() -> None:
     basis = found("dense")[2]
     assert set(basis.time) == set(TIME_READINGS)
     assert set(basis.memory) == set(MEMORY_READINGS)
+
+
+def test_a_served_batch_stands_on_what_moves_it() -> None:
+    """The same machinery prices a serving worker: its link, its table, its engine's own figures."""
+    held = prices("llama3.1-70b", chip="h100", worker=Worker(tp=4), engine="vllm")
+
+    def latency(where: Twin, holders: Holders) -> dict[str, float]:
+        there = where.module("meshwright.serving.prices").Prices(
+            model=held.model,
+            pool=with_held(held.pool, holders),
+            engine=holders["engine"],
+            worker=held.worker,
+            quantisation=held.quantisation,
+            cache=held.cache,
+        )
+        batch = where.module("meshwright.serving.static").static_batch
+        found = batch(there, batch=8, input_len=512, output_len=64)
+        return {"time.first": found.first_token_s, "time.token": found.tpot_s}
+
+    holders = {**holders_of(held.pool, find_stack("megatron")), "engine": held.engine}
+    standing_on = standing(latency, holders)
+    names = {term: {each.name for each in of.constants} for term, of in standing_on.items()}
+    assert any(name.startswith("table h100 gemm/fp8") for name in names["time.first"])
+    assert any(name.startswith("engine.") for name in names["time.token"])
+    assert not any(name.startswith("stack.") for name in names["time.token"])
+    now = static_batch(held, batch=8, input_len=512, output_len=64).tpot_s
+    for one in fields(held.engine):
+        value = getattr(held.engine, one.name)
+        if isinstance(value, float) and value:
+            change: dict[str, Any] = {one.name: value * 1.01}
+            there = replace(held, engine=replace(held.engine, **change))
+            after = static_batch(there, batch=8, input_len=512, output_len=64).tpot_s
+            if f"engine.{one.name}" not in names["time.token"]:
+                assert after == pytest.approx(now, rel=1e-9), one.name

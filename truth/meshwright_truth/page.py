@@ -8,14 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
 
-from meshwright.cost.headroom import (
-    MOST_HEADROOM,
-)
+from meshwright.cost.headroom import MOST_HEADROOM
 from meshwright.runs.measured.score import Figures
-from meshwright.trust.intervals import (
-    Fits,
-    Quantity,
-)
+from meshwright.trust.intervals import Fits, Quantity
 from meshwright.values.errors import ConfigError
 from meshwright.values.units import counted
 from meshwright_truth.residuals import HELD, Coverage, TableCoverage

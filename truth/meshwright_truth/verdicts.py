@@ -8,9 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import get_args
 
-from meshwright.cost.headroom import (
-    headroom_bytes,
-)
+from meshwright.cost.headroom import headroom_bytes
 from meshwright.runs.measured.cells import TruthTable
 from meshwright.runs.measured.files import NOTHING, Own
 from meshwright.runs.measured.predict import predict_rows, reasons
@@ -118,8 +116,8 @@ def _first_plans(said: Iterable[tuple[Fits, FitOutcome]]) -> Iterable[FirstPlan]
 
 
 def _verdict(outcome: FitOutcome, spreads: Found) -> Fits:
-    spread = find_spread(spreads, outcome.kind, "peak_memory")
-    headroom = headroom_bytes(outcome.limit_bytes, high=spread.high)
+    high = find_spread(spreads, outcome.kind, "peak_memory").high
+    headroom = headroom_bytes(outcome.limit_bytes, high=high)
     return fits_within(outcome.used_bytes, limit_bytes=outcome.limit_bytes, headroom_bytes=headroom)
 
 

@@ -7,7 +7,6 @@ put the numbers of one layout into it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -95,7 +94,9 @@ def head_term_s(
 
 
 @makes("imbalance")
-def imbalance_s(*, num_microbatches: NDArray[Any], slowest_s: Floats, mean_s: Floats) -> Floats:
+def imbalance_s(
+    *, num_microbatches: NDArray[np.int64], slowest_s: Floats, mean_s: Floats
+) -> Floats:
     """Seconds of a step that the slowest stage works beyond the mean one, (N,).
 
     `slowest_s` is one micro batch, both ways, on the slowest stage; `mean_s` what all micro batches

@@ -298,10 +298,10 @@ def _print_provenance(found: Explanation, console: Console) -> None:
     for constant in {
         constant.name: constant for _, basis in pairs for constant in basis.constants
     }.values():
-        words = f"{constant.name}={_number(constant.value)}"
-        values.setdefault(f"{constant.kind}: {constant.source}", []).append(words)
-    for source, named in values.items():
-        _hanging(console, f"{', '.join(named)}: {source}")
+        told = f"{constant.name}={_number(constant.value)}"
+        values.setdefault(f"{constant.kind}: {constant.source}", []).append(told)
+    for source, words in values.items():
+        _hanging(console, f"{', '.join(words)}: {source}")
     if not values:
         _hanging(
             console,

@@ -159,9 +159,8 @@ def _of_module(holders: Holders, defined: Defined, twin: Twin) -> Movable:
 
 
 def _of_table(holders: Holders, chip: str, grid: str, twin: Twin) -> Movable:
-    own = twin.tables(chip)
-    assert own is not None, f"{chip} is among the chips with tables"
-    facts = own.meta
+    shipped = twin.tables(chip)
+    assert shipped is not None
 
     def moved(how: Callable[[Any], Any]) -> Callable[[], Move]:
         def tables_of(name: str) -> Any:
@@ -174,9 +173,9 @@ def _of_table(holders: Holders, chip: str, grid: str, twin: Twin) -> Movable:
 
     return Movable(
         name=f"table {chip} {grid}",
-        value=f"{own.grids[grid].log_seconds.size:,} shapes",
+        value=f"{shipped.grids[grid].log_seconds.size:,} shapes",
         kind="table",
-        source=f"{facts['source']} ({facts.get('source_date', 'undated')}), docs/operators.md",
+        source=f"{shipped.meta['source']}, docs/operators.md",
         unit="1 %",
         moves=((1.0, moved(_longer)), (0.0, moved(_bent))),
     )
@@ -272,7 +271,8 @@ def _source(held: Any, owner: str, name: str) -> str:
         return "the cluster, as asked"
     cells = _cells(held)
     return (
-        cells.get(_SOURCE_COLUMNS.get(name, "source"), "")
+        getattr(held, "source", "") * (not cells)
+        or cells.get(_SOURCE_COLUMNS.get(name, "source"), "")
         or cells.get("source", "")
         or "given by the user"
     )

@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwright.platforms.contract import TimeForm
 from meshwright.platforms.registry import find_runner, runners
 from meshwright.runs.training.software import (
     default_margin_s,
@@ -12,6 +11,7 @@ from meshwright.runs.training.software import (
     needed_margin_s,
     written,
 )
+from meshwright.software.folders import TimeForm
 from meshwright.values.errors import ConfigError
 from meshwright.values.units import DAY_S, HOUR_S, MINUTE_S, parse_duration
 
