@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import numpy as np
 
+from meshwright.cost._makes import makes
 from meshwright.cost.context import CORE, context_parts, ring_steps
 from meshwright.cost.kernels import EagerPass, matmul_share, streaming_s
 from meshwright.cost.linear import linear
-from meshwright.cost.makes import makes
 from meshwright.cost.operators import (
     HALF,
     Part,

@@ -97,7 +97,14 @@ class Links:
 
 
 def alike(case: Case, p: Floats) -> Links:
-    """Links of which all take `p` (N,)."""
+    """Return links of which all take `p` (N,).
+
+    Formula:  above = number of links above * p; below = links below * p; both = neighbours * p
+    Units:    seconds, (N, stages).
+    Source:   definition: a pipeline of pp stages has pp - 1 links.
+    Valid:    one link time for the whole pipeline.
+    Checked:  tests/cost/test_pipeline.py::test_closed_form_is_exact_for_even_stages_with_messages
+    """
     message, below, above = p[..., None], case.count_below, case.number
     neighbours = (below > 0).astype(np.float64) + (above > 0)
     return Links(
@@ -110,7 +117,15 @@ def alike(case: Case, p: Floats) -> Links:
 
 
 def unlike(p: Floats) -> Links:
-    """Links of which each takes its own time, (N, pp - 1)."""
+    """Return links of which each takes its own time `p`, (N, pp - 1).
+
+    Formula:  above = sum of the links before a stage; below = sum of those behind it;
+              both = the link before + the link behind
+    Units:    seconds, (N, stages).
+    Source:   definition: link i joins stages i and i + 1.
+    Valid:    plain pipelines, whose chunks don't come round again.
+    Checked:  tests/cost/test_pipeline.py::test_links_are_told_apart
+    """
     nothing = np.zeros((*p.shape[:-1], 1))
     above = np.concatenate([nothing, p.cumsum(axis=-1)], axis=-1)
     to_next, to_last = np.concatenate([p, nothing], axis=-1), np.concatenate([nothing, p], axis=-1)
@@ -125,7 +140,15 @@ def unlike(p: Floats) -> Links:
 
 
 def step_s(case: Case, schedule: NDArray[Any], links: Links, p2p: P2P) -> Floats:
-    """Whole step by schedule, (N,); NaN where there is no formula."""
+    """Return the whole step by schedule, (N,); NaN where there is no formula.
+
+    Formula:  that of the row's schedule: 1F1B, interleaved 1F1B, ZB-H1, DualPipeV or GPipe, each in
+              its own function below
+    Units:    seconds.
+    Source:   each function's own.
+    Valid:    DualPipeV from 2 * pp micro batches on; ZB-H1 and GPipe with one chunk a stage.
+    Checked:  tests/cost/test_pipeline.py::test_no_formula_is_nan
+    """
     blocks = 1.0 if p2p == "blocking" else 0.0
     plain = case.vpp == 1
     one, zero, gpipe = (

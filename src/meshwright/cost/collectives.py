@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from meshwright.cost._makes import makes
 from meshwright.cost.kernels import own_s
-from meshwright.cost.makes import makes
 from meshwright.cost.stages import Floats
 from meshwright.values.hardware.chip import Chip
 from meshwright.values.hardware.cluster import Link, Pool

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from meshwright.cost._makes import makes
 from meshwright.cost.collectives import all_to_all_s, group_of, point_to_point_s
 from meshwright.cost.kernels import streaming_s
-from meshwright.cost.makes import makes
 from meshwright.cost.operators import FULL, Part, Site
 from meshwright.cost.stages import Floats
 from meshwright.values.models.spec import Block

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from meshwright.cost._makes import makes
 from meshwright.cost.collectives import all_gather_s, all_reduce_s, reduce_scatter_s
 from meshwright.cost.kernels import host_ends_s, kind_of_activations, own_s, streaming_s
 from meshwright.cost.linear import linear
-from meshwright.cost.makes import makes
 from meshwright.cost.operators import Site
 from meshwright.cost.stages import Floats
 from meshwright.values.models.spec import Block

@@ -127,7 +127,15 @@ def _messages(pipeline: Pipeline, step: Literal[1, -1]) -> tuple[list[int], list
 
 
 def run(pipeline: Pipeline) -> Run:
-    """Run one step and keep when everything ended."""
+    """Run one step and keep when everything ended.
+
+    Formula:  an operation starts when its stage is free and its inputs are there; with blocking
+              messages, when its neighbours have met it too
+    Units:    seconds.
+    Source:   definition of the schedule's orders, `schedules.orders`.
+    Valid:    any stage and link times.
+    Checked:  tests/cost/test_pipeline.py::test_no_operation_starts_early
+    """
     return _run_blocking(pipeline) if pipeline.p2p == "blocking" else _run_overlapped(pipeline)
 
 
@@ -250,7 +258,14 @@ def block_items(
     pipeline: Pipeline, items: Sequence[Sequence[int | Batch]], block: int, stage: int
 ) -> tuple[int, int]:
     """Return where a stage runs its last forward of its first chunk, and how many items lie between
-    that and the one a block earlier."""
+    that and the one a block earlier.
+
+    Formula:  place(last forward); place(last forward) - place(forward `block` micro batches before)
+    Units:    items of a stage's order.
+    Source:   definition.
+    Valid:    blocks of fewer micro batches than the step has.
+    Checked:  tests/cost/test_pipeline.py::test_steady_shortcut_equals_the_whole_step
+    """
     kind = OPEN if pipeline.schedule == "dualpipev" else FORWARD
     last = (kind * pipeline.pp * pipeline.vpp + stage + 1) * pipeline.num_microbatches - 1
     end = items[stage].index(last)

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from meshwright.cost._makes import makes
 from meshwright.cost.collectives import all_gather_s, all_to_all_s, dispatch_s, group_of
 from meshwright.cost.kernels import EagerPass
 from meshwright.cost.linear import linear
-from meshwright.cost.makes import makes
 from meshwright.cost.operators import (
     Part,
     Site,

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from meshwright.cost._makes import makes
 from meshwright.cost.collectives import Group, all_gather_s, beside_compute_s, group_of
 from meshwright.cost.ends import Ends, padded_vocab
 from meshwright.cost.kernels import HostPass, host_sharded_s
-from meshwright.cost.makes import makes
 from meshwright.cost.once import gathered_bytes, shard_copies_s, tensor_copies_s
 from meshwright.cost.stages import Floats
 from meshwright.values.hardware.cluster import Pool

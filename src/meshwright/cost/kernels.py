@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from meshwright.cost.makes import makes
+from meshwright.cost._makes import makes
 from meshwright.cost.stages import Floats, Shapes
 from meshwright.values.hardware.chip import Chip
 from meshwright.values.hardware.tables import Role, gemm_seconds, kin

@@ -9,10 +9,10 @@ from functools import reduce
 
 import numpy as np
 
+from meshwright.cost._makes import makes
 from meshwright.cost.attention import attention_parts
 from meshwright.cost.feedforward import mlp_parts, moe_parts
 from meshwright.cost.kernels import HostPass, cold_launch_s, host_layer_s
-from meshwright.cost.makes import makes
 from meshwright.cost.mamba import mamba_parts
 from meshwright.cost.operators import Part, Site
 from meshwright.cost.stages import Floats

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from meshwright.cost._makes import makes
 from meshwright.cost.kernels import element_bytes, gemm_s, streaming_s
-from meshwright.cost.makes import makes
 from meshwright.cost.operators import FULL, HALF, Part, Site
 from meshwright.cost.stages import Floats
 from meshwright.values.hardware.tables import Role

@@ -7,8 +7,8 @@ from functools import reduce
 
 import numpy as np
 
+from meshwright.cost._makes import makes
 from meshwright.cost.kernels import element_bytes
-from meshwright.cost.makes import makes
 from meshwright.cost.stages import Floats, Stages, segment_layers
 from meshwright.cost.weights import StageParams, communicator_bytes, largest_matrix_share
 from meshwright.values.hardware.chip import Chip

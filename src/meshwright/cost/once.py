@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from meshwright.cost._makes import makes
 from meshwright.cost.collectives import (
     Group,
     all_gather_s,
@@ -18,7 +19,6 @@ from meshwright.cost.collectives import (
 )
 from meshwright.cost.ends import padded_vocab
 from meshwright.cost.kernels import host_sharded_s, host_step_s, own_s, streaming_s
-from meshwright.cost.makes import makes
 from meshwright.cost.memory import data_shards
 from meshwright.cost.stages import Floats
 from meshwright.cost.terms import data_term_s

@@ -8,6 +8,7 @@ from typing import Literal
 
 import numpy as np
 
+from meshwright.cost._makes import makes
 from meshwright.cost.collectives import Group, all_gather_s, all_reduce_s, group_of
 from meshwright.cost.kernels import (
     EagerPass,
@@ -17,7 +18,6 @@ from meshwright.cost.kernels import (
     own_s,
     streaming_s,
 )
-from meshwright.cost.makes import makes
 from meshwright.cost.stages import Floats, Shapes, block_tokens, stream_seq_len
 from meshwright.values.hardware.cluster import Pool
 from meshwright.values.models.spec import Block, ModelSpec

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from meshwright.cost._makes import makes
 from meshwright.cost.closed_forms import (
     P2P,
     Case,
@@ -28,7 +29,6 @@ from meshwright.cost.closed_forms import (
     step_s,
     unlike,
 )
-from meshwright.cost.makes import makes
 from meshwright.cost.terms import bubble_s, pipeline_messages_s
 
 __all__ = [

@@ -181,7 +181,14 @@ class Pipeline:
 
 def chunk_stages(schedule: PipelineSchedule, *, pp: int, vpp: int) -> list[int]:
     """Return the stage of each chunk in model order: round and round, or down and up again in a
-    V."""
+    V.
+
+    Formula:  chunk % pp; DualPipeV: 0 to pp - 1, then back
+    Units:    stages.
+    Source:   Megatron-Core, interleaved schedule; DualPipeV: github.com/deepseek-ai/DualPipe.
+    Valid:    any schedule.
+    Checked:  tests/cost/test_pipeline.py::test_dualpipev_published_bubble
+    """
     if schedule == "dualpipev":
         return [*range(pp), *reversed(range(pp))]
     return [chunk % pp for chunk in range(pp * vpp)]
@@ -212,7 +219,14 @@ def warmup_forwards(
 def orders(
     schedule: PipelineSchedule, *, pp: int, vpp: int, num_microbatches: int, group: int
 ) -> list[Ints]:
-    """Return the operations of each stage in the order in which it runs them."""
+    """Return the operations of each stage in the order in which it runs them.
+
+    Formula:  warm-up forwards, then one forward and one backward in turn, then the backwards left
+    Units:    operations, numbered by kind, chunk, stage and micro batch.
+    Source:   Megatron-Core, pipeline_parallel/schedules.py; each schedule's own function.
+    Valid:    any schedule.
+    Checked:  tests/cost/test_pipeline.py::test_in_flight_peaks
+    """
     return [
         _order(
             schedule, pp=pp, vpp=vpp, num_microbatches=num_microbatches, group=group, stage=stage
@@ -333,7 +347,14 @@ def programs(
     schedule: PipelineSchedule, *, pp: int, vpp: int, num_microbatches: int, group: int
 ) -> list[list[int | Batch]]:
     """Return the orders of 1f1b, gpipe or interleaved with the message batches at which a stage
-    stops and waits; not to be changed."""
+    stops and waits; not to be changed.
+
+    Formula:  the stage's order, with a batch of messages wherever the software sends and receives
+    Units:    operations and batches.
+    Source:   Megatron-Core, pipeline_parallel/schedules.py and p2p_communication.py.
+    Valid:    1f1b, gpipe and interleaved, with blocking messages.
+    Checked:  tests/cost/test_pipeline.py::test_larger_groups_and_remainders_run
+    """
     result = []
     for stage, order in enumerate(
         orders(schedule, pp=pp, vpp=vpp, num_microbatches=num_microbatches, group=group)

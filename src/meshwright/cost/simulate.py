@@ -11,9 +11,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from meshwright.cost._makes import makes
 from meshwright.cost.event_loops import Rows, Run, block_items, run
 from meshwright.cost.event_loops import run as run_step
-from meshwright.cost.makes import makes
 from meshwright.cost.schedules import (
     BACKWARD,
     FORWARD,

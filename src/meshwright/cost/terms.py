@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.cost.makes import makes
+from meshwright.cost._makes import makes
 from meshwright.cost.stages import Floats
 
 __all__ = [

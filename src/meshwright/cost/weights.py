@@ -9,8 +9,8 @@ from importlib import resources
 
 import numpy as np
 
+from meshwright.cost._makes import makes
 from meshwright.cost.ends import padded_vocab
-from meshwright.cost.makes import makes
 from meshwright.cost.stages import Floats, Stages, segment_layers
 from meshwright.values.hardware.chip import Chip
 from meshwright.values.hardware.cluster import Pool

@@ -19,7 +19,7 @@ from threading import RLock
 from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
-from meshwright.cost.makes import terms_made
+from meshwright.cost._makes import terms_made
 from meshwright.values.hardware.tables import ChipTables, tables_of
 
 __all__ = ["Call", "Defined", "Trace", "Twin", "defined_constants", "scaled", "twin"]
