@@ -19,22 +19,16 @@ from math import log, sqrt
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-import numpy as np
-from numpy.typing import NDArray
-
 from meshwright.values.errors import UnknownNameError
 from meshwright.values.hardware.catalogue import find_chip
 from meshwright.values.hardware.chip import Chip
-from meshwright.values.hardware.grid import Floats, Grid
 from meshwright.values.workload import Precision
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
+    import numpy as np
+    from numpy.typing import NDArray
 
-    from meshwright.values.hardware.chip import Chip
     from meshwright.values.hardware.grid import Floats, Grid, Lookup
-    from meshwright.values.workload import Precision
 
 __all__ = [
     "COLLECTIVES",
@@ -91,6 +85,8 @@ class ChipTables:
 def encode(log_seconds: Floats) -> NDArray[np.int16]:
     """Return steps of log seconds, each as its difference from the one before on the first axis,
     which packs well."""
+    import numpy as np
+
     steps = np.rint((log_seconds - _LOG_FLOOR) / LOG_STEP).astype(np.int64)
     packed = np.diff(steps, axis=0, prepend=0).astype(np.int64)
     packed[0] -= 32767
@@ -101,6 +97,8 @@ def encode(log_seconds: Floats) -> NDArray[np.int16]:
 
 def decode(packed: NDArray[np.int16]) -> Floats:
     """Return log seconds of what `encode` made."""
+    import numpy as np
+
     steps = packed.astype(np.int64)
     steps[0] += 32767
     return np.asarray(np.cumsum(steps, axis=0) * LOG_STEP + _LOG_FLOOR)
@@ -108,6 +106,8 @@ def decode(packed: NDArray[np.int16]) -> Floats:
 
 def read_tables(file: Traversable) -> ChipTables:
     """Read one .npz."""
+    import numpy as np
+
     with file.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
         meta = json.loads(arrays["meta"].tobytes())
         grids = {name: _grid(arrays[name], meta["grids"][name]) for name in meta["grids"]}
@@ -115,6 +115,10 @@ def read_tables(file: Traversable) -> ChipTables:
 
 
 def _grid(packed: NDArray[np.int16], facts: Mapping[str, Any]) -> Grid:
+    import numpy as np
+
+    from meshwright.values.hardware.grid import Grid
+
     axes = tuple(np.log(np.asarray(points, dtype=np.float64)) for points in facts["points"])
     return Grid(log_axes=axes, log_seconds=decode(packed), growth=tuple(facts["growth"]))
 
