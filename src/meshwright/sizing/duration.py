@@ -94,7 +94,7 @@ class Reliability:
         ),
     ] = 20 * GB / 32
     """Into the shared file system while every node writes: 20 GB/s per 32 nodes, the standard tier
-    of NVIDIA's DGX H100 SuperPOD reference architecture (from memory)."""
+    of NVIDIA's DGX SuperPOD reference architecture; assumed, within 10 %."""
 
     def __post_init__(self) -> None:
         for name in ("chip_mtbf_s", "restart_s", "write_bytes_per_s_per_node", "save_interval_s"):

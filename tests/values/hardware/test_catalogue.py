@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import meshwright
 from meshwright.values.errors import ConfigError, UnknownNameError
 from meshwright.values.hardware.catalogue import (
     ChipRow,
@@ -332,3 +333,14 @@ def test_finding_a_chip_loads_neither_yaml_nor_pydantic_nor_numpy() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     ).stdout.split()
     assert not {"yaml", "pydantic", "numpy"} & set(loaded)
+
+
+def test_no_figure_is_from_memory() -> None:
+    """A source is a document that anyone can look up, or `assumed` with the reason."""
+    package = Path(meshwright.__file__).parent
+    tables = [path for kind in ("*.csv", "*.toml", "*.yaml") for path in package.rglob(kind)]
+    assert len(tables) > 40
+    found = [
+        path.name for path in tables if "from memory" in path.read_text(encoding="utf-8").lower()
+    ]
+    assert found == []
