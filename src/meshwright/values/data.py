@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import csv
+import pkgutil
 from functools import cache
-from importlib.resources import files
 
 __all__ = ["package_rows"]
 
@@ -13,5 +13,6 @@ __all__ = ["package_rows"]
 def package_rows(path: str) -> tuple[dict[str, str], ...]:
     """Return the rows of a CSV that the package brings along, by its headings:
     `package_rows("values/stacks.csv")`; nobody may change them."""
-    text = files("meshwright").joinpath(*path.split("/")).read_text(encoding="utf-8")
-    return tuple(csv.DictReader(text.splitlines()))
+    table = pkgutil.get_data("meshwright", path)
+    assert table is not None, f"the package is installed without {path}"
+    return tuple(csv.DictReader(table.decode("utf-8").splitlines()))
