@@ -32,7 +32,7 @@ from meshwright.runs.store import read_store
 from meshwright.search.request import PlanRequest
 from meshwright.trust.calibration import check_profile
 from meshwright.trust.calibration_file import calibration_to_yaml
-from meshwright.values.errors import ConfigError
+from meshwright.values.errors import ConfigError, require_scorers
 from meshwright.values.hardware.parse import LOCAL
 from meshwright.values.hardware.profile import (
     Effort,
@@ -102,6 +102,7 @@ def validate(
 
     `predictions` are scored instead where they are given; warn and tell are those of `predict`.
     """
+    require_scorers()
     from meshwright_truth.verdicts import validate_tables
 
     tables = _kept(read_measured(_paths(truth)), warn)

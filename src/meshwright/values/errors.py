@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from importlib.util import find_spec
 
 __all__ = [
     "CannotExpress",
@@ -33,6 +34,7 @@ __all__ = [
     "StudyError",
     "UnknownNameError",
     "nearest_names",
+    "require_scorers",
 ]
 
 
@@ -99,6 +101,16 @@ class MissingExtraError(MeshwrightError):
         """Say which extra brings `module`."""
         super().__init__(
             f"this needs {module}, which is not installed: pip install 'meshwright[{extra}]'"
+        )
+
+
+def require_scorers() -> None:
+    """Refuse what compares predictions with measurements where the scorers, which the wheel leaves
+    out, are not there."""
+    if find_spec("meshwright_truth") is None:
+        raise ConfigError(
+            "validate: the scorers of published runs are in Meshwright's repository, not in the"
+            " wheel; clone it and run pip install -e ."
         )
 
 

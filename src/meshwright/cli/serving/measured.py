@@ -312,7 +312,9 @@ def validate(
     """
     from meshwright.runs.measured.serving_predict import predict_serving
     from meshwright.runs.measured.serving_rows import read_serving_table
-    from meshwright.values.errors import ConfigError
+    from meshwright.values.errors import ConfigError, require_scorers
+
+    require_scorers()
     from meshwright_truth.serving_score import (
         guesses_of_answers,
         read_guesses,
