@@ -20,8 +20,8 @@ from meshwright.runs.measured.files import (
     Tables,
     own_rows,
     predict_tables,
-    read_measured,
     read_tables,
+    require_scorers,
 )
 from meshwright.runs.measured.fit import FitReport, fit_runs
 from meshwright.runs.measured.links import profiled_runs
@@ -103,7 +103,8 @@ def validate(
 
     `predictions` are scored instead where they are given; warn and tell are those of `predict`.
     """
-    from meshwright_truth.verdicts import validate_tables
+    require_scorers()
+    from meshwright_truth.verdicts import read_measured, validate_tables
 
     tables = _kept(read_measured(_paths(truth)), warn)
     if predictions is not None and (calibration, profile) != (None, None):

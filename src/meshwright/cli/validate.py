@@ -70,7 +70,10 @@ def validate(
     """
     from meshwright.api import measured
     from meshwright.cli.terminal import tell, warn
+    from meshwright.runs.measured.files import require_scorers
     from meshwright.values.errors import ConfigError
+
+    require_scorers()
     from meshwright_truth.page import read_earlier
 
     earlier = read_earlier(before) if before is not None else None

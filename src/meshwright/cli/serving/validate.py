@@ -54,9 +54,12 @@ def validate(
 
       meshwright serving validate served.csv --predictions serving_predictions.csv --json
     """
+    from meshwright.runs.measured.files import require_scorers
     from meshwright.runs.measured.serving_predict import predict_serving
     from meshwright.runs.measured.serving_rows import read_serving_table
     from meshwright.values.errors import ConfigError
+
+    require_scorers()
     from meshwright_truth.serving_score import (
         guesses_of_answers,
         read_guesses,

@@ -1,10 +1,11 @@
-"""Predict and validate whole files."""
+"""Read and predict whole files."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
 from pathlib import Path
 
 from meshwright.runs.measured.cells import OtherTable, TruthTable, read_table_file
@@ -12,7 +13,7 @@ from meshwright.runs.measured.links import is_profiled, with_profile
 from meshwright.runs.measured.predict import Answers, predict_rows, reasons
 from meshwright.runs.measured.rows import Case, Unanswerable, read_table
 from meshwright.trust.calibration import Calibration
-from meshwright.values.errors import ConfigError
+from meshwright.values.errors import ConfigError, MeshwrightError
 from meshwright.values.hardware.profile import Profile
 
 __all__ = [
@@ -23,12 +24,10 @@ __all__ = [
     "counts",
     "own_rows",
     "predict_tables",
-    "read_measured",
     "read_tables",
+    "require_scorers",
+    "sort_tables",
 ]
-
-COMPARED = ("step_time_s", "peak_mem_gib", "oom")
-"""Columns that predictions are compared with."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,23 +58,9 @@ def read_tables(paths: Sequence[Path]) -> Tables:
     read = [read_table_file(path) for path in paths]
     kept = tuple(table for table in read if isinstance(table, TruthTable))
     _check_names(kept)
-    return _found(
+    return sort_tables(
         kept, [(str(other.path), other.reason) for other in read if isinstance(other, OtherTable)]
     )
-
-
-def read_measured(paths: Sequence[Path]) -> Tables:
-    """Read the tables among some files that predictions can be compared with."""
-    found = read_tables(paths)
-    reason = f"no measured column ({', '.join(COMPARED)}); nothing to compare with"
-    blank = [
-        table.name for table in found.kept if not any(name in table.rows[0] for name in COMPARED)
-    ]
-    measured = _found(
-        tuple(table for table in found.kept if table.name not in blank),
-        [(name, reason) for name in blank],
-    )
-    return Tables(kept=measured.kept, left_out=(*found.left_out, *measured.left_out))
 
 
 def _check_names(tables: Sequence[TruthTable]) -> None:
@@ -88,8 +73,8 @@ def _check_names(tables: Sequence[TruthTable]) -> None:
         )
 
 
-def _found(kept: tuple[TruthTable, ...], others: Sequence[tuple[str, str]]) -> Tables:
-    """Join what is kept and what is not, (name, reason) each; ConfigError where nothing is kept."""
+def sort_tables(kept: tuple[TruthTable, ...], others: Sequence[tuple[str, str]]) -> Tables:
+    """Return what is kept, and what is not as (name, reason); ConfigError where nothing is."""
     if not kept:
         (name, reason), more = others[0], len(others) - 1
         raise ConfigError(
@@ -174,3 +159,12 @@ def counts(answers: Answers) -> dict[str, Counts]:
             assumed=dict(assumed.most_common()),
         )
     return found
+
+
+def require_scorers() -> None:
+    """MeshwrightError where the scorers of published tables, which no wheel carries, are absent."""
+    if find_spec("meshwright_truth") is None:
+        raise MeshwrightError(
+            "validate needs meshwright_truth, which is not part of the installed package: clone the"
+            " repository of Meshwright and run `pip install -e .` in it"
+        )
