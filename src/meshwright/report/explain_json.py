@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from meshwright.cost.flops import model_flops_per_token
-from meshwright.search.origins import origins_of, profile_provenance
+from meshwright.search.requote import gib_by_term, quote_record
 from meshwright.search.result import layout_dict
-from meshwright.trust.calibration import provenance_of
 from meshwright.values.units import GB, GIB, TERA
 
 if TYPE_CHECKING:
@@ -16,53 +14,15 @@ if TYPE_CHECKING:
     from meshwright.search.explain import Explanation, Rival
     from meshwright.search.oom import Ladder, Rung
     from meshwright.search.operators import LayerTable
-    from meshwright.search.quote import Quote, Setting, StageQuote
+    from meshwright.search.quote import Setting, StageQuote
     from meshwright.search.request import PlanRequest
     from meshwright.search.terms import Provenance
 
 __all__ = [
     "comparison_record",
     "explanation_record",
-    "figures_record",
     "ladder_record",
-    "quote_record",
 ]
-
-
-def quote_record(quote: Quote, setting: Setting) -> dict[str, Any]:
-    """Return the price of a layout with the keys of a plan, and what it stands on."""
-    [stands_on] = origins_of([quote.layout], setting)
-    return {
-        **figures_record(quote, setting),
-        "shares": stands_on.to_dict(),
-        **profile_provenance(stands_on, setting),
-        **provenance_of(
-            setting.calibration, time_s=quote.time_s, memory_bytes=quote.fullest.memory_bytes
-        ),
-    }
-
-
-def figures_record(quote: Quote, setting: Setting) -> dict[str, Any]:
-    """Return the figures of a layout alone."""
-    layout, chip = quote.layout, setting.pool.node.chip
-    tokens_per_s = layout.gbs * setting.work.seq_len / quote.step_s / layout.num_chips
-    flops_per_s = tokens_per_s * model_flops_per_token(setting.model, setting.work)
-    return {
-        "layout": asdict(layout),
-        "step_s": quote.step_s,
-        "tokens_per_s_per_gpu": tokens_per_s,
-        "mfu": flops_per_s / chip.peak_flops_per_s(setting.work.precision),
-        "tflops_per_gpu": flops_per_s / TERA,
-        "fits": quote.verdict,
-        "interval": setting.intervals(quote).to_dict(),
-        "peak_memory_gib": [stage.used_bytes / GIB for stage in quote.stages],
-        "time": dict(quote.time_s),
-        "memory": _gib(quote.fullest),
-    }
-
-
-def _gib(stage: StageQuote) -> dict[str, float]:
-    return {term: held / GIB for term, held in stage.memory_bytes.items()}
 
 
 def explanation_record(found: Explanation, request: PlanRequest) -> dict[str, Any]:
@@ -104,7 +64,7 @@ def _stage_record(stage: StageQuote) -> dict[str, Any]:
         "layers": stage.num_layers,
         "in_flight": stage.in_flight,
         "used_gib": stage.used_bytes / GIB,
-        "memory": _gib(stage),
+        "memory": gib_by_term(stage),
     }
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any
 
-from meshwright.report.explain_json import explanation_record, figures_record
+from meshwright.report.explain_json import explanation_record
 from meshwright.report.whatif.state import DEFAULTS, WhatIf
 from meshwright.search.asked import Asked, ask
 from meshwright.search.axes import nearest_valid
@@ -18,7 +18,7 @@ from meshwright.search.plan import search_problem
 from meshwright.search.problem import Files, Problem, resolve
 from meshwright.search.quote import Quote, quotes
 from meshwright.search.request import PlanRequest
-from meshwright.search.requote import requote, setting_of
+from meshwright.search.requote import figures_record, requote, setting_of
 from meshwright.search.terms import TIME_READINGS, bound_words
 from meshwright.software.contract import export_plan
 from meshwright.software.plan import plan_of
