@@ -32,12 +32,11 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.runs.choose import Choice, Options, Strategy, Tried, choose
+from meshwright.runs.choose import Choice, Forecast, Options, Strategy, Tried, choose, options_of
 from meshwright.runs.measured.cells import TruthTable, read_table_file
-from meshwright.runs.measured.measured import fit_known, step_time_of
+from meshwright.runs.measured.measured_run import fit_known, step_time_of
 from meshwright.runs.measured.predict import predict_rows
 from meshwright.runs.measured.rows import Case, read_row, read_table
-from meshwright.runs.options import Forecast, options_of
 from meshwright.trust.intervals import Intervals, find_spread, kind_of
 from meshwright.trust.ridge import Priors
 from meshwright.values.stack import find_stack, stack_names

@@ -13,21 +13,21 @@ from meshwright import __version__
 from meshwright.api import problem_of, read_calibration
 from meshwright.platforms.given import find_local_cluster
 from meshwright.runs.calibrating import is_study, runs_of_study
-from meshwright.runs.measured.described import Given
 from meshwright.runs.measured.files import (
     NOTHING,
     Own,
     Tables,
     own_rows,
     predict_tables,
+    profiled_runs,
     read_tables,
     require_scorers,
 )
 from meshwright.runs.measured.fit import FitReport, fit_runs
-from meshwright.runs.measured.links import profiled_runs
-from meshwright.runs.measured.measured import Runs
+from meshwright.runs.measured.measured_run import Runs
 from meshwright.runs.measured.predict import Answers, predictions_csv
 from meshwright.runs.measured.results import read_results
+from meshwright.runs.measured.rows import Given
 from meshwright.runs.store import read_store
 from meshwright.search.request import PlanRequest
 from meshwright.trust.calibration import check_profile

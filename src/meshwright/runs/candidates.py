@@ -10,9 +10,9 @@ from functools import cache
 from itertools import islice, zip_longest
 
 from meshwright.cost.flops import model_flops_per_token
+from meshwright.runs.choose import Forecast
 from meshwright.runs.measured.machines import Machines, stage_chips
 from meshwright.runs.measured.rows import Case, MemoryFigure
-from meshwright.runs.options import Forecast
 from meshwright.runs.record import Predicted, RunRecord, run_id_of
 from meshwright.search.axes import axes_of
 from meshwright.search.exhaustive import Found, Harvest, search_space

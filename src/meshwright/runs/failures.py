@@ -96,7 +96,7 @@ def _patterns() -> tuple[_Pattern, ...]:
     """`runs/failure_patterns.csv`: of patterns that match one line, the first holds."""
     return tuple(
         _Pattern(tuple(rule["words"].split("|")), rule)
-        for rule in read_rules("failure_patterns").rules
+        for rule in read_rules("failure_patterns", folder="runs").rules
     )
 
 

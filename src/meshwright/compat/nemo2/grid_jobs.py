@@ -17,7 +17,7 @@ from meshwright.runs.belief import Prior
 from meshwright.runs.choose import Options
 from meshwright.runs.outcome import Measured, RunWork
 from meshwright.runs.record import DIGITS, Course, event_of
-from meshwright.runs.training.embedded import held_out, trainer_words
+from meshwright.runs.training.request import held_out, trainer_words
 from meshwright.runs.trial import OWN_TRAINER
 from meshwright.search.problem import dims_of
 from meshwright.search.rules.check import complete_layout

@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from meshwright.runs.measured.described import Described
-from meshwright.runs.measured.rows import MemoryFigure
+from meshwright.runs.measured.rows import Described, MemoryFigure
 from meshwright.software.megatron_lm.words import expert_layers
 from meshwright.values.errors import ConfigError
 

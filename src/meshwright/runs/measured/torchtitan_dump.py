@@ -12,8 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from meshwright.runs.measured.described import Described
-from meshwright.runs.measured.rows import MemoryFigure
+from meshwright.runs.measured.rows import Described, MemoryFigure
 from meshwright.values.errors import ConfigError, UnknownNameError
 from meshwright.values.hardware.catalogue import find_chip
 from meshwright.values.models.catalogue import find_model

@@ -28,9 +28,13 @@ from meshwright.runs.serving.candidates import (
     serving_candidates,
     serving_options,
 )
-from meshwright.runs.serving.deployment import Deployment
-from meshwright.runs.serving.record import ServedRecord, served_record_of
-from meshwright.runs.serving.tables import failed_csv, results_csv
+from meshwright.runs.serving.record import (
+    Deployment,
+    ServedRecord,
+    failed_csv,
+    results_csv,
+    served_record_of,
+)
 from meshwright.runs.serving.trial import OWN_ENGINE, ServingTrial, job_of_deployment, judge_serving
 from meshwright.runs.store import Store, study_folder, write_whole
 from meshwright.runs.tune import MACHINE_FILE, PLATFORMS, interrupted_study, kept_machine, with_room

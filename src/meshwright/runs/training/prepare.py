@@ -13,11 +13,9 @@ from meshwright.platforms.clouds import CLOUDS, CloudExecutor
 from meshwright.platforms.executor import Executor
 from meshwright.platforms.job import Job, JobText, job_of
 from meshwright.platforms.registry import executor
-from meshwright.runs.training.chain import jobs_needed
-from meshwright.runs.training.embedded import held_out, split_settings, trainer_words
-from meshwright.runs.training.folder import newest_checkpoint
+from meshwright.runs.training.folder import jobs_needed, newest_checkpoint
 from meshwright.runs.training.platforms import Platform, find_platform
-from meshwright.runs.training.request import TrainRequest
+from meshwright.runs.training.request import TrainRequest, held_out, split_settings, trainer_words
 from meshwright.runs.training.software import (
     LAST,
     Software,

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from meshwright.runs.lock import locked
-from meshwright.runs.training.chain import Decision
 from meshwright.runs.training.folder import (
+    Decision,
     TrainFolder,
     find_trainings,
     newest_checkpoint,

@@ -75,7 +75,7 @@ def train_stage(
     stop = _stop_words(words.to, stop_s)
     plan = completed(plan_of(asked, settings=_settings(spec, words, shares, stop)))
     exported = export_plan(plan, target=find_target(words.to))
-    priced = ask(asked.layout.words(), asked.problem).layout  # sp=0 has no word: see words()
+    priced = ask(asked.layout.words(), asked.problem).layout  # words leave out sp=0
     [quote] = requote(quotes([priced], setting_of(asked.problem)), asked.problem)
     return Trained(
         stage=_stage(spec, words, exported, plan, launcher=launcher),
