@@ -150,7 +150,7 @@ def test_each_line_is_known(line: str, prefix: str) -> None:
 
 
 def test_every_pattern_is_complete_and_used() -> None:
-    rules = read_rules("failure_patterns").rules
+    rules = read_rules("failure_patterns", folder="runs").rules
     for rule in rules:
         assert rule["failure_class"] in FAILURE_CLASSES and rule["tier"] in TIERS
         assert rule["message"] and rule["source"]
