@@ -20,7 +20,7 @@ from meshwright.runs.loop import StudyLimits, Tuner, View, judge_runs
 from meshwright.runs.outcome import RunWork
 from meshwright.runs.record import AnyRun, RunRecord, StudyFacts
 from meshwright.runs.results import write_results
-from meshwright.runs.store import Store, read_store, study_folder, write_whole
+from meshwright.runs.store import read_store, study_folder, write_whole
 from meshwright.runs.trackers import Tracking, tracked
 from meshwright.runs.trial import Trial, job_of_layout, refusal_of
 from meshwright.search.problem import Problem
@@ -48,6 +48,7 @@ __all__ = [
     "run_study",
     "study_record",
     "with_room",
+    "writing_too",
 ]
 
 MACHINE_FILE = "machine.json"
@@ -253,6 +254,10 @@ def run_study(
     show = tracked(
         show, tuning.tracking, store=store, facts=facts, model=problem.setting.model, warn=warn
     )
+
+    def write(view: View) -> None:
+        write_results(store, facts, view, problem=problem, trial=tuning.trial)
+
     with locked(store.folder) as lock:
         tuner = Tuner(
             store=store,
@@ -272,27 +277,27 @@ def run_study(
             ),
             now=now,
             sleep=sleep,
-            show=_showing(show, store, facts, problem, tuning.trial),
+            show=writing_too(write, show),
         )
         try:
             view = tuner.run()
         except KeyboardInterrupt:
             raise interrupted_study(tuner, sleep) from None
         finally:
-            write_results(store, facts, tuner.view(), problem=problem, trial=tuning.trial)
+            write(tuner.view())
     return StudyResult(folder=store.folder, facts=facts, view=view)
 
 
-def _showing(
-    show: Callable[[View], None], store: Store, facts: StudyFacts, problem: Problem, trial: Trial
-) -> Callable[[View], None]:
-    """Write the tables again whenever a run has ended, then show."""
+def writing_too(
+    write: Callable[[View[AnyRun]], None], show: Callable[[View[AnyRun]], None]
+) -> Callable[[View[AnyRun]], None]:
+    """Return what writes the tables again whenever a run has ended, then shows."""
     written: list[int] = []
 
-    def shown(view: View) -> None:
+    def shown(view: View[AnyRun]) -> None:
         ended = sum(record.outcome is not None for record in view.records)
         if written[-1:] != [ended]:
-            write_results(store, facts, view, problem=problem, trial=trial)
+            write(view)
             written.append(ended)
         show(view)
 
