@@ -23,10 +23,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from meshwright.runs.measured.cells import TruthTable
-from meshwright.runs.measured.files import read_measured
+from meshwright.runs.measured.measured_run import step_time_of
 from meshwright.runs.measured.predict import predict_rows
 from meshwright.runs.measured.rows import read_table
-from meshwright.runs.measured.score import SMALLEST_GROUP, step_time_of
+from meshwright_truth.score import SMALLEST_GROUP
+from meshwright_truth.verdicts import read_measured
 
 _DESCRIBED_BY_HAND = (
     "row_id",

@@ -32,16 +32,16 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.runs.choose import Choice, Options, Strategy, Tried, choose
-from meshwright.runs.measured import score
+from meshwright.runs.choose import Choice, Forecast, Options, Strategy, Tried, choose, options_of
 from meshwright.runs.measured.cells import TruthTable, read_table_file
+from meshwright.runs.measured.measured_run import fit_known, step_time_of
 from meshwright.runs.measured.predict import predict_rows
 from meshwright.runs.measured.rows import Case, read_row, read_table
-from meshwright.runs.options import Forecast, options_of
 from meshwright.trust.intervals import Intervals, find_spread, kind_of
 from meshwright.trust.ridge import Priors
 from meshwright.values.stack import find_stack, stack_names
 from meshwright_truth.residuals import fit_spreads, residuals_of, widening_of
+from meshwright_truth.score import SMALLEST_GROUP, comparison_of
 
 TABLES = ("aleph_alpha_layouts", "nanotron_ultrascale", "vtrain", "amp")
 NEAR = 0.02
@@ -94,13 +94,13 @@ def sets_of(table: TruthTable) -> Iterator[Set]:
     """Yield the comparison sets of a table, by score.py's rules."""
     members: dict[tuple[str, ...], list[tuple[dict[str, str], float]]] = defaultdict(list)
     for row in table.rows:
-        step_s = score.step_time_of(table.name, row)
+        step_s = step_time_of(table.name, row)
         if step_s is not None:
-            members[tuple(row[key] for key in score._ALIKE)].append((dict(row), step_s))
-        elif row["oom"] == "1" and score.fit_known(row) is False:
-            members[tuple(row[key] for key in score._ALIKE)].append((dict(row), math.inf))
+            members[comparison_of(row)].append((dict(row), step_s))
+        elif fit_known(row) is False:
+            members[comparison_of(row)].append((dict(row), math.inf))
     for key, rows in members.items():
-        if sum(math.isfinite(step_s) for _, step_s in rows) >= score.SMALLEST_GROUP:
+        if sum(math.isfinite(step_s) for _, step_s in rows) >= SMALLEST_GROUP:
             found = [read_row(row, source=table.name) for row, _ in rows]
             answered = {p.row_id for p in predict_rows(found).predictions}
             cases = tuple(

@@ -30,8 +30,8 @@ from typing import Any
 import numpy as np
 
 from meshwright.cost.step import price
-from meshwright.runs.measured import score
 from meshwright.runs.measured.cells import read_truth
+from meshwright.runs.measured.measured_run import step_time_of
 from meshwright.runs.measured.rows import Case, read_table
 from meshwright.values.hardware.catalogue import chip_rows
 from meshwright.values.hardware.cluster import Pool
@@ -90,7 +90,7 @@ def batches(paths: Iterable[Path]) -> list[Batch]:
             if (
                 not isinstance(case, Case)
                 or case.machines.mixed
-                or not score._time_counts(table.name, row)
+                or step_time_of(table.name, row) is None
             ):
                 continue
             key = (

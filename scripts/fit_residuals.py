@@ -19,7 +19,6 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "src"))
 
-from meshwright.runs.measured.files import read_measured  # noqa: E402
 from meshwright.runs.measured.predict import predict_rows  # noqa: E402
 from meshwright.runs.measured.rows import read_table  # noqa: E402
 from meshwright.trust.intervals import QUANTITIES  # noqa: E402
@@ -32,6 +31,7 @@ from meshwright_truth.residuals import (  # noqa: E402
     spreads_csv,
     widening_of,
 )
+from meshwright_truth.verdicts import read_measured  # noqa: E402
 
 PRESET = ROOT / "src" / "meshwright" / "trust" / "residuals.csv"
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, get_args
 
 from meshwright.cost.headroom import MOST_HEADROOM
-from meshwright.runs.measured.score import Figures
 from meshwright.trust.intervals import Fits, Quantity
 from meshwright.values.errors import ConfigError
 from meshwright.values.units import counted
 from meshwright_truth.residuals import HELD, Coverage, TableCoverage
+from meshwright_truth.score import Figures
 from meshwright_truth.verdicts import FirstPlan, Verdicts
 
 __all__ = [

@@ -14,12 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.runs.measured.cells import TruthTable
+from meshwright.runs.measured.measured_run import fit_known, peak_memory_of, step_time_of
 from meshwright.runs.measured.predict import Answers, Prediction
 from meshwright.runs.measured.rows import Case, Unanswerable
-from meshwright.runs.measured.score import comparison_of, fit_known, peak_memory_of, step_time_of
 from meshwright.trust.intervals import LEVELS, Kind, Level, Quantity, Spread, kind_of
 from meshwright.values.stack import find_stack
 from meshwright.values.units import GIB
+from meshwright_truth.score import comparison_of
 
 __all__ = [
     "HELD",

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from meshwright.runs.measured.score import spearman
 from meshwright.runs.measured.serving_predict import COLUMNS, ServingAnswers
 from meshwright.runs.measured.serving_rows import ServingTable
 from meshwright.values.errors import ConfigError
 from meshwright.values.units import counted
+from meshwright_truth.score import spearman
 
 __all__ = [
     "HEADINGS",

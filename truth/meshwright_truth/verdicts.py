@@ -10,16 +10,9 @@ from typing import get_args
 
 from meshwright.cost.headroom import headroom_bytes
 from meshwright.runs.measured.cells import TruthTable
-from meshwright.runs.measured.files import NOTHING, Own
+from meshwright.runs.measured.files import NOTHING, Own, Tables, read_tables, sort_tables
 from meshwright.runs.measured.predict import predict_rows, reasons
 from meshwright.runs.measured.rows import read_table
-from meshwright.runs.measured.score import (
-    SMALLEST_GROUP,
-    Figures,
-    guesses_of,
-    read_predictions,
-    score_table,
-)
 from meshwright.trust.intervals import (
     QUANTITIES,
     Fits,
@@ -39,15 +32,25 @@ from meshwright_truth.residuals import (
     residuals_of,
     widening_of,
 )
+from meshwright_truth.score import (
+    SMALLEST_GROUP,
+    Figures,
+    guesses_of,
+    read_predictions,
+    score_table,
+)
 
 __all__ = [
     "FirstPlan",
     "Validation",
     "Verdicts",
     "judge",
+    "read_measured",
     "validate_tables",
 ]
 
+COMPARED = ("step_time_s", "peak_mem_gib", "oom")
+"""Columns that predictions are compared with."""
 _ORDER: tuple[Fits, ...] = get_args(Fits)
 
 
@@ -132,6 +135,20 @@ class Validation:
     tell."""
     verdicts: Mapping[str, Verdicts] = field(default_factory=dict)
     """How many runs fitted, by table and verdict."""
+
+
+def read_measured(paths: Sequence[Path]) -> Tables:
+    """Read the tables among some files that predictions can be compared with."""
+    found = read_tables(paths)
+    reason = f"no measured column ({', '.join(COMPARED)}); nothing to compare with"
+    blank = [
+        table.name for table in found.kept if not any(name in table.rows[0] for name in COMPARED)
+    ]
+    measured = sort_tables(
+        tuple(table for table in found.kept if table.name not in blank),
+        [(name, reason) for name in blank],
+    )
+    return Tables(kept=measured.kept, left_out=(*found.left_out, *measured.left_out))
 
 
 def validate_tables(

@@ -13,21 +13,20 @@ from meshwright import __version__
 from meshwright.api import problem_of, read_calibration
 from meshwright.platforms.given import find_local_cluster, load_profile
 from meshwright.runs.calibrating import is_study, runs_of_study
-from meshwright.runs.measured.described import Given
 from meshwright.runs.measured.files import (
     NOTHING,
     Own,
     Tables,
     own_rows,
     predict_tables,
-    read_measured,
+    profiled_runs,
     read_tables,
 )
 from meshwright.runs.measured.fit import FitReport, fit_runs
-from meshwright.runs.measured.links import profiled_runs
-from meshwright.runs.measured.measured import Runs
+from meshwright.runs.measured.measured_run import Runs
 from meshwright.runs.measured.predict import Answers, predictions_csv
 from meshwright.runs.measured.results import read_results
+from meshwright.runs.measured.rows import Given
 from meshwright.runs.store import read_store
 from meshwright.search.request import PlanRequest
 from meshwright.trust.calibration import check_profile
@@ -103,7 +102,7 @@ def validate(
     `predictions` are scored instead where they are given; warn and tell are those of `predict`.
     """
     require_scorers()
-    from meshwright_truth.verdicts import validate_tables
+    from meshwright_truth.verdicts import read_measured, validate_tables
 
     tables = _kept(read_measured(_paths(truth)), warn)
     if predictions is not None and (calibration, profile) != (None, None):

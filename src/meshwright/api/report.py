@@ -86,7 +86,7 @@ def read_result(result: str | Path | Mapping[str, Any]) -> Record:
     if isinstance(result, Mapping):
         return result
     if str(result) != STANDARD_INPUT and Path(result).is_dir():
-        from meshwright.runs.look import study_record
+        from meshwright.runs.tune import study_record
 
         return study_record(Path(result))
     try:

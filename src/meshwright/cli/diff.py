@@ -77,9 +77,9 @@ def _answer(sides: list[Side], *, json_output: bool) -> None:
     """Compare, price where both sides can be priced, and print."""
     from meshwright.cli.layout_case import narrow_console
     from meshwright.report.diff_text import print_comparison, print_prices
-    from meshwright.report.explain_json import comparison_record, quote_record
+    from meshwright.report.explain_json import comparison_record
     from meshwright.search.diff import compare
-    from meshwright.search.requote import setting_of
+    from meshwright.search.requote import quote_record, setting_of
 
     problems = [problem for side in sides if (problem := side.problem()) is not None]
     priced = _priced(sides, problems)

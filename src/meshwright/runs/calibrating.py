@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from meshwright.runs.candidates import forecast_of
-from meshwright.runs.measured.measured import MeasuredRun, Runs
-from meshwright.runs.measured.rows import MemoryFigure
+from meshwright.runs.measured.measured_run import MeasuredRun, Runs
 from meshwright.runs.record import RunRecord
 from meshwright.runs.store import Store
 from meshwright.search.problem import Problem
+from meshwright.software.described import MemoryFigure
 
 __all__ = ["is_study", "runs_of_study"]
 

@@ -10,9 +10,9 @@ from functools import cache
 from itertools import islice, zip_longest
 
 from meshwright.cost.flops import mfu, model_flops_per_token
+from meshwright.runs.choose import Forecast
 from meshwright.runs.measured.machines import Machines, stage_chips
-from meshwright.runs.measured.rows import Case, MemoryFigure
-from meshwright.runs.options import Forecast
+from meshwright.runs.measured.rows import Case
 from meshwright.runs.record import Predicted, RunRecord, run_id_of
 from meshwright.search.axes import axes_of
 from meshwright.search.exhaustive import Found, Harvest, search_space
@@ -20,6 +20,7 @@ from meshwright.search.problem import Problem
 from meshwright.search.refine import Repriced, reprice, shortlists, tidy
 from meshwright.search.rules.check import explicit_layers
 from meshwright.search.space import Rejections, make_space
+from meshwright.software.described import MemoryFigure
 from meshwright.trust.intervals import fits_within
 from meshwright.values.errors import ConfigError
 from meshwright.values.layout import Layout

@@ -14,14 +14,13 @@ from meshwright.platforms.given import load_profile
 from meshwright.platforms.job import Job, JobOptions, JobText
 from meshwright.platforms.registry import executor, find_runner, job_text
 from meshwright.runs.candidates import Candidate, Candidates, Refusal, candidates_of
-from meshwright.runs.choose import Choice, Options, choose
+from meshwright.runs.choose import Choice, Options, choose, options_of
 from meshwright.runs.lock import locked
 from meshwright.runs.loop import StudyLimits, Tuner, View, judge_runs
-from meshwright.runs.options import options_of
 from meshwright.runs.outcome import RunWork
 from meshwright.runs.record import AnyRun, RunRecord, StudyFacts
 from meshwright.runs.results import write_results
-from meshwright.runs.store import Store, study_folder, write_whole
+from meshwright.runs.store import read_store, study_folder, write_whole
 from meshwright.runs.trackers import Tracking, tracked
 from meshwright.runs.trial import Trial, job_of_layout, refusal_of
 from meshwright.search.problem import Problem
@@ -30,6 +29,7 @@ from meshwright.values.hardware.profile import Profile, profile_to_bytes
 from meshwright.values.layout import Layout
 from meshwright.values.models.params import model_params
 from meshwright.values.text import html_table
+from meshwright.values.units import HOUR_S
 
 __all__ = [
     "MACHINE_FILE",
@@ -45,7 +45,9 @@ __all__ = [
     "prepare",
     "run_dict",
     "run_study",
+    "study_record",
     "with_room",
+    "writing_too",
 ]
 
 MACHINE_FILE = "machine.json"
@@ -246,6 +248,10 @@ def run_study(
     show = tracked(
         show, tuning.tracking, store=store, facts=facts, model=problem.setting.model, warn=warn
     )
+
+    def write(view: View) -> None:
+        write_results(store, facts, view, problem=problem, trial=tuning.trial)
+
     with locked(store.folder) as lock:
         tuner = Tuner(
             store=store,
@@ -265,27 +271,27 @@ def run_study(
             ),
             now=now,
             sleep=sleep,
-            show=_showing(show, store, facts, problem, tuning.trial),
+            show=writing_too(write, show),
         )
         try:
             view = tuner.run()
         except KeyboardInterrupt:
             raise interrupted_study(tuner, sleep) from None
         finally:
-            write_results(store, facts, tuner.view(), problem=problem, trial=tuning.trial)
+            write(tuner.view())
     return StudyResult(folder=store.folder, facts=facts, view=view)
 
 
-def _showing(
-    show: Callable[[View], None], store: Store, facts: StudyFacts, problem: Problem, trial: Trial
-) -> Callable[[View], None]:
-    """Write the tables again whenever a run has ended, then show."""
+def writing_too(
+    write: Callable[[View[AnyRun]], None], show: Callable[[View[AnyRun]], None]
+) -> Callable[[View[AnyRun]], None]:
+    """Return what writes the tables again whenever a run has ended, then shows."""
     written: list[int] = []
 
-    def shown(view: View) -> None:
+    def shown(view: View[AnyRun]) -> None:
         ended = sum(record.outcome is not None for record in view.records)
         if written[-1:] != [ended]:
-            write_results(store, facts, view, problem=problem, trial=trial)
+            write(view)
             written.append(ended)
         show(view)
 
@@ -337,3 +343,19 @@ def facts_of(problem: Problem, tuning: Tuning) -> StudyFacts:
             None if problem.usd_per_chip_s is None else problem.usd_per_chip_s * 3600.0
         ),
     )
+
+
+def study_record(folder: Path) -> dict[str, Any]:
+    """Return the runs of a study with its request; ConfigError where the folder is none. Why it
+    stopped is not kept in it."""
+    store = read_store(folder)
+    records = store.records()
+    best = View(records=records, waits={}, gpu_hours=0.0).best
+    return {
+        "study": str(folder),
+        "request": store.study.request,
+        "trial": store.study.trial,
+        "best": None if best is None else run_dict(best),
+        "runs": [run_dict(record) for record in records],
+        "gpu_hours": sum(record.ran_s * record.layout.num_chips for record in records) / HOUR_S,
+    }

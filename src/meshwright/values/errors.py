@@ -109,8 +109,8 @@ def require_scorers() -> None:
     out, are not there."""
     if find_spec("meshwright_truth") is None:
         raise ConfigError(
-            "validate: the scorers of published runs are in Meshwright's repository, not in the"
-            " wheel; clone it and run pip install -e ."
+            "validate: the scorers of published runs (meshwright_truth) are in the repository, not"
+            " in the wheel; clone it and run pip install -e ."
         )
 
 

@@ -11,8 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from meshwright.runs.loads.job import Line, ServeJob, line_of
-from meshwright.runs.loads.load import Lengths, closed_loop
+from meshwright.runs.loads.load import Lengths, Line, ServeJob, closed_loop, line_of
 from meshwright.runs.loads.measure import measure_engine
 
 STANDIN = Path(__file__).parent / "standin.py"

@@ -9,8 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwright.runs.loads.figures import Answer, Figures, figures_of
-from meshwright.runs.loads.job import Line, ServeJob, line_of, read_serve_job
-from meshwright.runs.loads.load import Lengths, closed_loop, load_of, poisson, read_trace
+from meshwright.runs.loads.load import (
+    Lengths,
+    Line,
+    ServeJob,
+    closed_loop,
+    line_of,
+    load_of,
+    poisson,
+    read_serve_job,
+    read_trace,
+)
 from meshwright.values.errors import ConfigError
 
 

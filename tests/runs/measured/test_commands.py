@@ -11,8 +11,9 @@ from typer.testing import CliRunner
 
 from meshwright.cli.predict import predict
 from meshwright.cli.validate import validate
-from meshwright.runs.measured.files import read_measured, read_tables
+from meshwright.runs.measured.files import read_tables
 from meshwright.values.errors import ConfigError
+from meshwright_truth.verdicts import read_measured
 
 APP = typer.Typer()
 APP.command()(predict)

@@ -8,7 +8,7 @@ import pytest
 
 from meshwright.runs.measured.cells import TruthTable, read_truth
 from meshwright.runs.measured.rows import Case, read_table
-from meshwright.runs.measured.score import Figures, Guess, score_table
+from meshwright_truth.score import Figures, Guess, score_table
 
 WANTED = 0.97
 NOT_A_LANGUAGE_MODEL = {"amp": ("transgan",)}

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from meshwright.runs.measured.score import Figures
 from meshwright.values.errors import ConfigError
 from meshwright_truth.page import accuracy_page, read_earlier, show
+from meshwright_truth.score import Figures
 
 FIGURES = Figures(
     rows=4,

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwright.runs.measured.cells import TruthTable
-from meshwright.runs.measured.score import Figures, Guess, read_predictions, score_table, spearman
 from meshwright.values.errors import ConfigError
+from meshwright_truth.score import Figures, Guess, read_predictions, score_table, spearman
 
 BLANK = dict.fromkeys(
     (

@@ -7,10 +7,9 @@ import pytest
 
 from meshwright.platforms.executor import JobStatus
 from meshwright.runs.failures import Failure
-from meshwright.runs.loads.figures import Answer, Limits, figures_of
-from meshwright.runs.loads.job import Line
+from meshwright.runs.loads.figures import Answer, Limits, Served, figures_of, noise_of
+from meshwright.runs.loads.load import Line
 from meshwright.runs.record import Event
-from meshwright.runs.served import Served, noise_of
 from meshwright.runs.serving.trial import judge_serving, outcome_of_lines
 
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from meshwright.runs.failures import Failure
-from meshwright.runs.training.chain import PastJob, decide, jobs_needed
+from meshwright.runs.training.folder import PastJob, decide, jobs_needed
 
 OOM = Failure(
     failure_class="cuda_oom", message="CUDA is out of memory", evidence="OutOfMemoryError"

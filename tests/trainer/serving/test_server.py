@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from meshwright.runs.loads.client import Target, find_dialect, find_model, send_load
-from meshwright.runs.loads.engine_process import EngineProcess, free_port, running_engine
 from meshwright.runs.loads.load import Lengths, closed_loop
+from meshwright.runs.loads.measure import EngineProcess, free_port, running_engine
 from meshwright.software.deepspeed.trainer import decoder_config
 from meshwright.software.defaults import complete_details
 from meshwright.software.settings import ModelDetails

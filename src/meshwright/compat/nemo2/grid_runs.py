@@ -23,7 +23,10 @@ from meshwright.runs.loop import StudyLimits, Tuner, View, judge_runs
 from meshwright.runs.outcome import Measured, RunWork
 from meshwright.runs.record import DIGITS, Course, event_of
 from meshwright.runs.store import Store, study_folder
-from meshwright.runs.training.embedded import held_out, trainer_words
+from meshwright.runs.training.request import (
+    held_out,
+    trainer_words,
+)
 from meshwright.runs.trial import OWN_TRAINER
 from meshwright.runs.tune import interrupted_study, with_room
 from meshwright.search.problem import dims_of

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, fields
 from functools import cache, lru_cache
 from typing import Any
 
-from meshwright.report.explain_json import explanation_record, figures_record
+from meshwright.report.explain_json import explanation_record
 from meshwright.search.asked import Asked, ask
 from meshwright.search.axes import nearest_valid
 from meshwright.search.diff import compare
@@ -18,7 +18,7 @@ from meshwright.search.plan import search_problem
 from meshwright.search.problem import Files, Problem, resolve
 from meshwright.search.quote import Quote, quotes
 from meshwright.search.request import PlanRequest
-from meshwright.search.requote import requote, setting_of
+from meshwright.search.requote import figures_record, requote, setting_of
 from meshwright.search.rules.software import stack_rules
 from meshwright.search.titles import (
     MEMORY_READINGS,

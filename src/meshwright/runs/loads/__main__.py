@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from types import FrameType
 
-from meshwright.runs.loads.job import read_serve_job
+from meshwright.runs.loads.load import read_serve_job
 from meshwright.runs.loads.measure import measure_engine
 
 

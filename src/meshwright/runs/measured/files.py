@@ -1,4 +1,4 @@
-"""Predict and validate whole files."""
+"""Read and predict whole files."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from meshwright.runs.measured.cells import OtherTable, TruthTable, read_table_file
-from meshwright.runs.measured.links import is_profiled, with_profile
+from meshwright.runs.measured.measured_run import MeasuredRun
 from meshwright.runs.measured.predict import Answers, predict_rows, reasons
 from meshwright.runs.measured.rows import Case, Unanswerable, read_table
+from meshwright.search.problem import profiled_pool
 from meshwright.trust.calibration import Calibration
 from meshwright.values.errors import ConfigError
+from meshwright.values.hardware.cluster import Node, Pool
 from meshwright.values.hardware.profile import Profile
+from meshwright.values.hardware.profiled import same_chip
 
 __all__ = [
     "NOTHING",
@@ -21,14 +24,14 @@ __all__ = [
     "Own",
     "Tables",
     "counts",
+    "is_profiled",
     "own_rows",
     "predict_tables",
-    "read_measured",
+    "profiled_runs",
     "read_tables",
+    "sort_tables",
+    "with_profile",
 ]
-
-COMPARED = ("step_time_s", "peak_mem_gib", "oom")
-"""Columns that predictions are compared with."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,23 +62,9 @@ def read_tables(paths: Sequence[Path]) -> Tables:
     read = [read_table_file(path) for path in paths]
     kept = tuple(table for table in read if isinstance(table, TruthTable))
     _check_names(kept)
-    return _found(
+    return sort_tables(
         kept, [(str(other.path), other.reason) for other in read if isinstance(other, OtherTable)]
     )
-
-
-def read_measured(paths: Sequence[Path]) -> Tables:
-    """Read the tables among some files that predictions can be compared with."""
-    found = read_tables(paths)
-    reason = f"no measured column ({', '.join(COMPARED)}); nothing to compare with"
-    blank = [
-        table.name for table in found.kept if not any(name in table.rows[0] for name in COMPARED)
-    ]
-    measured = _found(
-        tuple(table for table in found.kept if table.name not in blank),
-        [(name, reason) for name in blank],
-    )
-    return Tables(kept=measured.kept, left_out=(*found.left_out, *measured.left_out))
 
 
 def _check_names(tables: Sequence[TruthTable]) -> None:
@@ -88,8 +77,8 @@ def _check_names(tables: Sequence[TruthTable]) -> None:
         )
 
 
-def _found(kept: tuple[TruthTable, ...], others: Sequence[tuple[str, str]]) -> Tables:
-    """Join what is kept and what is not, (name, reason) each; ConfigError where nothing is kept."""
+def sort_tables(kept: tuple[TruthTable, ...], others: Sequence[tuple[str, str]]) -> Tables:
+    """Return what is kept, and what is not as (name, reason); ConfigError where nothing is."""
     if not kept:
         (name, reason), more = others[0], len(others) - 1
         raise ConfigError(
@@ -97,6 +86,55 @@ def _found(kept: tuple[TruthTable, ...], others: Sequence[tuple[str, str]]) -> T
         )
     return Tables(
         kept=kept, left_out=tuple(f"{name}: left out: {reason}" for name, reason in others)
+    )
+
+
+def is_profiled(case: Case | Unanswerable, profile: Profile) -> bool:
+    """Whether a row ran on the chip of a profile, and on no other."""
+    return (
+        isinstance(case, Case)
+        and not case.machines.mixed
+        and same_chip(profile, case.machines.nodes[0].chip)
+    )
+
+
+def with_profile(
+    cases: Iterable[Case | Unanswerable], profile: Profile
+) -> list[Case | Unanswerable]:
+    """Return the rows, those of the profile's chip with its figures and tables; ConfigError where
+    it reaches more than the chip can do."""
+    known: dict[
+        Node, Node
+    ] = {}  # one object for all rows of a machine, which are then priced together
+    found: list[Case | Unanswerable] = []
+    for case in cases:
+        if isinstance(case, Unanswerable) or not is_profiled(case, profile):
+            found.append(case)
+            continue
+        node = case.machines.nodes[0]
+        if node not in known:
+            known[node] = profiled_pool(
+                profile, Pool(node=node, num_chips=case.machines.num_chips)
+            ).node
+        found.append(replace(case, machines=replace(case.machines, nodes=(known[node],))))
+    return found
+
+
+def profiled_runs(runs: Sequence[MeasuredRun], profile: Profile) -> tuple[MeasuredRun, ...]:
+    """Return measured runs as a profile predicts them; ConfigError where one is on another chip."""
+    others = sorted(
+        {run.case.machines.nodes[0].chip.name for run in runs if not is_profiled(run.case, profile)}
+    )
+    if others:
+        raise ConfigError(
+            f"profile of {profile.machine.device_name}, runs on {', '.join(others)}: give the"
+            " profile of that chip, or none"
+        )
+    cases = with_profile((run.case for run in runs), profile)
+    return tuple(
+        replace(run, case=case)
+        for run, case in zip(runs, cases, strict=True)
+        if not isinstance(case, Unanswerable)
     )
 
 

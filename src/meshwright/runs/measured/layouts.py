@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from meshwright.runs.measured.cells import Cells, Rule, UnansweredError
+from meshwright.runs.measured.cells import Cells, Notes, Rule, UnansweredError
 from meshwright.runs.measured.machines import recompute_of_row
-from meshwright.runs.measured.notes import Notes
 from meshwright.search.rules.split import own_split
 from meshwright.values.layout import SHARDINGS, Layout, Schedule, Sharding
 from meshwright.values.models.spec import ModelSpec

@@ -6,9 +6,15 @@ import re
 from dataclasses import dataclass, replace
 from typing import cast
 
-from meshwright.runs.measured.cells import Cells, Rule, UnansweredError, read_rules
+from meshwright.runs.measured.cells import (
+    Cells,
+    Notes,
+    Placement,
+    Rule,
+    UnansweredError,
+    read_rules,
+)
 from meshwright.runs.measured.models import usual_seq_len
-from meshwright.runs.measured.notes import Notes, Placement
 from meshwright.values.errors import UnknownNameError
 from meshwright.values.hardware.catalogue import default_node, find_chip, find_link, network_link
 from meshwright.values.hardware.chip import Chip

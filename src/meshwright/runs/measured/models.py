@@ -8,8 +8,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from meshwright.runs.measured.cells import Cells, Rule, UnansweredError, read_rules
-from meshwright.runs.measured.notes import Notes
+from meshwright.runs.measured.cells import Cells, Notes, Rule, UnansweredError, read_rules
 from meshwright.sizing.shapes import shape_of
 from meshwright.values.errors import UnknownNameError
 from meshwright.values.models.catalogue import find_model

@@ -11,11 +11,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from meshwright.runs.belief import Prior, correlations
-from meshwright.runs.choose import Options
+from meshwright.runs.choose import NEW_KIND, Options
 from meshwright.runs.loads.load import Load
-from meshwright.runs.options import NEW_KIND
-from meshwright.runs.serving.deployment import Deployment
-from meshwright.runs.serving.record import PredictedPoint, ServedRecord, ServingPrediction
+from meshwright.runs.serving.record import (
+    Deployment,
+    PredictedPoint,
+    ServedRecord,
+    ServingPrediction,
+)
 from meshwright.runs.serving.trial import ServingTrial, refusal_of_deployment
 from meshwright.serving.engine import Quantisation, Worker, check_worker
 from meshwright.serving.request import Objective, ServingRequest

@@ -14,13 +14,11 @@ import yaml
 from meshwright.platforms.executor import JobStatus
 from meshwright.platforms.job import Job, JobOptions, job_of
 from meshwright.runs.failures import Evidence, Failure, FailureClass, classify
-from meshwright.runs.loads.figures import Figures, Limits
-from meshwright.runs.loads.job import MARK, PORT, Line, ServeJob, line_of
-from meshwright.runs.loads.load import Load
+from meshwright.runs.loads.figures import Figures, Limits, Served, ServedPoint
+from meshwright.runs.loads.load import MARK, PORT, Line, Load, ServeJob, line_of
 from meshwright.runs.outcome import read_run_logs
 from meshwright.runs.record import Outcome
-from meshwright.runs.served import Served, ServedPoint
-from meshwright.runs.serving.deployment import Deployment
+from meshwright.runs.serving.record import Deployment
 from meshwright.runs.store import RUN_LOGS
 from meshwright.serving.request import Objective, ServingRequest
 from meshwright.software.contract import Exported, ExportedFile

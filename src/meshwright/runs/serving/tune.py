@@ -27,12 +27,22 @@ from meshwright.runs.serving.candidates import (
     serving_candidates,
     serving_options,
 )
-from meshwright.runs.serving.deployment import Deployment
-from meshwright.runs.serving.record import ServedRecord, served_record_of
-from meshwright.runs.serving.tables import failed_csv, results_csv
+from meshwright.runs.serving.record import (
+    Deployment,
+    ServedRecord,
+    failed_csv,
+    results_csv,
+    served_record_of,
+)
 from meshwright.runs.serving.trial import OWN_ENGINE, ServingTrial, job_of_deployment, judge_serving
 from meshwright.runs.store import Store, study_folder, write_whole
-from meshwright.runs.tune import MACHINE_FILE, interrupted_study, kept_machine, with_room
+from meshwright.runs.tune import (
+    MACHINE_FILE,
+    interrupted_study,
+    kept_machine,
+    with_room,
+    writing_too,
+)
 from meshwright.search.problem import local_pool
 from meshwright.serving.engine import Worker, find_engine
 from meshwright.serving.request import Objective, ServingRequest
@@ -210,7 +220,7 @@ def tune_serving(
             judge=judge_serving(lambda run_id: chips[run_id]),
             now=now,
             sleep=sleep,
-            show=_showing(show, store, prepared, tuning),
+            show=writing_too(lambda view: _write(store, view, prepared, tuning), show),
         )
         try:
             view = tuner.run()
@@ -229,25 +239,6 @@ def _store(prepared: PreparedServing, tuning: ServingTuning) -> Store[ServedReco
             found.folder / MACHINE_FILE, profile_to_bytes(prepared.machine, form="json").decode()
         )
     return Store(folder=found.folder, study=found.study, read=served_record_of)
-
-
-def _showing(
-    show: Callable[[View[ServedRecord]], None],
-    store: Store[ServedRecord],
-    prepared: PreparedServing,
-    tuning: ServingTuning,
-) -> Callable[[View[ServedRecord]], None]:
-    """Write the tables again whenever a run has ended, then show."""
-    written: list[int] = []
-
-    def shown(view: View[ServedRecord]) -> None:
-        ended = sum(record.outcome is not None for record in view.records)
-        if written[-1:] != [ended]:
-            _write(store, view, prepared, tuning)
-            written.append(ended)
-        show(view)
-
-    return shown
 
 
 def _write(

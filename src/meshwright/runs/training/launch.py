@@ -13,11 +13,13 @@ from meshwright.platforms.executor import Executor, JobStatus
 from meshwright.runs.failures import Failure, classify
 from meshwright.runs.lock import Lock
 from meshwright.runs.outcome import read_run_logs
-from meshwright.runs.training.chain import Decision, PastJob, decide
 from meshwright.runs.training.folder import (
     LOGS,
+    Decision,
     JobNote,
+    PastJob,
     TrainFolder,
+    decide,
     last_report,
     newest_checkpoint,
 )

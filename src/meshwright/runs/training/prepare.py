@@ -13,10 +13,16 @@ from meshwright.platforms.contract import Platform
 from meshwright.platforms.executor import Executor
 from meshwright.platforms.job import Job, JobText, job_of
 from meshwright.platforms.registry import executor, find_runner
-from meshwright.runs.training.chain import jobs_needed
-from meshwright.runs.training.embedded import held_out, split_settings, trainer_words
-from meshwright.runs.training.folder import newest_checkpoint
-from meshwright.runs.training.request import TrainRequest
+from meshwright.runs.training.folder import (
+    jobs_needed,
+    newest_checkpoint,
+)
+from meshwright.runs.training.request import (
+    TrainRequest,
+    held_out,
+    split_settings,
+    trainer_words,
+)
 from meshwright.runs.training.software import (
     LAST,
     Software,

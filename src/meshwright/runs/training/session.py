@@ -10,10 +10,9 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from meshwright.report.explain_json import quote_record
 from meshwright.runs.lock import locked
-from meshwright.runs.training.chain import Decision
 from meshwright.runs.training.folder import (
+    Decision,
     TrainFolder,
     find_trainings,
     newest_checkpoint,
@@ -29,7 +28,7 @@ from meshwright.search.asked import Asked, ask
 from meshwright.search.plan import search_problem
 from meshwright.search.problem import Problem
 from meshwright.search.quote import quotes
-from meshwright.search.requote import requote, setting_of
+from meshwright.search.requote import quote_record, requote, setting_of
 from meshwright.search.result import PlanResult
 from meshwright.values.errors import (
     CannotExpress,

@@ -13,8 +13,13 @@ from typing import Any, Literal
 from meshwright.runs.failures import TIERS, Evidence, EvidenceReader, Failure, Tier
 from meshwright.runs.store import read_lines
 from meshwright.runs.watch.alarms import NO_FACTS, RunFacts, facts_of_plan
-from meshwright.runs.watch.metrics import LOCAL_ADDRESS, serve_metrics, write_metrics
-from meshwright.runs.watch.status import RunStatus, status_of
+from meshwright.runs.watch.status import (
+    LOCAL_ADDRESS,
+    RunStatus,
+    serve_metrics,
+    status_of,
+    write_metrics,
+)
 from meshwright.software.log import LONGEST_LINE, lines_of, whole_lines
 from meshwright.software.log_reader import LogReader
 from meshwright.values.errors import ConfigError

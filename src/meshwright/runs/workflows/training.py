@@ -8,15 +8,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from meshwright import api
 from meshwright.data.pairs import even_sum
+from meshwright.platforms.given import cluster_from_flag
 from meshwright.platforms.job import job_of
 from meshwright.platforms.shell import Copy, on_nodes
 from meshwright.runs.training.division import divides
 from meshwright.runs.workflows.spec import TrainWords, WorkflowSpec
 from meshwright.runs.workflows.stages import Stage, job_words, pair_prefixes, vocabulary_files
 from meshwright.search.asked import Asked, ask
+from meshwright.search.plan import search_problem
+from meshwright.search.problem import Files, resolve
+from meshwright.search.quote import quotes
 from meshwright.search.request import PlanRequest
+from meshwright.search.requote import requote, setting_of
 from meshwright.software.contract import Exported, export_plan
 from meshwright.software.plan import TrainingPlan, completed, plan_of
 from meshwright.software.registry import find_target
@@ -70,7 +74,7 @@ def train_stage(
     stop = _stop_words(words.to, stop_s)
     plan = completed(plan_of(asked, settings=_settings(spec, words, shares, stop)))
     exported = export_plan(plan, target=find_target(words.to))
-    quote = api.explain(asked.layout.words(), asked.problem.request).quote
+    [quote] = requote(quotes([asked.layout], setting_of(asked.problem)), asked.problem)
     return Trained(
         stage=_stage(spec, words, exported, plan, launcher=launcher),
         plan=plan,
@@ -127,16 +131,18 @@ def _asked(words: TrainWords) -> Asked:
             **stack,
         }
     )
+    cluster = cluster_from_flag(words.cluster, gpus_per_node=request.gpus_per_node)
+    problem = resolve(request, files=Files(cluster=cluster))
     layout = words.layout
     if layout is None:
-        result = api.plan(request)
+        result = search_problem(problem)
         if not result.plans:
             raise ConfigError(
                 f"train: no layout of {words.model} fits on {words.cluster}; `meshwright plan` says"
                 " by how much"
             )
         layout = result.plans[0].layout.words()
-    return ask(layout, api.problem_of(request))
+    return ask(layout, problem)
 
 
 def _settings(

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from meshwright.runs.measured.cells import TruthTable
 from meshwright.runs.measured.rows import Case, Unanswerable, read_row
-from meshwright.runs.measured.score import fit_known, peak_memory_of, step_time_of
 from meshwright.values.units import GIB, format_seconds
 
 __all__ = [
     "MeasuredRun",
     "Runs",
+    "fit_known",
+    "peak_memory_of",
     "runs_of_table",
+    "step_time_of",
 ]
+
+_DOUBTFUL = ("BEFORE", "SUSPECT", "TRAP:", "outlier")
+"""Words in the notes of a run whose time is known to be wrong."""
+_MEMORY_ONLY_TABLE = "megatron_functional"
+_MEMORY_ONLY_SOURCE = "mindspeed-llm-ci"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,3 +111,52 @@ def _step_s(source: str, row: Mapping[str, str], case: Case) -> float | None:
         return None
     derived = case.layout.gbs * case.workload.seq_len / (rate * case.machines.num_chips)
     return step_time_of(source, {**row, "step_time_s": repr(derived)})
+
+
+def step_time_of(table: str, row: Mapping[str, str]) -> float | None:
+    """Return the measured seconds of a row that can be compared, else None."""
+    return float(row["step_time_s"]) if _time_counts(table, row) else None
+
+
+def peak_memory_of(row: Mapping[str, str]) -> float | None:
+    """Return the measured GiB of a row that can be compared, else None."""
+    measured = _number(_cell(row, "peak_mem_gib"))
+    return measured if measured > 0 and "SUSPECT" not in _cell(row, "notes") else None
+
+
+def fit_known(row: Mapping[str, str]) -> bool | None:
+    """Return whether a run fitted, None where its row does not tell."""
+    return _cell(row, "oom") == "0" if _fit_counts(row) else None
+
+
+def _time_counts(table: str, row: Mapping[str, str]) -> bool:
+    """Whether the step time is sound, of a full-size run, and its layout published."""
+    if table == _MEMORY_ONLY_TABLE or _cell(row, "source") == _MEMORY_ONLY_SOURCE:
+        return False
+    if any(word in _cell(row, "notes") for word in _DOUBTFUL) or not _given(
+        row, "tp", "pp", "gbs", "num_gpus"
+    ):
+        return False
+    return _cell(row, "oom") != "1" and _number(_cell(row, "step_time_s")) > 0
+
+
+def _fit_counts(row: Mapping[str, str]) -> bool:
+    """Whether the row tells if the run fitted."""
+    return _cell(row, "oom") in ("0", "1") and _given(row, "tp", "pp", "gbs")
+
+
+def _given(row: Mapping[str, str], *columns: str) -> bool:
+    return all(_cell(row, column) for column in columns)
+
+
+def _cell(row: Mapping[str, str], column: str) -> str:
+    return row.get(column) or ""
+
+
+def _number(text: str) -> float:
+    """A finite number, or 0 for anything else."""
+    try:
+        value = float(text)
+    except ValueError:
+        return 0.0
+    return value if math.isfinite(value) else 0.0

@@ -18,31 +18,28 @@ from pathlib import Path
 from typing import Any
 
 from meshwright.runs.measured.cells import TruthTable
+from meshwright.runs.measured.measured_run import fit_known, peak_memory_of, step_time_of
 from meshwright.runs.measured.predict import COLUMNS, Answers
 from meshwright.values.errors import ConfigError
 
 __all__ = [
+    "ALIKE",
+    "SMALLEST_GROUP",
     "Figures",
     "Guess",
     "Guesses",
-    "fit_known",
+    "comparison_of",
     "guesses_of",
-    "peak_memory_of",
     "read_predictions",
     "score_table",
     "spearman",
-    "step_time_of",
 ]
 
 Row = Mapping[str, str]
 SMALLEST_GROUP = 8
 """Finished runs that a set needs for ranks to say something."""
-_ALIKE = ("group", "gpu", "num_gpus", "seq_len", "gbs", "precision", "release", "task")
+ALIKE = ("group", "gpu", "num_gpus", "seq_len", "gbs", "precision", "release", "task")
 """Runs are ranked only among those that agree in all of these."""
-_DOUBTFUL = ("BEFORE", "SUSPECT", "TRAP:", "outlier")
-"""Words in the notes of a run whose time is known to be wrong."""
-_MEMORY_ONLY_TABLE = "megatron_functional"
-_MEMORY_ONLY_SOURCE = "mindspeed-llm-ci"
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,17 +181,17 @@ def score_table(table: TruthTable, guesses: Guesses) -> Figures:
 
 def _compare(pairs: _Pairs, table: str, row: Row, guess: Guess) -> None:
     """Add what one row gives."""
-    timed, tells_fit = _time_counts(table, row), _fit_counts(row)
+    measured_s, fitted = step_time_of(table, row), fit_known(row)
     key = comparison_of(row)
     predicted, said = guess.step_s or math.inf, guess.oom is True
-    if tells_fit:
+    if fitted is not None:
         pairs.wanted["o"] += 1
         if guess.oom is not None:
-            pairs.fits.append((row["oom"] == "1", said))
-    if timed:
+            pairs.fits.append((not fitted, said))
+    if measured_s is not None:
         pairs.wanted["t"] += 1
-        pairs.sets[key].append(_Run(float(row["step_time_s"]), predicted, False, said))
-    elif tells_fit and row["oom"] == "1":
+        pairs.sets[key].append(_Run(measured_s, predicted, False, said))
+    elif fitted is False:
         pairs.sets[key].append(_Run(math.inf, predicted, True, said))
     if measured := peak_memory_of(row):
         pairs.wanted["m"] += 1
@@ -204,47 +201,7 @@ def _compare(pairs: _Pairs, table: str, row: Row, guess: Guess) -> None:
 
 def comparison_of(row: Row) -> tuple[str, ...]:
     """Return what runs agree in that are compared with each other: they differ in layout alone."""
-    return tuple(_cell(row, column) for column in _ALIKE)
-
-
-def step_time_of(table: str, row: Row) -> float | None:
-    """Return the measured seconds of a row that can be compared, else None."""
-    return float(row["step_time_s"]) if _time_counts(table, row) else None
-
-
-def peak_memory_of(row: Row) -> float | None:
-    """Return the measured GiB of a row that can be compared, else None."""
-    measured = _number(_cell(row, "peak_mem_gib"))
-    return measured if measured and measured > 0 and "SUSPECT" not in _cell(row, "notes") else None
-
-
-def fit_known(row: Row) -> bool | None:
-    """Return whether a run fitted, None where its row does not tell."""
-    return _cell(row, "oom") == "0" if _fit_counts(row) else None
-
-
-def _cell(row: Row, column: str) -> str:
-    return row.get(column) or ""
-
-
-def _given(row: Row, *columns: str) -> bool:
-    return all(_cell(row, column) for column in columns)
-
-
-def _time_counts(table: str, row: Row) -> bool:
-    """Whether the step time is sound, of a full-size run, and its layout published."""
-    if table == _MEMORY_ONLY_TABLE or _cell(row, "source") == _MEMORY_ONLY_SOURCE:
-        return False
-    if any(word in _cell(row, "notes") for word in _DOUBTFUL) or not _given(
-        row, "tp", "pp", "gbs", "num_gpus"
-    ):
-        return False
-    return _cell(row, "oom") != "1" and (_number(_cell(row, "step_time_s")) or 0) > 0
-
-
-def _fit_counts(row: Row) -> bool:
-    """Whether the row tells if the run fitted."""
-    return _cell(row, "oom") in ("0", "1") and _given(row, "tp", "pp", "gbs")
+    return tuple(row.get(column) or "" for column in ALIKE)
 
 
 def _time_figures(ratios: Sequence[float]) -> dict[str, float | int]:
