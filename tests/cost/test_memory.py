@@ -439,7 +439,7 @@ def test_the_end_of_the_backward_pass_has_all_gradients_and_no_activations() -> 
 
 def test_zero1_may_keep_gradients_in_shards() -> None:
     assert states(
-        stack=replace(STACK, gradients_sharded=True), dp=8, sharding="zero1"
+        stack=replace(STACK, zero1_shards="states-and-gradients"), dp=8, sharding="zero1"
     ) == pytest.approx((2, 4 / 8, 12 / 8))
 
 
@@ -502,7 +502,7 @@ def test_buckets_on_their_way_to_other_ranks() -> None:
 
 def test_an_optimizer_may_be_cut_over_replicas_alone() -> None:
     """12 bytes over 4 replicas, whatever the ranks that share a context; over all 8 ranks else."""
-    alone = replace(STACK, shards_over_context=False)
+    alone = replace(STACK, zero1_shards="states-over-dp")
     found = [states(stack=stack, dp=4, cp=2, sharding="zero1")[2] for stack in (alone, STACK)]
     assert found == pytest.approx([12 / 4, 12 / 8])
 

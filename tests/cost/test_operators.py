@@ -4,7 +4,7 @@ exchange."""
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -77,7 +77,8 @@ def test_fp8_casts_what_it_multiplies() -> None:
     assert (part.kernels_forward, part.kernels_backward) == (2, 4)
     assert narrow.saved_input_bytes == 1.0
     assert (
-        replace(narrow, stack=replace(narrow.stack, narrow_inputs=False)).saved_input_bytes == 2.0
+        replace(narrow, stack=replace(narrow.stack, narrow_linear="torchao")).saved_input_bytes
+        == 2.0
     )
     assert narrow.activation_bytes == 2.0
 
@@ -133,7 +134,10 @@ def test_torchao_casts_in_passes(precision: Precision, forward: float, backward:
     both casts 4. By row: cast 3; transposed 4, cast 3, product scaled 4; gradient 5 with columns
     and 3; weights 3, then 4, 3, and their gradient scaled 4. MXFP8: 3 by rows and 3 by columns,
     weights too."""
-    both = [replace(STACK, narrow_inputs=kept) for kept in (True, False)]
+    both = [
+        replace(STACK, narrow_linear="transformer-engine"),
+        replace(STACK, narrow_linear="torchao"),
+    ]
     fused, passed = (
         linear(
             replace(site(GPT, replace(WORK, precision=precision)), stack=stack),
@@ -347,7 +351,7 @@ def test_tensor_exchange_hides_as_the_stack_can() -> None:
 def test_strides_are_copied_where_the_batch_comes_first() -> None:
     """Two sequences: the whole input of 2 x 2048 x 1024 x 2 bytes is read and written once after
     the gather, once before the scatter."""
-    work, first = replace(WORK, gbs=16), replace(STACK, batch_first=True)
+    work, first = replace(WORK, gbs=16), replace(STACK, sequence_parallel="dtensor")
     alone, pair = (
         tensor_exchange(site(LLAMA, work, tp=8, sp=True, mbs=mbs, stack=first), MLP)
         for mbs in (1, 2)
@@ -370,7 +374,7 @@ def test_strides_are_copied_where_the_batch_comes_first() -> None:
 def test_gathers_in_8_bits_send_half() -> None:
     """One scale a tensor: 2048 * 1024 bytes are gathered, twice as many scattered; other precisions
     gather as they did."""
-    narrow, payload = replace(STACK, narrow_gathers=True), TOKENS * H * 2.0
+    narrow, payload = replace(STACK, narrow_linear="torchao-gathers"), TOKENS * H * 2.0
     cases: dict[Precision, float] = {"fp8": payload / 2, "bf16": payload, "mxfp8": payload}
     for precision, gathered in cases.items():
         place = site(LLAMA, replace(WORK, precision=precision), tp=8, sp=True, stack=narrow)
@@ -394,7 +398,10 @@ def test_gradients_apart_are_scattered_for_each_product() -> None:
         (GPT, MLP, 1),
     ):
         part = tensor_exchange(
-            site(model, tp=8, sp=True, stack=replace(STACK, gradients_apart=True)), block
+            site(
+                model, tp=8, sp=True, stack=replace(STACK, sequence_parallel="dtensor-per-product")
+            ),
+            block,
         )
         assert part.forward_s == pytest.approx(2 * one)
         assert part.backward_s == pytest.approx((1 + products) * one)
@@ -404,10 +411,14 @@ def test_gradients_apart_are_scattered_for_each_product() -> None:
 def test_no_product_hides_a_gather_where_scales_are_by_row() -> None:
     """Of torchao's: of gather and scatter the second alone is half hidden; Transformer Engine's
     blocks hide both."""
-    for inside, share in ((False, 0.75), (True, 0.5)):
+    kinds: dict[Literal["transformer-engine", "torchao"], float] = {
+        "torchao": 0.75,
+        "transformer-engine": 0.5,
+    }
+    for kind, share in kinds.items():
         place = (
             replace(WORK, precision="fp8-blockwise"),
-            replace(STACK, tp_overlap=0.5, narrow_inputs=inside),
+            replace(STACK, tp_overlap=0.5, narrow_linear=kind),
         )
         hidden = tensor_exchange(site(LLAMA, place[0], tp=8, sp=True, stack=place[1]), MLP)
         assert hidden.forward_s == pytest.approx(

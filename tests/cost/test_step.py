@@ -297,7 +297,7 @@ def test_weights_are_gathered_in_8_bits_where_a_tensor_has_one_scale() -> None:
     )
     narrow, wide = ((7 / 8 + 1 / 16) * layer * size / 400e9 + 24e-6 for size in (1, 2))
     scatter = (7 / 8 + 1 / 16) * layer * 4 / 400e9 + 24e-6
-    stack = replace(WHOLE, narrow_gathers=True)
+    stack = replace(WHOLE, narrow_linear="torchao-gathers")
     cases: dict[Precision, float] = {"fp8": narrow, "mxfp8": wide}
     for precision, gather in cases.items():
         found = term(

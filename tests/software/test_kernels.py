@@ -244,7 +244,7 @@ def test_nanotron_runs_as_memory_counts() -> None:
     assert "NCCL_NVLS_ENABLE" not in {variable.name for variable in exported.environment}
     with pytest.raises(CannotExpress, match="precision=fp32"):
         export_plan(flat_plan(NANOTRON, "tp=2,mbs=1", precision="fp32"), target=NANOTRON)
-    assert not counted.shards_over_context
+    assert counted.zero1_shards == "states-over-dp"
     stages = [
         read_yaml(
             export_plan(flat_plan(NANOTRON, f"tp=2,cp={cp},mbs=1,sharding=zero1"), target=NANOTRON)

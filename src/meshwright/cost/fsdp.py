@@ -54,9 +54,8 @@ def fsdp_layer_s(
     zero3 = layouts.sharding >= SHARDINGS.index("zero3")
     if not (zero2 | zero3).any():
         return np.zeros(len(layouts)), np.zeros(len(layouts))
-    gathered = (
-        1.0 if stack.narrow_gathers and work.precision == "fp8" else gathered_bytes(work.precision)
-    )
+    narrow = stack.narrow_linear == "torchao-gathers" and work.precision == "fp8"
+    gathered = 1.0 if narrow else gathered_bytes(work.precision)
     # A frozen weight has no gradient to scatter.
     reduced = 0.0 if work.lora_rank else stack.reduce_bytes
     inside = _sharing_groups(layouts, params, pool)

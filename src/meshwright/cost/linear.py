@@ -245,7 +245,8 @@ def _casts_s(
     Transformer Engine's casts, in one pass; torchao's where inputs are kept in half precision."""
     one_pass = HALF + 2.0 * element_bytes(site.work.precision)
     fused = Casts(input_forward=one_pass, gradient=one_pass)
-    cast = fused if site.stack.narrow_inputs else TORCHAO_CASTS.get(site.work.precision, fused)
+    torchao = site.stack.narrow_linear != "transformer-engine"
+    cast = TORCHAO_CASTS.get(site.work.precision, fused) if torchao else fused
     forward = rows * into * cast.input_forward + weights * cast.weight_forward
     backward = (
         rows * (into * (cast.input_backward + cast.data_gradient) + out * cast.gradient)

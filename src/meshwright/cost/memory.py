@@ -103,7 +103,7 @@ def data_shards(layouts: Layouts, stack: Stack) -> Shards:
     """
     kind = layouts.sharding[:, None]
     dense = layouts.shard_size[:, None].astype(np.float64)
-    if not stack.shards_over_context:
+    if stack.zero1_shards == "states-over-dp":
         dense = np.minimum(dense, layouts.dp[:, None])
     expert = layouts.expert_shard_size[:, None].astype(np.float64)
     levels = [SHARDINGS.index("zero3"), SHARDINGS.index("zero2"), SHARDINGS.index("zero1")]
@@ -347,12 +347,14 @@ def _states(layouts: Layouts, params: StageParams, *, work: Workload, stack: Sta
     )
     fully = layouts.sharding[:, None] >= SHARDINGS.index("zero3")
     master = stack.master_bytes if half else 0.0
-    stored_weight = np.where(fully & (master > 0), 2.0 * stack.half_shards, 2.0) if half else 4.0
+    sharded_half = 2.0 if stack.zero3_weights == "master-and-half" else 0.0
+    stored_weight = np.where(fully & (master > 0), sharded_half, 2.0) if half else 4.0
     weights = _split(params, shards.weights) * (stored_weight + np.where(fully, master, 0.0))
     weights = weights + ~fully * (params.total - params.ends) * _cached_weight_bytes(work, stack)
+    in_shards = stack.zero1_shards == "states-and-gradients"
     updated, kept = (
         _split(params, shards.optimizer),
-        _split(params, shards.optimizer if stack.gradients_sharded else shards.gradients),
+        _split(params, shards.optimizer if in_shards else shards.gradients),
     )
     reduced = (layouts.dp * layouts.cp > 1)[:, None]  # a lone replica has no buckets
     zero2 = layouts.sharding[:, None] == SHARDINGS.index("zero2")

@@ -64,20 +64,21 @@ class Site:
     def saved_input_bytes(self) -> float:
         """Bytes in which a linear layer keeps its input: one byte in fp8 where the software keeps
         the narrow one."""
-        if not self.stack.narrow_inputs:
+        if self.stack.narrow_linear != "transformer-engine":
             return self.activation_bytes
         return min(self.activation_bytes, max(1.0, element_bytes(self.work.precision)))
 
     @property
     def narrow_gathers(self) -> bool:
         """Whether sequence parallelism gathers in 8 bits."""
-        return self.stack.narrow_gathers and self.work.precision == "fp8"
+        return self.stack.narrow_linear == "torchao-gathers" and self.work.precision == "fp8"
 
     @property
     def gathers_alone(self) -> bool:
         """Whether no product hides its gather: torch's asynchronous tensor parallelism finds no
         pattern where torchao scales by row (pytorch issue 149990)."""
-        return not self.stack.narrow_inputs and self.work.precision == "fp8-blockwise"
+        torchao = self.stack.narrow_linear != "transformer-engine"
+        return torchao and self.work.precision == "fp8-blockwise"
 
     @property
     def local_heads(self) -> tuple[Floats, Floats]:
@@ -367,13 +368,14 @@ def tensor_exchange(site: Site, block: Block, redone_by: frozenset[str] = frozen
     hides = (group.local >= group.size) & site.pool.node.domain_link.maps_peers & taken
     shown = 1.0 - np.where(hides, site.stack.tp_overlap, 0.0)
     sent = elements if site.narrow_gathers else size
-    strided = site.stack.batch_first * (split & (site.shapes.tp > 1) & (site.shapes.mbs > 1))
+    order = site.stack.sequence_parallel
+    strided = (order != "megatron") * (split & (site.shapes.tp > 1) & (site.shapes.mbs > 1))
     gather = all_gather_s(group, sent) * (
         1.0 if site.gathers_alone else shown
     ) + strided * site.streaming(2.0 * sent)
     scatter = all_gather_s(group, size) * shown + strided * site.streaming(2.0 * size)
     whole = all_reduce_s(group, size) * shown
-    products = _input_products(site, block) if site.stack.gradients_apart else 1.0
+    products = _input_products(site, block) if order == "dtensor-per-product" else 1.0
     kernels = np.where(site.shapes.tp > 1, np.where(split, 2.0, 1.0), 0.0)
     return Part(
         name="tensor parallel exchange",

@@ -99,7 +99,7 @@ def checkpoint_size(
               Adam; 4 + 8 = 12 where the software keeps fp32 weights alone (FSDP without
               half-precision shards) and in fp32; 2 + 4 where it updates half-precision weights
     Units:    bytes.
-    Source:   the stack's file software/*/stack.toml (master_bytes, moment_bytes, half_shards);
+    Source:   the stack's file software/*/stack.toml (master_bytes, moment_bytes, zero3_weights);
               optimizers as listed above
     Valid:    every parameter is trained; padding of the vocabulary, data loaders' and generators'
               states are left out
@@ -110,7 +110,7 @@ def checkpoint_size(
     params = model_params(model)
     half = precision not in ("fp32", "tf32")
     master = stack.master_bytes if half else 0.0
-    only_master = half and stack.family == "fsdp" and master > 0 and not stack.half_shards
+    only_master = half and stack.family == "fsdp" and master > 0 and stack.zero3_weights == "master"
     if optimizer == "adam":
         states = stack.moment_bytes if half else _ADAM_BYTES
     elif optimizer == "muon":

@@ -206,7 +206,7 @@ _KEPT = {
     "gradient_bytes": "bytes a gradient kept",
     "reduce_bytes": "a gradient reduced",
     "transient_gradient_bytes": "a second gradient beside it",
-    "half_shards": "half-precision shards of weights",
+    "zero3_weights": "weights that zero3 keeps:",
     "reduction_deferred": "whole gradients until the last micro batch",
     "logits_bytes": "bytes a logit of the loss",
 }
@@ -266,12 +266,16 @@ def counted_but_not_set(plan: TrainingPlan, *, target: str) -> tuple[str, ...]:
     )
 
 
+def _figure(value: float | str) -> str:
+    return value if isinstance(value, str) else f"{float(value):g}"
+
+
 def _unlike(stack: Stack, own: Stack, *, precision: Precision) -> tuple[str, ...]:
     """Say in which of `_KEPT` the plan's stack is not the one that the files start."""
     counted = stack.in_precision(precision)
     pairs = [(words, getattr(counted, name), getattr(own, name)) for name, words in _KEPT.items()]
     unlike = [
-        f"{words} {float(there):g} (here {float(here):g})"
+        f"{words} {_figure(there)} (here {_figure(here)})"
         for words, there, here in pairs
         if there != here
     ]

@@ -82,16 +82,11 @@ class Stack:
     `meshwright profile` measures."""
     tp_overlap: float = 0.0
     """Share of the tensor-parallel collectives that can hide behind matrix products."""
-    batch_first: bool = False
-    """Whether activations are laid out by sequence of the batch first, as in plain PyTorch: what
-    sequence parallelism gathers or scatters then lies in strides, and is copied, where a micro
-    batch has several sequences."""
-    narrow_gathers: bool = False
-    """Whether weights that are fully sharded, and what sequence parallelism gathers for a product,
-    are cast before they are gathered where a tensor has one 8-bit scale."""
-    gradients_apart: bool = False
-    """Whether sequence parallelism scatters the gradient of a block's input once for each of its
-    products, and not their sum."""
+    sequence_parallel: Literal["megatron", "dtensor", "dtensor-per-product"] = "megatron"
+    """How activations lie that sequence parallelism gathers and scatters: sequence first; or, as in
+    plain PyTorch, by sequence of the batch first, so that with several sequences a micro batch they
+    lie in strides and are copied; and there, whether the gradient of a block's input is scattered
+    as a sum or once for each of its products."""
     dp_overlap: float = 0.0
     """Share of the data-parallel collectives that can hide behind the last backward and first
     forward of a step."""
@@ -143,13 +138,11 @@ class Stack:
     """Whether zero3 shards tensor by tensor, as FSDP2 does: what is gathered is copied out into
     whole tensors, and gradients are copied into what is scattered; FSDP1's tensors are views of one
     flat buffer."""
-    gradients_sharded: bool = False
-    """Whether zero1 keeps gradients in shards too: they are scattered as they are made (MindSpore
-    saves parameters in slices, gathers them for the forward pass and scatters their gradients;
-    mindspore.cn, Optimizer Parallel)."""
-    shards_over_context: bool = True
-    """Whether zero1 splits over context-parallel ranks too; else over replicas alone (nanotron's
-    ZeroDistributedOptimizer takes dp_pg)."""
+    zero1_shards: Literal["states", "states-over-dp", "states-and-gradients"] = "states"
+    """What zero1 splits: the optimizer's states over data-parallel and context-parallel ranks; over
+    data-parallel ranks alone (nanotron's ZeroDistributedOptimizer takes dp_pg); or gradients too,
+    scattered as they are made (MindSpore saves parameters in slices, gathers them for the forward
+    pass and scatters their gradients; mindspore.cn, Optimizer Parallel)."""
     reduction_deferred: bool = False
     """Whether zero3 keeps whole gradients between micro batches and reduces them in the last one
     alone."""
@@ -157,13 +150,17 @@ class Stack:
     """Bytes moved per weight and micro batch where its gradient is added to the step's sum in a
     pass of its own: the gradient read, the sum read and written. 0 where the product of the
     gradient adds, where each micro batch is reduced, and where the pass is not told apart."""
-    half_shards: bool = False
-    """Whether zero3 keeps a half-precision shard of the weights beside the fp32 one (DeepSpeed);
-    else gathers cast (FSDP)."""
-    narrow_inputs: bool = True
-    """Whether a linear layer in a narrow format keeps its input in it for the backward pass, as
-    Transformer Engine does; torchao keeps the half-precision one (`matmul_with_hp_or_float8_args`
-    of torchao/float8/float8_linear.py)."""
+    zero3_weights: Literal["master", "master-and-half"] = "master"
+    """What zero3 keeps of the weights: shards that the optimizer updates, cast where they are
+    gathered (FSDP), or a half-precision shard beside them (DeepSpeed)."""
+    narrow_linear: Literal["transformer-engine", "torchao", "torchao-gathers"] = (
+        "transformer-engine"
+    )
+    """Whose linear layers run in narrow formats. Transformer Engine's keep their input in them for
+    the backward pass; torchao's keep the half-precision one (`matmul_with_hp_or_float8_args` of
+    torchao/float8/float8_linear.py). `torchao-gathers` also casts fully sharded weights, and what
+    sequence parallelism gathers for a product, before they are gathered, where a tensor has one
+    8-bit scale."""
     narrow_weight_copies: float = 0.0
     """Copies of the linear layers' weights in a narrow format that stay beside the half-precision
     ones between micro batches: by rows and by columns where they are cast from them; none where the
