@@ -11,12 +11,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.cost.cases import LLAMA, MOE
 
-from meshwright.cost.schedules import Pipeline
+from meshwright.cost.chunks import even_chunks, folded, held_layers
+from meshwright.cost.schedules import FORWARD, FULL, OPEN, PAIR, WGRAD, Pipeline, orders
 from meshwright.cost.simulate import simulate
 from meshwright.cost.stages import (
     SETTLED_AFTER,
     even_stage_layers,
-    held_layers,
     place_stages,
     segment_layers,
 )
@@ -300,3 +300,33 @@ def test_layers_per_stage_are_dealt_to_chunks() -> None:
             Layouts.of([Layout(pp=2, vpp=2, gbs=4, layers_per_stage=split_of)]), model, which="all"
         )
         assert stages.prefix_layers.tolist() == [[2, 1]]
+
+
+@pytest.mark.parametrize(("pp", "micro"), [(2, 4), (4, 8), (4, 20), (8, 60)])
+def test_a_v_holds_what_its_order_says(pp: int, micro: int) -> None:
+    """Forwards bring a chunk's layers, its backward (or the weight gradients put off) frees them;
+    chunks of unlike sizes, with a layer of multi-token prediction in the last."""
+    sizes = tuple(3 + (chunk * 5) % 4 for chunk in range(2 * pp))
+    found = folded(sizes, prefix=0, mtp=1)
+    own = (*sizes[:-1], sizes[-1] + 1)
+    for stage, order in enumerate(
+        orders("dualpipev", pp=pp, vpp=2, num_microbatches=micro, group=micro)
+    ):
+        held = most = 0
+        for op in order.tolist():
+            kind, chunk = divmod(op // micro, 2 * pp)
+            held += own[chunk] * (int(kind in (FORWARD, OPEN)) - int(kind in (WGRAD, FULL, PAIR)))
+            most = max(most, held)
+        layers = own[stage] + own[2 * pp - 1 - stage]
+        assert found.in_flight[stage] * layers == pytest.approx(most)
+
+
+def test_a_v_ends_where_it_begins() -> None:
+    """Of 8 chunks in a V the first stage holds the first and the last, with the head."""
+    rows = Layouts.of(
+        [Layout(pp=4, vpp=2, schedule="zero-bubble", layers_per_stage=(1, 2, 3, 4, 5, 6, 7, 4))]
+    )
+    stages = place_stages(rows, find_model("llama3-8b"), which="all")
+    assert stages.layers[0].tolist() == [5, 9, 9, 9]
+    assert stages.first[0].tolist() == stages.last[0].tolist() == [True, False, False, False]
+    assert even_chunks(32, 4, 2) == (4,) * 8

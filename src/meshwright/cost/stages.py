@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from meshwright.cost.chunks import (
+    Folded,
+    even_chunks,
+    explicit_chunks,
+    folded,
+    held_layers,
+    with_mtp,
+)
 from meshwright.values.layout import SCHEDULES, Layouts, head_alone
 from meshwright.values.models.spec import Block, ModelSpec
 from meshwright.values.workload import Workload
@@ -21,7 +29,6 @@ __all__ = [
     "block_tokens",
     "distinct_shapes",
     "even_stage_layers",
-    "held_layers",
     "mean_in_flight",
     "place_stages",
     "segment_layers",
@@ -213,15 +220,35 @@ def place_stages(layouts: Layouts, model: ModelSpec, *, which: Which = "represen
         _overwrite_explicit(layouts, model, index, layers, prefix)
     held = mean_in_flight(layouts, index)
     _hold_uneven_chunks(layouts, model, index, layers, held)
+    last = np.where(layouts.folded, 0, layouts.pp - 1)
+    mtp = _mtp_stage(layouts, model)
+    for row, v in _folds(layouts, model):
+        at = index[row]
+        layers[row], prefix[row], held[row] = v.layers[at], v.prefix[at], v.in_flight[at]
+        mtp[row] = v.mtp_stage
     return Stages(
         index=index,
         layers=layers,
         prefix_layers=np.minimum(prefix, layers),
-        last=np.asarray(index == pp - 1),
-        mtp=np.asarray(index == _mtp_stage(layouts, model)[:, None]),
+        last=np.asarray(index == last[:, None]),
+        mtp=np.asarray(index == mtp[:, None]),
         in_flight=held,
         real=real,
     )
+
+
+def _folds(layouts: Layouts, model: ModelSpec) -> Iterator[tuple[int, Folded]]:
+    """Yield the rows whose stages lie in a V, which the head's chunk ends on the first stage."""
+    segments = model.segments
+    prefix = segments[0].num_layers if len(segments) > 1 else 0
+    for row in np.flatnonzero(layouts.folded).tolist():
+        pp, explicit = int(layouts.pp[row]), (layouts.chunk_layers or {row: None})[row]
+        sizes = (
+            even_chunks(model.total_layers, pp, 2)
+            if explicit is None
+            else explicit_chunks(explicit, pp, 2, folded=True)
+        )
+        yield row, folded(sizes, prefix=prefix, mtp=model.mtp_layers)
 
 
 def segment_layers(model: ModelSpec, stages: Stages) -> list[Floats]:
@@ -264,9 +291,13 @@ def _representatives(layouts: Layouts, model: ModelSpec) -> NDArray[np.int64]:
     if len(model.segments) > 1:
         columns.insert(2, _first_behind(model.segments[0].num_layers, layouts, total))
     index = np.stack(columns, axis=1)
+    for row, v in _folds(layouts, model):
+        index[row, -2] = int(np.argmax(v.layers))
+        if len(model.segments) > 1:
+            index[row, 2] = int(np.argmax(np.where(v.prefix > 0, -1, v.layers)))
     if layouts.chunk_layers is not None:
         for row, explicit in enumerate(layouts.chunk_layers):
-            if explicit is not None:
+            if explicit is not None and not layouts.folded[row]:
                 sums = _stage_sums(explicit, int(pp[row]))
                 if head_alone(explicit):
                     sums[-2] += model.mtp_layers
@@ -297,7 +328,7 @@ def _first_behind(prefix: int, layouts: Layouts, total: int) -> NDArray[np.int64
 def _fullest_behind(prefix: int, explicit: tuple[int, ...], pp: int, vpp: int) -> int:
     """The earliest of the stages with most layers among those without any layer of the prefix; the
     last where there is none."""
-    sizes = np.array(_chunks(explicit, pp, vpp))
+    sizes = np.array(explicit_chunks(explicit, pp, vpp))
     held = np.clip(prefix - (np.cumsum(sizes) - sizes), 0, sizes).reshape(-1, pp).sum(axis=0)
     sums = np.where(held > 0, -1, sizes.reshape(-1, pp).sum(axis=0))
     return int(np.argmax(sums)) if sums.max() >= 0 else pp - 1
@@ -335,16 +366,6 @@ def _prefix_layers(model: ModelSpec, index: NDArray[Any], layouts: Layouts) -> F
     return found
 
 
-def _chunks(explicit: tuple[int, ...], pp: int, vpp: int) -> tuple[int, ...]:
-    """Layers of each chunk in model order; layers per stage are dealt to its chunks as evenly as
-    can be."""
-    if len(explicit) != pp:
-        return explicit
-    return tuple(
-        layers // vpp + (chunk < layers % vpp) for chunk in range(vpp) for layers in explicit
-    )
-
-
 def _stage_sums(explicit: tuple[int, ...], pp: int) -> NDArray[np.int64]:
     return np.asarray(
         np.array(explicit, dtype=np.int64).reshape(-1, pp).sum(axis=0), dtype=np.int64
@@ -361,7 +382,7 @@ def _overwrite_explicit(
         if explicit is None:
             continue
         pp = int(layouts.pp[row])
-        sizes = np.array(_chunks(explicit, pp, int(layouts.vpp[row])))
+        sizes = np.array(explicit_chunks(explicit, pp, int(layouts.vpp[row])))
         in_prefix = np.clip(first - (np.cumsum(sizes) - sizes), 0, sizes)
         layers[row] = _stage_sums(explicit, pp)[index[row]]
         prefix[row] = in_prefix.reshape(-1, pp).sum(axis=0)[index[row]]
@@ -396,7 +417,7 @@ def _hold_uneven_chunks(
     by one layer at most.
     """
     total, mtp = model.total_layers, model.mtp_layers
-    interleaved = (layouts.vpp > 1) & (layouts.schedule != SCHEDULES.index("gpipe"))
+    interleaved = (layouts.vpp > 1) & (layouts.schedule == SCHEDULES.index("1f1b"))
     settled = np.minimum(layouts.num_microbatches, SETTLED_AFTER * layouts.pp)
     uneven = (
         interleaved & ~layouts.has_split & ((total % (layouts.pp * layouts.vpp) > 0) | (mtp > 0))
@@ -406,7 +427,7 @@ def _hold_uneven_chunks(
     for row in np.flatnonzero(uneven):
         alike[int(layouts.pp[row]), int(layouts.vpp[row]), int(settled[row])].append(int(row))
     for (pp, vpp, count), rows in alike.items():
-        sizes = _with_mtp(_even_chunks(total, pp, vpp), mtp)
+        sizes = with_mtp(even_chunks(total, pp, vpp), mtp)
         _hold(held, np.array(rows), held_layers(sizes, pp, count), index, held_on)
     for row in np.flatnonzero(interleaved & layouts.has_split):
         pp, split = int(layouts.pp[row]), (layouts.chunk_layers or ())[row]
@@ -414,17 +435,10 @@ def _hold_uneven_chunks(
             _hold(
                 held,
                 np.array([row]),
-                held_layers(_with_mtp(split, mtp), pp, int(settled[row])),
+                held_layers(with_mtp(split, mtp), pp, int(settled[row])),
                 index,
                 held_on,
             )
-
-
-def _with_mtp(sizes: tuple[int, ...], mtp: int) -> tuple[int, ...]:
-    """Sizes of chunks with the layers of multi-token prediction: in the last one, or before it
-    where that holds the head alone."""
-    at = len(sizes) - (2 if mtp and head_alone(sizes) else 1)
-    return (*sizes[:at], sizes[at] + mtp, *sizes[at + 1 :])
 
 
 def _hold(
@@ -435,50 +449,3 @@ def _hold(
     layers: NDArray[Any],
 ) -> None:
     held[rows] = np.array(stages)[index[rows]] / np.maximum(layers[rows], 1)
-
-
-def _even_chunks(total: int, pp: int, vpp: int) -> tuple[int, ...]:
-    """Layers of each chunk in model order, of splits as even as can be: see `even_stage_layers` and
-    `_prefix_layers`."""
-    base, rest = divmod(total, pp * vpp)
-    rounds, heavy = divmod(rest, pp)
-    return tuple(
-        base + (v < rounds) + (v == rounds and pp - 1 - heavy <= s <= pp - 2)
-        for v in range(vpp)
-        for s in range(pp)
-    )
-
-
-@cache
-def held_layers(sizes: tuple[int, ...], pp: int, num_microbatches: int) -> tuple[float, ...]:
-    """Layers whose activations each stage of an interleaved pipeline holds at its peak, counted
-    once for each micro batch.
-
-    Formula:  a stage runs pp micro batches through its first chunk, then through the next, round
-              and round; backward passes follow the other way round, `2 (pp - s - 1) + (vpp - 1) pp`
-              forward passes later. The most, over the moments when either changes its chunk, of sum
-              over chunks of layers * (micro batches forward less those back)
-    Units:    layers * micro batches.
-    Source:   Narayanan et al. 2021 (arXiv:2104.04473), section 2.2; Megatron-Core's
-              get_model_chunk_id.
-    Valid:    num_microbatches a multiple of pp, as Megatron-Core demands.
-    Checked:  tests/cost/test_stages.py
-    """
-    vpp = len(sizes) // pp
-    passes = num_microbatches * vpp
-    own = np.array(sizes, dtype=np.float64).reshape(vpp, pp).T[:, None]  # (stages, moments, chunks)
-    ahead = np.minimum(2 * (pp - 1 - np.arange(pp)) + (vpp - 1) * pp + 1, passes)[:, None, None]
-    turns = (np.arange(vpp + 1) * pp)[None, :, None]
-    moments = np.clip(
-        np.concatenate([turns + 0 * ahead, turns + (-ahead) % pp], axis=1), 0, passes - ahead
-    )
-    forward = _passed(ahead + moments, np.arange(vpp), pp, vpp)
-    back = _passed(moments, vpp - 1 - np.arange(vpp), pp, vpp)
-    return tuple(((forward - back) * own).sum(axis=2).max(axis=1).tolist())
-
-
-def _passed(count: NDArray[Any], turn: NDArray[Any], pp: int, vpp: int) -> NDArray[Any]:
-    """Micro batches that `count` passes have taken through the chunk whose turn is `turn` of
-    vpp."""
-    whole, rest = count // (pp * vpp), count % (pp * vpp)
-    return np.asarray(whole * pp + np.clip(rest - turn * pp, 0, pp))

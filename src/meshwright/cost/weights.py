@@ -112,7 +112,7 @@ def stage_params(model: ModelSpec, stack: Stack, layouts: Layouts, stages: Stage
         / tp
     )
     dense = dense + stages.first * (table + model_params(model).positions)
-    separate = np.where(model.tied, layouts.pp[:, None] > 1, True)
+    separate = np.where(model.tied, (layouts.pp[:, None] > 1) & ~stages.first, True)
     other_head = head_params(model) - (0 if model.tied else model.vocab * model.hidden)
     norm = norm_params(model)
     last_norms = norm * (2 if model.family == "encoder-decoder" else 1)
@@ -120,6 +120,7 @@ def stage_params(model: ModelSpec, stack: Stack, layouts: Layouts, stages: Stage
     copied = (
         stages.mtp
         & (layouts.pp[:, None] > 1)
+        & ~stages.first
         & ~(stages.last & model.tied)
         & (model.mtp_layers > 0)
     )

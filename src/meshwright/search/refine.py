@@ -298,10 +298,11 @@ def _pipeline(problem: Problem, layout: Layout, whole: _Whole, chunks: _Whole) -
 
 def unrolled(layout: Layout, layers: int) -> Layout:
     """A pipeline as deep as a layout has chunks, in model order: its stages take what those chunks
-    take."""
+    take. Its schedule is one that runs experts' exchanges beside another micro batch's compute, as
+    chunks do and plain 1F1B does not."""
     split = layout.layers_per_stage or even_split(layers, pp=layout.pp, vpp=layout.vpp)
     if len(split) == layout.pp:
         split = tuple(size // layout.vpp for _ in range(layout.vpp) for size in split)
     return replace(
-        layout, pp=layout.pp * layout.vpp, vpp=1, layers_per_stage=split, schedule="1f1b"
+        layout, pp=layout.pp * layout.vpp, vpp=1, layers_per_stage=split, schedule="zero-bubble"
     )

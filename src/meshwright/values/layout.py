@@ -275,6 +275,11 @@ class Layouts:
         return np.array([split is not None for split in self.chunk_layers], dtype=bool)
 
     @property
+    def folded(self) -> NDArray[np.bool_]:
+        """Whether the two chunks of each stage lie in a V, which ends where it begins, (N,)."""
+        return np.asarray((self.schedule == SCHEDULES.index("zero-bubble")) & (self.vpp == 2))
+
+    @property
     def expert_dp(self) -> Ints:
         """Replicas of one expert shard, (N,): dp * cp * tp / (ep * etp)."""
         return np.maximum(1, self.dp * self.cp * self.tp // (self.ep * self.etp))

@@ -136,12 +136,13 @@ class MixedLayout:
 
     def unrolled(self) -> MixedLayout:
         """A pipeline as deep as this one has chunks, in model order: its stages take what those
-        chunks take."""
+        chunks take. Its schedule is one that runs experts' exchanges beside another micro batch's
+        compute, as chunks do and plain 1F1B does not."""
         chunks = zip(self.chunk_layers, self.stages * self.vpp, strict=True)
         return replace(
             self,
             vpp=1,
-            schedule="1f1b",
+            schedule="zero-bubble",
             chunks=None,
             stages=tuple(replace(stage, layers=layers) for layers, stage in chunks),
         )

@@ -169,9 +169,19 @@ def axes_of_row(cells: Cells, notes: Notes) -> Axes:
         chips = model * dp
     elif dp is None or model * dp != chips:
         dp, fold = _fill(chips, model, dp)
-    return Axes(
+    axes = Axes(
         num_chips=chips, tp=tp, pp=pp, vpp=_vpp(cells, notes, pp), cp=cp, ep=ep, dp=dp, fold=fold
     )
+    return _as_v(axes) if cells.match("framework", r"dualpipe(?!v)") else axes
+
+
+def _as_v(axes: Axes) -> Axes:
+    """DualPipe feeds a pipeline from both ends, so that ranks s and pp - 1 - s hold the same two
+    stages and take half the micro batches each: half as many ranks in a V, twice as many replicas
+    (github.com/deepseek-ai/DualPipe, README: DualPipeV by cutting in half)."""
+    if axes.pp % 2 or axes.vpp > 1:
+        return axes
+    return replace(axes, pp=axes.pp // 2, vpp=2, dp=2 * axes.dp)
 
 
 def _fill(chips: int, model: int, dp: int | None) -> tuple[int, int]:
