@@ -249,6 +249,13 @@ def _last_end_s(run: Run) -> float:
 
 
 def _summary(pipeline: Pipeline, run: Run) -> Simulation:
+    """Times of each stage from one run.
+
+    Formula:  busy = M * sum of its chunks' forward + backward; idle = max(0, step - busy -
+              transfer)
+    Units:    seconds, one a stage.
+    Source:   definition: a stage works, holds a message, or waits.
+    """
     step_s = _last_end_s(run)
     busy_s = [0.0] * pipeline.pp
     for chunk, stage in enumerate(

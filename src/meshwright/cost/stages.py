@@ -310,8 +310,12 @@ def _all_stages(layouts: Layouts) -> NDArray[np.int64]:
 
 
 def _prefix_layers(model: ModelSpec, index: NDArray[Any], layouts: Layouts) -> Floats:
-    """Layers of the first segment on a stage: chunk v of stage s covers layers (v * pp + s) * size
-    onwards."""
+    """Layers of the first segment on a stage whose split is as even as can be, (N, S).
+
+    Formula:  sum over chunks v < vpp of min(max(prefix - start, 0), size): the chunk's layers start
+              at `start`, behind v * pp + s chunks before it, see `even_stage_layers`
+    Source:   counting.
+    """
     segments = model.segments
     if len(segments) == 1:
         return np.zeros(index.shape)
@@ -478,7 +482,11 @@ def held_layers(sizes: tuple[int, ...], pp: int, num_microbatches: int) -> tuple
 
 
 def _passed(count: NDArray[Any], turn: NDArray[Any], pp: int, vpp: int) -> NDArray[Any]:
-    """Micro batches that `count` passes have taken through the chunk whose turn is `turn` of
-    vpp."""
+    """Micro batches that `count` passes have taken through the chunk whose turn is `turn` of vpp.
+
+    Formula:  whole rounds * pp + min(max(rest - turn * pp, 0), pp): a round is pp passes of each
+              chunk
+    Source:   counting, in the order of Megatron-Core's get_model_chunk_id.
+    """
     whole, rest = count // (pp * vpp), count % (pp * vpp)
     return np.asarray(whole * pp + np.clip(rest - turn * pp, 0, pp))
