@@ -92,6 +92,7 @@ class Group:
         """Time beyond the bytes' own for shares of that size to pass all members but one.
 
         Formula:  setup_s + local_hops * local step + remote_hops * remote step
+        Units:    seconds.
         Source:   Thakur et al. 2005, ring: size - 1 steps, each with its latency.
         """
         inside, outside = self.local_wait.step_s(share_bytes), self.remote_wait.step_s(share_bytes)
@@ -102,6 +103,7 @@ class Group:
 
         Formula:  min(ring, setup_s + min(local_hops, local - 1) * local step + ceil(log2(domains))
                   * remote step)
+        Units:    seconds.
         Source:   double binary trees between domains (Sanders et al. 2009), as NCCL builds them.
         """
         inside, outside = self.local_wait.step_s(share_bytes), self.remote_wait.step_s(share_bytes)
@@ -118,6 +120,7 @@ class Group:
 
         Formula:  setup_s + local step where a domain has two members + ceil(log2(domains)) * remote
                   step
+        Units:    seconds.
         Source:   the shipped tables: an exchange of 64 KiB takes 2, 4 and 8 H100 the same 10 us.
                   The tree between domains is assumed.
         """
@@ -194,6 +197,7 @@ def _reached_share(link: Link, local: Floats, pool: Pool) -> Floats:
     Formula:  efficiency / max(1, senders / full_rate_chips), senders = min(domain's chips, the
               pool's); of two members `pair_efficiency` where known: cards that copy to each other
               directly are in nobody's way
+    Units:    a share of the peak, the shape of `local`.
     Source:   the link's own figures in `values/hardware/links.csv`; the rest is counting: who
               shares a host's memory gets an equal part.
     """
@@ -438,6 +442,7 @@ def _hop_s(way: Pool, message_bytes: Floats, distance: Floats, span: Floats) -> 
 
     Formula:  point_to_point_s; (inside + across) / 2 where some neighbours share a domain and
               others do not
+    Units:    seconds, (N,).
     Source:   counting: a stage at a domain's border has a neighbour of either kind.
     """
     across = point_to_point_s(way, message_bytes=message_bytes, distance=distance, span=span)

@@ -164,6 +164,7 @@ def _measured_pair(
     torch's own; else as given.
 
     Formula:  compute factor * the profile's seconds at this shape
+    Units:    seconds per micro batch and rank, (U,).
     Source:   docs/profile.md.
     """
     if not site.stack.embedded:

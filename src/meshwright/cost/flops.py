@@ -160,8 +160,9 @@ def _scores_flops(model: ModelSpec, block: Block, work: Workload, masking: Maski
     Formula:  6 * heads * (qk + value) * keys, of a window or, where masking counts, half the keys;
               mixer: 6 * 2 * heads * head_dim * state_dim; else 0
     Units:    FLOP per token, forward and backward.
-    Source:   PaLM (arXiv:2204.02311), appendix B; mixer: Mamba-2 (arXiv:2405.21060), section 6, as
-              a recurrence: a state is updated and read, each head_dim * state_dim multiply-adds.
+    Source:   PaLM (arXiv:2204.02311), appendix B; mixer: counting in Mamba-2's recurrence
+              (arXiv:2405.21060): a state is updated and read, head_dim * state_dim multiply-adds
+              each.
     """
     if block.kind == "mamba":
         mamba = model.mamba

@@ -97,11 +97,10 @@ def _backward_s(
     """What gather and scatter of a backward pass take beside `hiding_s` of compute, (N,).
 
     Formula:  beside_compute_s(gather + scatter, hiding_s), of the scatter alone in zero2 or under a
-              pipeline; deferred: g + (that - g) / num_microbatches, g the same of the gather alone,
-              0 in zero2
+              pipeline; deferred, but for a pipeline: g + (that - g) / num_microbatches, g the same
+              of the gather alone, 0 in zero2
     Units:    seconds per micro batch.
-    Source:   PyTorch FSDP (arXiv:2304.11277), section 4; deferred: torch's
-              `set_requires_gradient_sync`.
+    Source:   PyTorch FSDP (arXiv:2304.11277); deferred: torch's `set_requires_gradient_sync`.
     """
     zero2 = layouts.sharding == SHARDINGS.index("zero2")
     zero3 = layouts.sharding >= SHARDINGS.index("zero3")

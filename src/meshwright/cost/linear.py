@@ -159,6 +159,7 @@ def _products_s(
     Formula:  gemm(rows, out, into), gemm(rows, into, out), gemm(out, into, rows); the last + groups
               * into * out * accumulate_bytes / memory rate + ramp where a pass adds gradients up, 0
               of frozen weights; several experts by megablox in whole tiles
+    Units:    seconds, (U,).
     Source:   Megatron-LM (arXiv:1909.08053), section 3; `gemm_s`, `_megablox_s`; a stack's passes:
               its stack.toml.
     """

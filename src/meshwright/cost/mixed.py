@@ -218,6 +218,7 @@ def _links_s(layout: MixedLayout, priced: _StagePrices) -> Floats:
 
     Formula:  between pools the longer of what either side's ranks take for their part, over the
               link between pools or their own network; inside a pool the longer of both too
+    Units:    seconds.
     Source:   alpha-beta model, `message_s`; both ends work at once, so the slower one counts.
     """
     if layout.pp == 1:

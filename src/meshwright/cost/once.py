@@ -135,7 +135,7 @@ def _sharding_s(
     the host's time.
 
     Formula:  shard_copies_s of held * gathered bytes + shard_copies_s of held * reduce_bytes (not
-              in zero2) + layers * (host's forward + backward where ranks share)
+              in zero2) + layers * (host's forward + backward where ranks share); 0 in zero3
     Units:    seconds per step, (N,).
     Source:   as `shard_copies_s`; the host's time as profiled, `host_sharded_s`.
     """
@@ -202,6 +202,7 @@ def _overhead_s(layouts: Layouts, model_layers: int, *, pool: Pool, stack: Stack
     """Host work of a step outside the model.
 
     Formula:  stack.step_overhead_s; the embedded trainer's as profiled
+    Units:    seconds per step, (N,).
     Source:   `software/*/stack.toml`; docs/profile.md.
     """
     found = (

@@ -314,6 +314,7 @@ def _prefix_layers(model: ModelSpec, index: NDArray[Any], layouts: Layouts) -> F
 
     Formula:  sum over chunks v < vpp of min(max(prefix - start, 0), size): the chunk's layers start
               at `start`, behind v * pp + s chunks before it, see `even_stage_layers`
+    Units:    layers.
     Source:   counting.
     """
     segments = model.segments
@@ -324,6 +325,7 @@ def _prefix_layers(model: ModelSpec, index: NDArray[Any], layouts: Layouts) -> F
     base, rest = model.total_layers // (pp * vpp), model.total_layers % (pp * vpp)
     rounds, heavy = rest // pp, rest % pp
     found = np.zeros(index.shape)
+    # The rest enlarges whole rounds of chunks, then the last stages but one of the next round.
     for chunk in range(int(layouts.vpp.max())):
         size = (
             base
@@ -406,6 +408,7 @@ def _hold_uneven_chunks(
         interleaved & ~layouts.has_split & ((total % (layouts.pp * layouts.vpp) > 0) | (mtp > 0))
     )
     held_on = layers + mtp * (index == _mtp_stage(layouts, model)[:, None])
+    # Layouts of one shape hold alike: each shape is counted once.
     alike: dict[tuple[int, int, int], list[int]] = defaultdict(list)
     for row in np.flatnonzero(uneven):
         alike[int(layouts.pp[row]), int(layouts.vpp[row]), int(settled[row])].append(int(row))
@@ -486,6 +489,7 @@ def _passed(count: NDArray[Any], turn: NDArray[Any], pp: int, vpp: int) -> NDArr
 
     Formula:  whole rounds * pp + min(max(rest - turn * pp, 0), pp): a round is pp passes of each
               chunk
+    Units:    micro batches.
     Source:   counting, in the order of Megatron-Core's get_model_chunk_id.
     """
     whole, rest = count // (pp * vpp), count % (pp * vpp)

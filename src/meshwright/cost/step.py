@@ -312,6 +312,7 @@ def _on_device(price: LayerPrice, kept: Floats, at: NDArray[Any], stack: Stack) 
     (N,).
 
     Formula:  input * (1 - offloads_inputs) + (kept - input) * (1 - offloads_kept)
+    Units:    bytes per layer, rank and micro batch.
     Source:   definition of the stack's two fields, which are 0 or 1.
     """
     entry = price.input_bytes[at]
