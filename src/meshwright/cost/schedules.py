@@ -279,7 +279,7 @@ def _with_wgrads(order: Ints, backwards: Ints, *, chunks: int, lag: int) -> Ints
     """Put the weight gradients of micro batch i right after backward i + lag, and the last ones at
     the end."""
     # A weight gradient has its backward's number, some rows on. Stage s can put s of them off
-    # without holding more than 1F1B does; behind the last backward there is nothing to wait for.
+    # without holding more than stage 0; behind the last backward there is nothing to wait for.
     shift = (WGRAD - BACKWARD) * chunks * len(backwards)
     places = np.full(len(backwards), len(order))
     at = np.nonzero(np.isin(order, backwards))[0]

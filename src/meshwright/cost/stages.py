@@ -475,11 +475,13 @@ def held_layers(sizes: tuple[int, ...], pp: int, num_microbatches: int) -> tuple
     passes = num_microbatches * vpp
     own = np.array(sizes, dtype=np.float64).reshape(vpp, pp).T[:, None]  # (stages, moments, chunks)
     ahead = np.minimum(2 * (pp - 1 - np.arange(pp)) + (vpp - 1) * pp + 1, passes)[:, None, None]
+    # The sum changes its slope only where forwards or backwards go on to their next chunk.
     turns = (np.arange(vpp + 1) * pp)[None, :, None]
     moments = np.clip(
         np.concatenate([turns + 0 * ahead, turns + (-ahead) % pp], axis=1), 0, passes - ahead
     )
     forward = _passed(ahead + moments, np.arange(vpp), pp, vpp)
+    # Backwards take the chunks the other way round.
     back = _passed(moments, vpp - 1 - np.arange(vpp), pp, vpp)
     return tuple(((forward - back) * own).sum(axis=2).max(axis=1).tolist())
 
