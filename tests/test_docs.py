@@ -3,6 +3,7 @@ examples run, links resolve."""
 
 from __future__ import annotations
 
+import ast
 import csv
 import glob
 import importlib.util
@@ -65,6 +66,22 @@ NOT_HERE = {
 """Commands, by one word or two, whose examples are not run, and why."""
 EXAMPLES = 3
 """How many a command's help has, at least."""
+FACTORS = 3
+"""Multiplications and divisions from which on a private function of cost/ makes a number of the
+model, and so says how and from where."""
+NO_FORMULAS = {
+    "event_loops._messages": "numbers the links of a pipeline",
+    "event_loops._run_overlapped": "an event loop, whose products are places in lists",
+    "schedules._dualpipev": "the order of a schedule, whose products number operations",
+    "schedules._sequences": "the order of a schedule, whose products number operations",
+    "schedules._stepwise": "the order of a schedule, whose products number operations",
+    "simulate._events": "an event loop, whose products are places in lists",
+    "stages._hold_uneven_chunks": "sorts layouts into shapes; `held_layers` has the formula",
+    "weights._vendors": "reads cost/communicators.csv and turns MiB into bytes",
+}
+"""Private functions of cost/ with as many factors that are algorithms, and why."""
+NOT_YET = ("memory._bucket_bytes", "memory._frozen_bytes", "memory._gathered_bytes")
+"""Formulas that still lack headings; the next change of that file ends this list."""
 
 
 def generator() -> ModuleType:
@@ -113,6 +130,64 @@ def test_public_formulas_have_the_five_headings() -> None:
         f"cost/{name}: no {', '.join(headings)}" for name, headings in missing.items() if headings
     ]
     assert not lines, "\n".join(lines)
+
+
+def factors_of(function: ast.FunctionDef) -> int:
+    """Count the multiplications and divisions of a function; `//` and `%` are index arithmetic."""
+    kinds = (ast.Mult, ast.Div)
+    return sum(
+        isinstance(node, ast.BinOp | ast.AugAssign) and isinstance(node.op, kinds)
+        for node in ast.walk(function)
+    )
+
+
+def private_formulas(text: str) -> dict[str, list[str]]:
+    """Return the private functions of a module that have FACTORS factors, methods among them, with
+    what their docstrings lack of Formula and Source."""
+    return {
+        node.name: [
+            heading
+            for heading in ("Formula", "Source")
+            if not DOCS._formula("", node).sections.get(heading)
+        ]
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.FunctionDef)
+        and node.name.startswith("_")
+        and factors_of(node) >= FACTORS
+    }
+
+
+def test_private_formulas_say_formula_and_source() -> None:
+    found = {
+        f"{path.stem}.{name}": lacking
+        for path in sorted(DOCS.COST.glob("*.py"))
+        for name, lacking in private_formulas(path.read_text(encoding="utf-8")).items()
+    }
+    lines = [
+        f"cost/{name}: no {' and no '.join(lacking)}"
+        for name, lacking in found.items()
+        if lacking and name not in NO_FORMULAS and name not in NOT_YET
+    ]
+    assert not lines, "\n".join(lines)
+    needless = [name for name in NO_FORMULAS if not found.get(name)]
+    assert not needless, f"no exception needed: {', '.join(needless)}"
+
+
+@pytest.mark.parametrize(
+    ("docstring", "lacking"),
+    [
+        ("One number.", ["Formula", "Source"]),
+        ("One number.\n\n    Formula:  a * b\n    ", ["Source"]),
+        ("One number.\n\n    Formula:  a * b\n    Source:\n    ", ["Source"]),
+        ("One number.\n\n    Formula:  a * b\n    Source:   counting.\n    ", []),
+    ],
+)
+def test_a_private_formula_without_headings_is_found(docstring: str, lacking: list[str]) -> None:
+    body = "b = 2 * a\n    b /= 3\n    return b"
+    text = f'def _cost(a):\n    """{docstring}"""\n    {body}'
+    assert private_formulas(f"{text} * a\n") == {"_cost": lacking}
+    assert private_formulas(f"{text} // a % 2\n") == {}, "two factors, and index arithmetic"
+    assert private_formulas(f"{text} * a\n".replace("_cost", "cost")) == {}, "public ones have five"
 
 
 def test_formulas_name_tests_that_exist() -> None:

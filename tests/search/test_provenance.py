@@ -23,17 +23,21 @@ from meshwright.cost.terms import (
     simulated_bubble_s,
     simulated_messages_s,
 )
-from meshwright.search.constants import Holders, holders_of, with_held
+from meshwright.search.constants import Holders, holders_of, stack_of, with_held
 from meshwright.search.provenance import Basis, Provenance, basis_of, standing
 from meshwright.search.quote import Quote, quotes
 from meshwright.search.requote import requote, setting_of
 from meshwright.search.titles import MEMORY_READINGS, TIME_READINGS
-from meshwright.search.twin import Twin
+from meshwright.search.twin import Twin, twin
 from meshwright.search.worked import worked
 from meshwright.serving.engine import Worker
 from meshwright.serving.static import static_batch
-from meshwright.values.hardware.cluster import Link
+from meshwright.values.hardware.catalogue import default_node
+from meshwright.values.hardware.cluster import Cluster, Link, Pool
+from meshwright.values.mixed_layout import MixedLayout, StageLayout
+from meshwright.values.models.catalogue import find_model
 from meshwright.values.stack import Stack, find_stack
+from meshwright.values.workload import Workload
 
 PLANS: dict[str, tuple[str, dict[str, Any]]] = {
     "dense": ("tp=8,pp=4,mbs=1", {}),
@@ -304,3 +308,74 @@ def test_a_served_batch_stands_on_what_moves_it() -> None:
             after = static_batch(there, batch=8, input_len=512, output_len=64).tpot_s
             if f"engine.{one.name}" not in names["time.token"]:
                 assert after == pytest.approx(now, rel=1e-9), one.name
+
+
+KINDS = ("h100", "a100-80")
+MIXED = MixedLayout(
+    stages=tuple(
+        StageLayout(pool=pool, chip=chip, layers=layers, tp=8, sp=True, dp=2, mbs=1)
+        for pool, chip, layers in ((0, "h100", 22), (1, "a100-80", 10))
+    ),
+    gbs=32,
+    sharding="zero1",
+)
+
+
+def mixed_terms(where: Twin, holders: Holders) -> dict[str, float]:
+    """A plan over two kinds of chips, of which each has holders of its own, priced and simulated;
+    memory of the first stage."""
+    pools = tuple(
+        with_held(Pool(node=default_node(kind), num_chips=16), holders, prefix=f"{kind} ")
+        for kind in KINDS
+    )
+    site = where.module("meshwright.cost.mixed").Site(
+        model=find_model("llama3-8b"),
+        cluster=Cluster(pools=pools),
+        work=Workload(seq_len=8192, gbs=32),
+        stack=stack_of(holders),
+    )
+    [found] = where.module("meshwright.search.mixed.reprice").reprice_mixed([MIXED], site)
+    return {f"time.{name}": seconds for name, seconds in found.time_s.items()} | {
+        f"memory.{name}": float(held[0]) for name, held in found.price.memory.items()
+    }
+
+
+def test_a_mixed_plan_stands_on_every_kind_of_its_chips() -> None:
+    stack = find_stack("megatron")
+    holders: dict[str, Any] = {}
+    for kind in KINDS:
+        pool = Pool(node=default_node(kind), num_chips=16)
+        holders |= holders_of(pool, stack, prefix=f"{kind} ")
+    standing_on = standing(mixed_terms, holders)
+    named = {term: {each.name for each in of.constants} for term, of in standing_on.items()}
+    for kind in KINDS:
+        assert f"table {kind} gemm/bf16" in named["time.matmul"]
+    assert "h100 chip.memory_bytes_per_s" in named["time.optimizer"]  # 22 layers against 10
+    assert "h100 chip.usable_bytes" not in set().union(*named.values())
+    real = twin()
+    now = mixed_terms(real, holders)
+    sums = {
+        part: sum(value for term, value in now.items() if term.startswith(part))
+        for part in ("time", "memory")
+    }
+    for kind in KINDS:
+        owner = f"{kind} chip"
+        for one in fields(holders[owner]):
+            value = getattr(holders[owner], one.name)
+            if not isinstance(value, float) or value == 0.0:
+                continue
+            moved_terms: set[str] = set()
+            for end in (value * (1 + STEP), value * (1 - STEP)):
+                try:
+                    there = {**holders, owner: replace(holders[owner], **{one.name: end})}
+                    after = mixed_terms(real, there)
+                except (ValueError, AssertionError):
+                    continue
+                moved_terms = {
+                    term
+                    for term, value in now.items()
+                    if abs(after[term] - value) > 1e-11 * sums[term.partition(".")[0]]
+                }
+                if moved_terms:
+                    break
+            assert moved_terms == {t for t in now if f"{owner}.{one.name}" in named[t]}, one.name

@@ -34,12 +34,10 @@ from meshwright.values.workload import Precision
 __all__ = ["attention_parts", "half_precision", "scores_per_query"]
 
 ROTATION_FORWARD = (
-    EagerPass(
-        read=2.0, written=2.0, count=2.5
-    ),  # half of it negated; times cosines, and its turned copy times sines
-    EagerPass(
-        read=2.0, written=2.0, count=2.0, wide=True
-    ),  # halves joined; joined with the part that is not rotated, which is empty
+    # half of it negated; times cosines, and its turned copy times sines
+    EagerPass(read=2.0, written=2.0, count=2.5),
+    # halves joined; joined with the part that is not rotated, which is empty
+    EagerPass(read=2.0, written=2.0, count=2.0, wide=True),
     EagerPass(read=4.0, written=2.0, wide=True),  # sum
 )
 ROTATION_BACKWARD = (
@@ -76,8 +74,7 @@ SKIPPED_BYTES = {"fused-softmax": (1.0, 2.0), "unfused": (0.0, 0.0)}
 """Of these, what a causal mask spares: the fused kernel reads the lower triangle alone, and writes
 zeros above it (Megatron-LM's fused_kernels/scaled_upper_triang_masked_softmax.h)."""
 BATCHED_SHARE = 0.5
-"""Speed of the two batched products of attention against large ones: their inner or outer dim is
-one head's, 64 or 128."""
+"""Speed of attention's two batched products against large ones: one dim is a head's, 64 or 128."""
 SCORE_SAVED = {"fused-softmax": 2.0, "unfused": 4.0}
 """Bytes kept per score: the softmax's output; eager mode also what was masked (in fp32 the output
 alone, as what is scaled and masked in place is not kept). Dropout adds its mask and a copy, 3 in
@@ -91,10 +88,8 @@ def scores_per_query(site: Site, block: Block) -> float:
               it); keys / 2 + 64 where a fused kernel skips masked tiles (half a tile stays); else
               every key
     Units:    keys.
-    Source:   FlashAttention-2 (arXiv:2307.08691), section 3.1: tiles above the diagonal are
-              skipped.
-    Valid:    self- and cross-attention; context parallelism balances the masked half over its
-              ranks.
+    Source:   FlashAttention-2 (arXiv:2307.08691), section 3.1, skips tiles above the diagonal.
+    Valid:    any attention; context parallelism balances the masked half over its ranks.
     Checked:  tests/cost/test_attention.py
     """
     keys = float(site.keys(block))
@@ -110,8 +105,7 @@ def attention_parts(site: Site, block: Block) -> list[Part]:
     Formula:  norms, projections (multi-head, grouped or latent), rotary, core, tensor- and
               context-parallel exchange
     Units:    seconds and bytes per micro batch and rank, (U,).
-    Source:   Megatron-LM (arXiv:1909.08053); grouped heads (arXiv:2305.13245); latent attention
-              (arXiv:2405.04434).
+    Source:   Megatron-LM (arXiv:1909.08053), grouped (arXiv:2305.13245), latent (arXiv:2405.04434).
     Valid:    any ModelSpec with attention.
     Checked:  tests/cost/test_attention.py
     """
@@ -139,6 +133,13 @@ def attention_parts(site: Site, block: Block) -> list[Part]:
 
 
 def _projections(site: Site, block: Block) -> list[Part]:
+    """The products in front of a core and behind it, and rotary's passes.
+
+    Formula:  linear(hidden, (heads + 2 kv_heads) * head_dim), cross attention's in two, and
+              linear(heads * head_dim, hidden), which keeps tokens * heads * head_dim *
+              saved_input_bytes
+    Source:   Megatron-LM (arXiv:1909.08053), section 3; grouped heads (arXiv:2305.13245).
+    """
     tokens, h, d = site.tokens(block), site.model.hidden, site.model.head_dim
     heads, kv_heads = site.local_heads
     hidden = np.full_like(tokens, float(h))
@@ -179,7 +180,12 @@ def _projections(site: Site, block: Block) -> list[Part]:
 
 
 def _rotary(site: Site, elements: Floats) -> list[Part]:
-    """Rotations of queries and keys, or their norms in the same passes."""
+    """Rotations of queries and keys, or their norms in the same passes.
+
+    Formula:  2 * elements * activation_bytes each way; unfused ROTATION_FORWARD and
+              ROTATION_BACKWARD
+    Source:   counting a read and a write; the embedded trainer's as profiled (docs/profile.md).
+    """
     if site.model.rotation_has_factor and not site.stack.rotation_factor_fused:
         return [
             eager(
@@ -201,6 +207,15 @@ def _rotary(site: Site, elements: Floats) -> list[Part]:
 
 
 def _mla_projections(site: Site, block: Block) -> list[Part]:
+    """Latent attention's down and up projections, its output projection, and rotary's passes.
+
+    Formula:  linear of hidden to kv_lora_rank + qk_rope, kv_lora_rank to heads * (qk_nope + value),
+              heads * value to hidden, and hidden to queries, straight or over q_lora_rank; down
+              projections on split tokens; rotary: 3 * 2 * tokens * heads * qk * activation_bytes
+    Source:   DeepSeek-V2 (arXiv:2405.04434), section 2.1; Megatron-Core's
+              multi_latent_attention.py. That rotary takes 3 passes (heads split, turned, joined) is
+              assumed.
+    """
     mla, tokens, h = site.model.mla, site.tokens(block), float(site.model.hidden)
     assert mla is not None
     heads = site.model.num_heads / site.shapes.tp
@@ -243,6 +258,11 @@ def _mla_projections(site: Site, block: Block) -> list[Part]:
 
 
 def _up_projection(site: Site, tokens: Floats, rank: float, out: Floats) -> Part:
+    """One projection from a latent vector to heads.
+
+    Formula:  linear(rank, out); keeps tokens * rank * (saved_input_bytes + activation_bytes)
+    Source:   counting: its input, and that of the norm which Megatron-Core fuses in front of it.
+    """
     saved = tokens * rank * (site.saved_input_bytes + site.activation_bytes)
     return linear(
         site,
@@ -256,7 +276,11 @@ def _up_projection(site: Site, tokens: Floats, rank: float, out: Floats) -> Part
 
 
 def _core_saved(site: Site, block: Block) -> Floats:
-    """Queries, keys and values that the core keeps."""
+    """Bytes of queries, keys and values that the core keeps, (U,); latent: kv_heads are heads.
+
+    Formula:  (tokens * heads * qk + key_tokens * kv_heads * (qk + value)) * activation_bytes
+    Source:   Korthikanti et al. (arXiv:2205.05198), section 4.1.
+    """
     heads, kv_heads = site.local_heads
     qk, value = site.head_widths
     if site.model.mla is not None:
@@ -267,8 +291,7 @@ def _core_saved(site: Site, block: Block) -> Floats:
 
 
 def _core_inputs(site: Site, block: Block) -> Part:
-    """Return what the core keeps of its inputs: no time; latent attention makes them again where
-    its up projections are redone."""
+    """Bytes alone, no time; latent attention makes them again where up projections are redone."""
     saved = _core_saved(site, block)
     zero = np.zeros_like(saved)
     return Part(
@@ -285,11 +308,13 @@ def _core_inputs(site: Site, block: Block) -> Part:
 
 @makes("attention")
 def _flash(site: Site, block: Block) -> Part:
-    """Fused attention: 2 products forward, 5 backward; from the chip's measured tables, else at its
-    share of the peak.
+    """Fused attention, whose scores never leave the chip.
 
-    Shipped tables have the forward pass alone; the backward pass then takes as much longer as the
-    chip's shares say.
+    Formula:  forward = (measured, else roofline) / library share + ramp; backward = measured /
+              library share, else the forward time * 2.5 * forward efficiency / backward efficiency,
+              + 3 ramps; keeps row sums, 4 bytes per token and head
+    Source:   FlashAttention-2 (arXiv:2307.08691), section 3.1; its backward pass is three kernels
+              (flash_bwd_launch_template.h). Shipped tables have the forward pass alone.
     """
     chip, tokens = site.pool.node.chip, site.tokens(block)
     heads, _ = site.local_heads
@@ -322,14 +347,22 @@ def _flash(site: Site, block: Block) -> Part:
 
 
 def _flash_flops(site: Site, block: Block) -> Floats:
-    """Arithmetic of the forward pass, skipped tiles not counted."""
+    """Arithmetic of the forward pass, skipped tiles not counted, (U,).
+
+    Formula:  2 * tokens * scores_per_query * heads * (qk + value)
+    Source:   counting: two products, 2 FLOP a multiply-add.
+    """
     heads, _ = site.local_heads
     return 2.0 * site.tokens(block) * scores_per_query(site, block) * heads * sum(site.head_widths)
 
 
 def _library_share(site: Site) -> float:
-    """Speed of the workload's fused kernel through hours of training against a short run of the
-    chip vendor's best."""
+    """Sustained speed of the workload's fused kernel against a short run of the chip vendor's best.
+
+    Formula:  sustained_share, times flash2_share unless the vendor's kernel runs; FlashAttention 1:
+              min(FLASH1_SHARE, sustained_share) * flash2_share
+    Source:   the constants' own: `values/hardware/chips.csv`, FLASH1_SHARE.
+    """
     chip = site.pool.node.chip
     if site.work.attention == "flash1":
         return min(FLASH1_SHARE, chip.sustained_share) * chip.flash2_share
@@ -340,8 +373,13 @@ def _library_share(site: Site) -> float:
 
 @makes("attention")
 def _roofline_flash_s(site: Site, block: Block) -> Floats:
-    """Forward time at the chip's share of its half-precision peak (fp32 peak where activations are
-    fp32)."""
+    """Forward time at the chip's share of its half-precision peak (in fp32 of the fp32 peak).
+
+    Formula:  flops / (peak * attention_forward_efficiency * speed), where speed = piece / (piece +
+              FLASH_LENGTH_HALF / 2) * min(1, (qk / 128)^0.25), piece = scores_per_query / ring
+              steps
+    Source:   roofline at the chip's own share. The power 0.25 of the head's width is assumed.
+    """
     chip = site.pool.node.chip
     qk, _ = site.head_widths
     keys = scores_per_query(site, block)
@@ -357,13 +395,15 @@ def _roofline_flash_s(site: Site, block: Block) -> Floats:
 def _measured_flash_s(
     site: Site, block: Block, lookup: Callable[..., Lookup | None]
 ) -> Floats | None:
-    """Time from the measured table of the chip or its generation; None where there is none, as for
-    latent attention.
+    """Time by a table of the chip or its generation; None without, as for latent attention.
 
-    A window is full attention over pieces of the sequence as long as a tile of queries sees, and as
-    inefficient as such short pieces make it: their loops over keys end soon after they began. Over
-    cp a rank goes round the ring with its queries: cp kernels, each as long as causal attention
-    over one rank's piece of the sequence.
+    Formula:  table(batch, heads, kv_heads, head_dim, piece) * steps * share * queries * compute
+              scale: steps of a ring, each a causal kernel over piece = keys / steps; share = keys
+              seen / keys of the mask; queries = a sequence's queries / keys; a window: full
+              attention over keys / seen pieces of `seen` keys each
+    Source:   docs/operators.md, or the user's docs/profile.md; Ring attention (arXiv:2310.01889).
+              That a window costs what such pieces cost is assumed: loops over keys end soon after
+              they began.
     """
     chip, nearest = site.pool.node.chip, kin(site.pool.node.chip)
     if nearest.relation not in ("itself", "generation") or site.model.mla is not None:
@@ -401,11 +441,14 @@ def _measured_flash_s(
 
 @makes("attention")
 def _scores_in_memory(site: Site, block: Block) -> Part:
-    """Scores written and read: two batched products forward, four backward, and the passes of
-    softmax, mask and dropout.
+    """Attention in single kernels: 2 batched products forward, 4 backward, passes over scores.
 
-    A product that writes or reads the scores takes the longer of its arithmetic and of that one
-    pass.
+    Formula:  forward = products + passes + 5 ramps; backward = 2 products + passes + 8 ramps; a
+              product = max(2 * scores * width / (peak * matmul_share * BATCHED_SHARE), one pass
+              over scores); passes = scores * (SOFTMAX_BYTES - SKIPPED_BYTES, wider in fp32, + 5
+              with dropout); keeps scores * (SCORE_SAVED, + 1 + activation_bytes with dropout)
+    Source:   arXiv:2205.05198, equation 2, for what is kept; counting: dropout reads 2, writes 2 +
+              1 bytes; ramps and kernels are assumed.
     """
     chip, tokens = site.pool.node.chip, site.tokens(block)
     heads, _ = site.local_heads
@@ -443,8 +486,7 @@ def _scores_in_memory(site: Site, block: Block) -> Part:
 
 
 def half_precision(site: Site) -> Precision:
-    """Return the precision of attention's own products: that of linear layers, but bf16 where those
-    are narrow.
+    """Return the precision of attention's products: that of linear layers, bf16 for narrow ones.
 
     Formula:  fp32, tf32 and fp16 as they are; else bf16
     Units:    none.

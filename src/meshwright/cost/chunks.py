@@ -25,7 +25,14 @@ def explicit_chunks(
     explicit: tuple[int, ...], pp: int, vpp: int, *, folded: bool = False
 ) -> tuple[int, ...]:
     """Return the layers of each chunk in model order; layers per stage are dealt to its chunks as
-    evenly as can be, in a V the second of them from the last stage up."""
+    evenly as can be, in a V the second of them from the last stage up.
+
+    Formula:  layers // vpp, and one more in the first layers % vpp chunks of a stage
+    Units:    layers, pp * vpp of them.
+    Source:   Megatron-Core's interleaved stages; DualPipeV's (github.com/deepseek-ai/DualPipe).
+    Valid:    pp or pp * vpp entries.
+    Checked:  tests/cost/test_stages.py::test_a_v_ends_where_it_begins
+    """
     if len(explicit) != pp:
         return explicit
     rounds = [
@@ -36,8 +43,15 @@ def explicit_chunks(
 
 @cache
 def even_chunks(total: int, pp: int, vpp: int) -> tuple[int, ...]:
-    """Return the layers of each chunk in model order, of splits as even as can be: see
-    `even_stage_layers` and `_prefix_layers` of `cost/stages.py`."""
+    """Return the layers of each chunk in model order, of splits as even as can be.
+
+    Formula:  as `even_stage_layers`, by chunk: a whole round more first, then the last stages but
+              one of the round behind it
+    Units:    layers, pp * vpp of them.
+    Source:   as `even_stage_layers` of `cost/stages.py`.
+    Valid:    pp * vpp <= total.
+    Checked:  tests/cost/test_stages.py::test_a_v_ends_where_it_begins
+    """
     base, rest = divmod(total, pp * vpp)
     rounds, heavy = divmod(rest, pp)
     return tuple(
@@ -48,8 +62,14 @@ def even_chunks(total: int, pp: int, vpp: int) -> tuple[int, ...]:
 
 
 def with_mtp(sizes: tuple[int, ...], mtp: int) -> tuple[int, ...]:
-    """Return sizes of chunks with the layers of multi-token prediction: in the last one, or before
-    it where that holds the head alone."""
+    """Return sizes of chunks with the layers of multi-token prediction.
+
+    Formula:  mtp more in the last chunk, or in the one before it where the last holds the head alone
+    Units:    layers.
+    Source:   as `segment_layers` of `cost/stages.py`.
+    Valid:    any split.
+    Checked:  tests/cost/test_stages.py::test_a_v_holds_what_its_order_says
+    """
     at = len(sizes) - (2 if mtp and head_alone(sizes) else 1)
     return (*sizes[:at], sizes[at] + mtp, *sizes[at + 1 :])
 
@@ -73,18 +93,25 @@ def held_layers(sizes: tuple[int, ...], pp: int, num_microbatches: int) -> tuple
     passes = num_microbatches * vpp
     own = np.array(sizes, dtype=np.float64).reshape(vpp, pp).T[:, None]  # (stages, moments, chunks)
     ahead = np.minimum(2 * (pp - 1 - np.arange(pp)) + (vpp - 1) * pp + 1, passes)[:, None, None]
+    # The sum changes its slope only where forwards or backwards go on to their next chunk.
     turns = (np.arange(vpp + 1) * pp)[None, :, None]
     moments = np.clip(
         np.concatenate([turns + 0 * ahead, turns + (-ahead) % pp], axis=1), 0, passes - ahead
     )
     forward = _passed(ahead + moments, np.arange(vpp), pp, vpp)
+    # Backwards take the chunks the other way round.
     back = _passed(moments, vpp - 1 - np.arange(vpp), pp, vpp)
     return tuple(((forward - back) * own).sum(axis=2).max(axis=1).tolist())
 
 
 def _passed(count: NDArray[Any], turn: NDArray[Any], pp: int, vpp: int) -> NDArray[Any]:
-    """Micro batches that `count` passes have taken through the chunk whose turn is `turn` of
-    vpp."""
+    """Micro batches that `count` passes have taken through the chunk whose turn is `turn` of vpp.
+
+    Formula:  whole rounds * pp + min(max(rest - turn * pp, 0), pp): a round is pp passes of each
+              chunk
+    Units:    micro batches.
+    Source:   counting, in the order of Megatron-Core's get_model_chunk_id.
+    """
     whole, rest = count // (pp * vpp), count % (pp * vpp)
     return np.asarray(whole * pp + np.clip(rest - turn * pp, 0, pp))
 

@@ -182,6 +182,10 @@ def _one_f_one_b(case: Case, links: Links, blocks: float) -> Floats:
               Blocking ones hold a stage for k p per micro batch, with k = 2 neighbours, 1 at the
               ends, and for as much again per warm-up forward and flush backward, where a send and a
               receive do not make one exchange.
+    Units:    seconds, (N,).
+    Source:   Narayanan et al. 2021 (arXiv:2104.04473), section 2.2; which exchanges are one:
+              Megatron-Core's p2p_communication.py. Uneven stages and loops are derived here, see
+              `steady_period_s`.
     """
     chains = chain_s(
         num_microbatches=case.micro[..., None],
@@ -259,6 +263,9 @@ def _interleaved(case: Case, p: Floats) -> Floats:
               min(f', b'): beyond, a group waits for itself to come round, from chunk to chunk, + (M
               - pp) max((vpp - 1)(max(f', b') + p - t'), vpp (min(f', b') + p - t')), where
               positive, of mean chunks.
+    Units:    seconds, (N,).
+    Source:   Narayanan et al. 2021 (arXiv:2104.04473), section 2.2; Megatron-Core's warm-up count
+              (`warmup_forwards`). Uneven stages and long messages are derived here.
     """
     message, vpp = p[..., None], case.vpp[..., None]
     rounds = (vpp - 1) / vpp
@@ -327,8 +334,11 @@ def _zero_bubble(case: Case, p: Floats) -> Floats:
 
     Formula:  above_f + s p + start + (M - n - 1)(f + d) + (M - n - 1 - s) w + end + tail, with U of
               f + d, start = max((n + 1) f, f + U + 2 n p), end = max((n + 1) d + n w, d + U + 2 n
-              p), tail = max(above_d + s p + w_0, (s + 1) w). Long messages: two rounds of sum (f +
-              d) + 2 (pp - 1) p, then mean (f + d) + (2 (pp - 1) p + w) / pp per micro batch.
+              p), tail = max(above_d + s p + w_0, (s + 1) w). Long messages, where M > pp: two
+              rounds of sum (f + d) + 2 (pp - 1) p, then for each of M - pp - 1 micro batches mean
+              (f + d) + (2 (pp - 1) p + w) / pp, and the least w at the end.
+    Units:    seconds, (N,).
+    Source:   ZB-H1 (arXiv:2401.10241), table 1; uneven stages and long messages are derived here.
     """
     m, n, message, s = case.micro[..., None], case.count_below, p[..., None], case.number
     dgrad, dgrad_above = case.backward - case.wgrad, case.backward_above - case.wgrad_above
@@ -367,6 +377,9 @@ def _gpipe(case: Case, links: Links, blocks: float) -> Floats:
 
     Formula:  sum t + 2 (pp - 1) p + (M - 1)(max_s f_s + max_s b_s), each at least p; blocking: of
               f_s + k p, with k neighbours.
+    Units:    seconds, (N,).
+    Source:   GPipe (arXiv:1811.06965); messages are derived here: one a boundary and way fills it,
+              then the slowest stage or message sets the pace.
     """
     hold, p = blocks * links.both, links.each
     messages = np.where(case.pp > 1, p, 0.0)
@@ -383,6 +396,9 @@ def _dualpipev(case: Case, p: Floats) -> Floats:
               bubble is F&B + B - 3 W with F&B = f + b, B = b, which is f' + 2 d' - w'; in
               simulation a forward longer than the backward gives 2 f'. Mixed forwards and backwards
               start when both inputs are there, so each of a loop's messages is exposed.
+    Units:    seconds, (N,).
+    Source:   table of github.com/deepseek-ai/DualPipe, whose PP counts two chunks a stage; the 2 f'
+              and the messages are read off the simulation.
     """
     forward, backward, wgrad = (
         total / (2 * case.pp) for total in (case.forward_sum, case.backward_sum, case.wgrad_sum)

@@ -89,12 +89,23 @@ class Group:
     count, as gloo runs no rings."""
 
     def ring_latency_s(self, share_bytes: Floats) -> Floats:
-        """Time beyond the bytes' own for shares of that size to pass all members but one."""
+        """Time beyond the bytes' own for shares of that size to pass all members but one.
+
+        Formula:  setup_s + local_hops * local step + remote_hops * remote step
+        Units:    seconds.
+        Source:   Thakur et al. 2005, ring: size - 1 steps, each with its latency.
+        """
         inside, outside = self.local_wait.step_s(share_bytes), self.remote_wait.step_s(share_bytes)
         return self.setup_s + self.local_hops * inside + self.remote_hops * outside
 
     def tree_latency_s(self, share_bytes: Floats) -> Floats:
-        """The same up a tree over the domains, or down it; never more than round the ring."""
+        """The same up a tree over the domains, or down it; never more than round the ring.
+
+        Formula:  min(ring, setup_s + min(local_hops, local - 1) * local step + ceil(log2(domains))
+                  * remote step)
+        Units:    seconds.
+        Source:   double binary trees between domains (Sanders et al. 2009), as NCCL builds them.
+        """
         inside, outside = self.local_wait.step_s(share_bytes), self.remote_wait.step_s(share_bytes)
         tree = (
             self.setup_s
@@ -107,7 +118,11 @@ class Group:
         """The same where every member sends to every other at once: one step inside, a tree's
         between domains.
 
-        In the shipped tables an exchange of 64 KiB takes 2, 4 and 8 H100 the same 10 us.
+        Formula:  setup_s + local step where a domain has two members + ceil(log2(domains)) * remote
+                  step
+        Units:    seconds.
+        Source:   the shipped tables: an exchange of 64 KiB takes 2, 4 and 8 H100 the same 10 us.
+                  The tree between domains is assumed.
         """
         inside, outside = self.local_wait.step_s(share_bytes), self.remote_wait.step_s(share_bytes)
         return self.setup_s + (self.local > 1) * inside + np.ceil(np.log2(self.domains)) * outside
@@ -179,7 +194,12 @@ def _reached_share(link: Link, local: Floats, pool: Pool) -> Floats:
     """Share of a domain link's peak that each of so many members reaches while the server's other
     chips do the same.
 
-    Two cards that copy to each other directly are in nobody's way.
+    Formula:  efficiency / max(1, senders / full_rate_chips), senders = min(domain's chips, the
+              pool's); of two members `pair_efficiency` where known: cards that copy to each other
+              directly are in nobody's way
+    Units:    a share of the peak, the shape of `local`.
+    Source:   the link's own figures in `values/hardware/links.csv`; the rest is counting: who
+              shares a host's memory gets an equal part.
     """
     senders = min(pool.node.domain_size, pool.num_chips)
     crowd = 1.0 if link.full_rate_chips is None else max(1.0, senders / link.full_rate_chips)
@@ -225,6 +245,14 @@ def all_gather_s(group: Group, total_bytes: Floats) -> Floats:
 
 
 def _ring_s(group: Group, total_bytes: Floats) -> Floats:
+    """Time of a ring over the group: an all-gather, or a reduce-scatter the other way round.
+
+    Formula:  (size - 1) * share / ring_bytes_per_s + share / own_bytes_per_s + ring latency, where
+              share = bytes / size; 0 for a group of one
+    Units:    seconds.
+    Source:   Thakur et al. 2005, ring algorithm; a member's copy of its own share:
+              OWN_COPY_BYTES_PER_S.
+    """
     share = total_bytes / group.size
     time = (
         (group.size - 1) * share / group.ring_bytes_per_s
@@ -410,6 +438,13 @@ def message_s(
 
 
 def _hop_s(way: Pool, message_bytes: Floats, distance: Floats, span: Floats) -> Floats:
+    """Time of one message from a stage to the next, mean over the pipeline.
+
+    Formula:  point_to_point_s; (inside + across) / 2 where some neighbours share a domain and
+              others do not
+    Units:    seconds, (N,).
+    Source:   counting: a stage at a domain's border has a neighbour of either kind.
+    """
     across = point_to_point_s(way, message_bytes=message_bytes, distance=distance, span=span)
     border = (distance < way.node.domain_size) & (span > way.node.domain_size)
     if not border.any():

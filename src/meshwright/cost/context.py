@@ -64,6 +64,7 @@ def _context_exchange(site: Site, block: Block, core: Part) -> Part:
               the domain uses the NIC. Gathered at once (torch's) each message has a key and a value
               for every query head, all are there before the second of the core's cp steps, again in
               the backward pass, and fp32 gradients pass round behind its other steps
+    Units:    seconds per micro batch and rank, (U,).
     Source:   Ring attention (arXiv:2310.01889); Megatron-Core context parallelism; torch 2.13,
               _context_parallel/_attention.py (rotate_method, convert_to_f32); repeat_kv in
               torchtitan's models/llama3/model/model.py.
@@ -100,8 +101,9 @@ def _swap_exchange(site: Site, block: Block) -> Part:
     """All-to-alls that swap tokens for heads around the core, forward and backward: of queries,
     keys, values and outputs.
 
-    Formula:  all_to_all(bytes of a rank's part) each, and its copies; few key-value heads are
-              repeated until each rank has one
+    Formula:  all_to_all(bytes of a rank's part) each, and SWAP_PASSES copies of them; few key-value
+              heads are repeated until each rank has one
+    Units:    seconds per micro batch and rank, (U,).
     Source:   DeepSpeed-Ulysses (arXiv:2309.14509), section 3.2.
     """
     heads, kv_heads = site.local_heads
@@ -142,8 +144,14 @@ way."""
 
 
 def _ring_merge(site: Site, block: Block) -> Part:
-    """Merge the outputs of a ring's steps, and add up its gradients: cp - 1 passes each way;
-    nothing where cp is 1."""
+    """Merge the outputs of a ring's steps, and add up its gradients; nothing where cp is 1.
+
+    Formula:  (cp - 1) * (elements * RING_MERGE_BYTES / memory rate + 2 ramps) each way, elements =
+              tokens * heads * value width
+    Units:    seconds per micro batch and rank, (U,).
+    Source:   counting at RING_MERGE_BYTES: a ring of cp steps is merged cp - 1 times, in 2 kernels
+              forward and 3 backward (assumed).
+    """
     heads, _ = site.local_heads
     more = site.shapes.cp - 1
     elements = site.tokens(block) * heads * site.head_widths[1]

@@ -121,7 +121,17 @@ def price_ends(site: Site) -> Ends:
 
 
 def _lookup_s(site: Site, tokens: Floats, vocab: Floats) -> tuple[Floats, Floats]:
-    """Rows of the embedding gathered, and scattered into a gradient of the whole table."""
+    """Rows of the embedding gathered, and scattered into a gradient of the whole table, forward and
+    backward.
+
+    Formula:  compute factor times: rows = 3 * tokens * hidden * activation_bytes as one pass;
+              backward 2 * rows + vocab * hidden * (2 * activation_bytes + 2 * gradient_bytes) /
+              memory rate, the table's part without adapters
+    Units:    seconds per micro batch and rank, (U,).
+    Source:   torch's embedding_dense_backward makes the table's gradient anew: counted as zeros
+              written, read, added to a sum that is read and written. The third pass over rows, and
+              twice as many backward, are assumed.
+    """
     h, compute = float(site.model.hidden), site.stack.factors.compute
     gather_s = compute * site.streaming(tokens * h * 3 * site.activation_bytes)
     table_bytes = (
@@ -135,7 +145,12 @@ def _lookup_s(site: Site, tokens: Floats, vocab: Floats) -> tuple[Floats, Floats
 
 
 def _losses_s(site: Site, tokens: Floats, width: Floats, logits: Floats) -> tuple[Floats, Floats]:
-    """Passes of cross-entropy over so many logits a token, half of them in each direction."""
+    """Passes of cross-entropy over so many logits a token, half of them in each direction.
+
+    Formula:  compute factor * logits * LOSS_PASSES_FUSED (or LOSS_PASSES_UNFUSED) / memory rate / 2
+    Units:    seconds per micro batch and rank, (U,).
+    Source:   counting at these constants; halves are assumed.
+    """
     loss_bytes = LOSS_PASSES_FUSED if site.stack.cross_entropy_fused else LOSS_PASSES_UNFUSED
     passed_s = streaming_s(site.pool.node.chip, logits * loss_bytes)
     loss_s = site.stack.factors.compute * passed_s / 2
@@ -146,7 +161,12 @@ def _measured_pair(
     site: Site, name: str, shape: tuple[Floats | float, ...], formula: tuple[Floats, Floats]
 ) -> tuple[Floats, Floats]:
     """Forward and backward of an operator from the user's profile, where the embedded trainer runs
-    torch's own; else as given."""
+    torch's own; else as given.
+
+    Formula:  compute factor * the profile's seconds at this shape
+    Units:    seconds per micro batch and rank, (U,).
+    Source:   docs/profile.md.
+    """
     if not site.stack.embedded:
         return formula
     chip, kind = site.pool.node.chip, kind_of_activations(site.work.precision)

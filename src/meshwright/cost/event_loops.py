@@ -43,7 +43,7 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rows:
-    """Per row (kind and chunk, see _schedules): duration, distance to the input, place of the
+    """Per row (kind and chunk, see `schedules.py`): duration, distance to the input, place of the
     result, link of its message."""
 
     chunks: int
@@ -74,12 +74,15 @@ class Rows:
             else [0.0] * count
         )
         dgrad_s = [b - w for b, w in zip(full_s, wgrad_s, strict=True)]
+        # a forward of one side runs mixed with the backward of the chunk that mirrors it in the V
         pair_s = [b + f for b, f in zip(full_s, reversed(forward_s), strict=True)]
         nothing, nowhere = [0.0] * count, [-1] * count
         down, down_s = _messages(pipeline, 1)
         up, up_s = _messages(pipeline, -1)
+        # a forward waits for the chunk before it, a backward for the one behind; the ends for none
         before, after = [0] + [-micro] * (count - 1), [micro] * (count - 1) + [0]
 
+        # what is found among operations of another kind lies that many kinds of rows away
         def moved(shifts: list[int], kind: int, to: int) -> list[int]:
             return [shift and shift + (to - kind) * count * micro for shift in shifts]
 
@@ -119,6 +122,8 @@ def _messages(pipeline: Pipeline, step: Literal[1, -1]) -> tuple[list[int], list
     for chunk, here in enumerate(stages):
         if not 0 <= chunk + step < len(stages) or stages[chunk + step] == here:
             continue
+        # a stage sends nothing to itself, nor beyond the model's ends; interleaved chunks go round
+        # by the way back, and neighbours share the link of the upper one
         there = stages[chunk + step]
         is_way_back = pipeline.schedule == "interleaved" and max(chunk, chunk + step) % pp == 0
         link[chunk] = here * pp + there
@@ -162,6 +167,7 @@ def _run_overlapped(pipeline: Pipeline) -> Run:
             strict=True,
         )
     )
+    # -1 is not there yet; forwards, backwards and weight gradients have a slot each
     arrived = [-1.0] * (3 * rows.chunks * micro)
     free_s = [0.0] * (pp * pp)
     ends: list[list[float]] = [[] for _ in range(pp)]
@@ -175,6 +181,7 @@ def _run_overlapped(pipeline: Pipeline) -> Run:
         for index in range(len(done), len(todo)):
             op = todo[index]
             duration_s, input_shift, output_shift, link, message_s = columns[op // micro]
+            # its input may still be under way: then the operation that makes it wakes this stage
             if input_shift:
                 arrival = arrived[op + input_shift]
                 if arrival < 0:
@@ -183,11 +190,13 @@ def _run_overlapped(pipeline: Pipeline) -> Run:
                 now = arrival if arrival > now else now
             now += duration_s
             done.append(now)
+            # messages of one direction queue: one starts when the link is free
             arrival = now
             if link >= 0:
                 arrival = message_s + (free_s[link] if free_s[link] > arrival else arrival)
                 free_s[link] = arrival
             sent.append(arrival)
+            # whoever waits for this result can go on
             slot = op + output_shift
             arrived[slot] = arrival
             if slot in waiting:
@@ -209,8 +218,8 @@ def _run_blocking(pipeline: Pipeline) -> Run:
         num_microbatches=micro,
         group=pipeline.group_size,
     )
-    posted: dict[int, float] = {}
-    moved: dict[int, float] = {}
+    posted: dict[int, float] = {}  # when the first of a message's two ends came to it
+    moved: dict[int, float] = {}  # when it was there
     ends: list[list[float]] = [[] for _ in range(pp)]
     is_posted = [False] * pp
     waiting: dict[int, int] = {}
@@ -225,6 +234,8 @@ def _run_blocking(pipeline: Pipeline) -> Run:
                 now += duration_s[item // micro]
                 done.append(now)
                 continue
+            # a batch is posted once, however often its stage is woken; a message whose other end
+            # has come starts now, and whoever waits for it can go on
             if not is_posted[stage]:
                 is_posted[stage] = True
                 for message in item:
@@ -237,6 +248,7 @@ def _run_blocking(pipeline: Pipeline) -> Run:
                     ]
                     if message in waiting:
                         ready.append(waiting.pop(message))
+            # the batch ends with its last message; without one of them the stage sleeps
             latest = now
             for message in item:
                 arrival = moved.get(message, -1.0)

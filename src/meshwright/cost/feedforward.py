@@ -143,7 +143,14 @@ def _two_layers(
     redo: frozenset[str],
     redo_activation: frozenset[str],
 ) -> list[Part]:
-    """Widen, activate, narrow: `groups` times (experts) on `tokens` each."""
+    """Widen, activate, narrow: `groups` times (experts) on `tokens` each.
+
+    Formula:  linear(into, matrices * width), passes, linear(width, into); elements = tokens *
+              groups * width; passes move (matrices + 1) forward and 2 * matrices + 1 backward, and
+              keep matrices (+ 1 of a gate in eager mode), each times elements * activation_bytes
+    Units:    seconds and bytes per micro batch and rank, (U,).
+    Source:   counting reads and writes: gradients are written of what was read.
+    """
     matrices = 2.0 if site.model.gated else 1.0
     size, kept = site.activation_bytes, site.saved_input_bytes
     elements = tokens * groups * width
@@ -261,6 +268,13 @@ def moe_parts(site: Site, block: Block) -> list[Part]:
 
 
 def _expert_biases(site: Site, rows: Floats, width: Floats, experts: Floats) -> Part:
+    """Biases of the experts' second layers, weighed by probabilities.
+
+    Formula:  eager passes over rows * width elements; kernels = of one * experts + of all
+    Units:    seconds and bytes per micro batch and rank, (U,).
+    Source:   `_apply_bias` of megatron/core/transformer/moe/experts.py, counted at
+              EXPERT_BIAS_FORWARD, EXPERT_BIAS_BACKWARD and EXPERT_BIAS_KERNELS.
+    """
     forward, backward = (each * experts + every for each, every in EXPERT_BIAS_KERNELS)
     return eager(
         site,
@@ -274,6 +288,13 @@ def _expert_biases(site: Site, rows: Floats, width: Floats, experts: Floats) -> 
 
 
 def _clamp(site: Site, inner: Floats) -> Part:
+    """Clamp of a gate in front of its fused activation.
+
+    Formula:  eager passes over inner elements; keeps 2 * inner * activation_bytes
+    Units:    seconds and bytes per micro batch and rank, (U,).
+    Source:   `weighted_bias_quick_geglu_impl` of Megatron-Core, counted at CLAMP_FORWARD,
+              CLAMP_BACKWARD.
+    """
     return eager(
         site,
         "experts clamp",
@@ -288,6 +309,13 @@ def _clamp(site: Site, inner: Floats) -> Part:
 
 
 def _latent(site: Site, block: Block, latent: float) -> list[Part]:
+    """Projections between hidden and the experts' latent width, whole on every rank.
+
+    Formula:  linear(hidden, latent) and linear(latent, hidden) on split tokens; the second keeps
+              tokens * latent * saved_input_bytes
+    Units:    seconds and bytes per micro batch and rank, (U,).
+    Source:   `fc1_latent_proj` and `fc2_latent_proj` of megatron/core/transformer/moe/moe_layer.py.
+    """
     tokens = site.split_tokens(block)
     into, out = np.full_like(tokens, float(site.model.hidden)), np.full_like(tokens, latent)
     return [
@@ -307,7 +335,13 @@ def _latent(site: Site, block: Block, latent: float) -> list[Part]:
 
 @makes("ep_comm")
 def _routing(site: Site, tokens: Floats, routed: Floats, rows: Floats, width: Floats) -> list[Part]:
-    """Router, permutation, and the all-to-alls over ep and gathers over etp."""
+    """Router, permutation, and the all-to-alls over ep and gathers over etp.
+
+    Formula:  linear(hidden, num_experts) on tokens / tp; PERMUTE_PASSES * (routed + rows) * width *
+              bytes; exchange 2 * (dispatch * busiest_share + all_gather(rows over etp)) each way;
+              keeps rows * width * saved_input_bytes + tokens / tp * num_experts * 4 bytes, (U,)
+    Source:   Megatron-Core's router and dispatchers (arXiv:2504.14960); counts: trainer/model.py.
+    """
     moe, size, shapes = site.model.moe, site.activation_bytes, site.shapes
     assert moe is not None
     own = tokens / shapes.tp

@@ -117,7 +117,13 @@ def _tokens(model: ModelSpec, block: Block, work: Workload) -> int:
 
 def _encoder_side(model: ModelSpec, block: Block, work: Workload) -> float:
     """FLOPs that cross attention's keys and values take beyond those of as many decoder tokens:
-    they are made of encoder tokens."""
+    they are made of encoder tokens.
+
+    Formula:  6 * (encoder tokens - decoder tokens) * 2 * hidden * kv_heads * head_dim; 0 but for
+              cross attention
+    Units:    FLOP per sequence.
+    Source:   counting: keys and values, 2 FLOP a multiply-add, 3 for forward and backward.
+    """
     if block.kind != "cross_attention":
         return 0.0
     more_tokens = work.seq_len - _tokens(model, block, work)
@@ -126,7 +132,12 @@ def _encoder_side(model: ModelSpec, block: Block, work: Workload) -> float:
 
 def _active_weights(model: ModelSpec, block: Block) -> float:
     """Weights of a block's matrix products that one token visits; biases and head norms (under 0.1
-    %) are counted with them."""
+    %) are counted with them.
+
+    Formula:  sharded + replicated - norms + expert * top_k / num_experts
+    Units:    parameters.
+    Source:   counting, as Megatron-LM (arXiv:2104.04473) does; a token visits top_k of the experts.
+    """
     part = block_params(model, block)
     if block.kind != "moe":
         return float(part.sharded + part.replicated - _small(model))
@@ -143,6 +154,16 @@ def _small(model: ModelSpec) -> float:
 
 
 def _scores_flops(model: ModelSpec, block: Block, work: Workload, masking: Masking) -> float:
+    """FLOPs of one token that depend on no weights: attention's scores and values, or a mixer's
+    states.
+
+    Formula:  6 * heads * (qk + value) * keys, of a window or, where masking counts, half the keys;
+              mixer: 6 * 2 * heads * head_dim * state_dim; else 0
+    Units:    FLOP per token, forward and backward.
+    Source:   PaLM (arXiv:2204.02311), appendix B; mixer: counting in Mamba-2's recurrence
+              (arXiv:2405.21060): a state is updated and read, head_dim * state_dim multiply-adds
+              each.
+    """
     if block.kind == "mamba":
         mamba = model.mamba
         assert mamba is not None

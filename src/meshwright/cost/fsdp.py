@@ -94,7 +94,14 @@ def _backward_s(
     piped: NDArray[np.bool_],
     stack: Stack,
 ) -> Floats:
-    """What gather and scatter of a backward pass take beside `hiding_s` of compute, (N,)."""
+    """What gather and scatter of a backward pass take beside `hiding_s` of compute, (N,).
+
+    Formula:  beside_compute_s(gather + scatter, hiding_s), of the scatter alone in zero2 or under a
+              pipeline; deferred, but for a pipeline: g + (that - g) / num_microbatches, g the same
+              of the gather alone, 0 in zero2
+    Units:    seconds per micro batch.
+    Source:   PyTorch FSDP (arXiv:2304.11277); deferred: torch's `set_requires_gradient_sync`.
+    """
     zero2 = layouts.sharding == SHARDINGS.index("zero2")
     zero3 = layouts.sharding >= SHARDINGS.index("zero3")
     exchange = np.where(
@@ -135,7 +142,12 @@ def _processor_copies_s(
     work: Workload,
     stack: Stack,
 ) -> tuple[Floats, Floats]:
-    """Copies into and out of the exchange's buffers, which no processor hides, (N,) each."""
+    """Copies into and out of the exchange's buffers, which no processor hides, (N,) each.
+
+    Formula:  shard_copies_s of held * gathered bytes, and of held * reduce_bytes
+    Units:    seconds per layer and micro batch.
+    Source:   as `shard_copies_s`.
+    """
     chip, held = pool.node.chip, params[0] + params[1]
     return (
         shard_copies_s(chip, held * gathered_bytes(work.precision), layouts.shard_size, "gather"),

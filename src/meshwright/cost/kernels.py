@@ -167,7 +167,14 @@ def _measured_gemm_s(
     role: Role,
 ) -> Floats | None:
     """Time from the chip's own measured table, or its generation's, scaled to its peak; None where
-    there is none."""
+    there is none.
+
+    Formula:  table's seconds * groups * compute_scale / sustained_share
+    Units:    seconds, (U,).
+    Source:   `values/hardware/tables.py` (docs/operators.md); the peaks' ratio is
+              `Kin.compute_scale`. That groups take their sum is assumed: no shipped table of
+              grouped products is used here.
+    """
     nearest = kin(chip)
     if nearest.relation not in ("itself", "generation"):
         return None

@@ -214,6 +214,7 @@ def _exposed_exchange_s(site: Site, terms: dict[str, Floats]) -> Floats:
     Formula:  max((1 - overlap) exchange, exchange - overlap * the layer's other terms); nothing is
               hidden in hybrid models, nor by the megatron family in a pipeline whose stages are one
               piece
+    Units:    seconds per micro batch, (U,).
     Source:   Megatron-Core's overlap_moe_expert_parallel_comm, whose schedule of layer parts knows
               models of attention layers only: it runs one micro batch's exchange beside another's
               compute, so never more is hidden than is computed; with pp > 1 it needs virtual stages
@@ -228,7 +229,13 @@ def _exposed_exchange_s(site: Site, terms: dict[str, Floats]) -> Floats:
 
 
 def _launch_s(site: Site) -> float:
-    """Host time of one counted kernel."""
+    """Host time of one counted kernel.
+
+    Formula:  chip.launch_s * (1 - launch_hidden) * kernels_per_layer_scale
+    Units:    seconds.
+    Source:   `Chip.launch_s` with its `launch_source` in `values/hardware/chips.csv`; the shares
+              are the stack's own (`software/*/stack.toml`).
+    """
     return (
         site.pool.node.chip.launch_s
         * (1.0 - site.stack.launch_hidden)
@@ -238,7 +245,14 @@ def _launch_s(site: Site) -> float:
 
 def _host_s(site: Site, forward_kernels: Floats, backward_kernels: Floats) -> tuple[Floats, Floats]:
     """Host time of a layer's forward and backward: its launches, or its collectives where those
-    take longer."""
+    take longer.
+
+    Formula:  max(kernels * launch time, FORWARD_COLLECTIVES or BACKWARD_COLLECTIVES *
+              pipelined_collective_host_s * tp), the second where pp > 1 and tp > 1
+    Units:    seconds per micro batch, (U,).
+    Source:   counting; the time of a collective is the stack's own
+              (`software/nanotron/stack.toml`).
+    """
     launch_s = _launch_s(site)
     collective_s = (
         site.stack.pipelined_collective_host_s
@@ -318,7 +332,13 @@ def _weighted(
 
 def _widest(site: Site, parts: tuple[tuple[Block, float, tuple[Part, ...]], ...]) -> Floats:
     """Temporaries of a block's backward pass: gradients at both sides of its widest part, its
-    gathered input and that one's gradient."""
+    gathered input and that one's gradient.
+
+    Formula:  max over blocks of 2 * most saved_bytes of a part + 2 * tokens * hidden *
+              activation_bytes
+    Units:    bytes, (U,).
+    Source:   counting; that a part's gradients are as large as what it keeps is assumed.
+    """
     widest = np.zeros_like(site.shapes.tp)
     for block, _, group in parts:
         gathered = site.tokens(block) * site.model.hidden * site.activation_bytes

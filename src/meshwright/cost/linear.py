@@ -154,6 +154,15 @@ class _Products:
 def _products_s(
     site: Site, *, into: Floats, out: Floats, rows: Floats, groups: Floats | float
 ) -> _Products:
+    """Seconds of a linear layer's three matrix products.
+
+    Formula:  gemm(rows, out, into), gemm(rows, into, out), gemm(out, into, rows); the last + groups
+              * into * out * accumulate_bytes / memory rate + ramp where a pass adds gradients up, 0
+              of frozen weights; several experts by megablox in whole tiles
+    Units:    seconds, (U,).
+    Source:   Megatron-LM (arXiv:1909.08053), section 3; `gemm_s`, `_megablox_s`; a stack's passes:
+              its stack.toml.
+    """
     chip, precision = site.pool.node.chip, site.work.precision
     forward = gemm_s(chip, m=rows, n=out, k=into, precision=precision, groups=groups)
     data = gemm_s(chip, m=rows, n=into, k=out, precision=precision, groups=groups, role="dgrad")
@@ -194,10 +203,13 @@ def _megablox_s(
     """Time of one product of the rows with the experts' weights, and of one for the weights'
     gradient.
 
-    Experts begin and end inside tiles of rows, which are computed whole for either neighbour: a
-    tile more for each (make_group_metadata of megablox); the last tile of the other sides is
-    computed whole too. Each step reads both operands' tiles again, as the inner side is the grid's
-    innermost.
+    Formula:  max(gemm, bytes / memory rate) of sides rounded up to whole tiles, rows +
+              MEGABLOX_ROWS; bytes = steps * size * (both operands' tiles), steps = groups * rows *
+              wide * deep / (product of a tile's sides)
+    Units:    seconds, (U,).
+    Source:   MaxText's kernels/megablox: experts begin and end inside tiles of rows, which are
+              computed whole for either neighbour, a tile more for each (make_group_metadata); each
+              step reads both operands' tiles again, as the inner side is the grid's innermost.
     """
     chip, precision = site.pool.node.chip, site.work.precision
     size, padded = element_bytes(precision), rows + MEGABLOX_ROWS
@@ -228,7 +240,12 @@ scaling."""
 
 def _adapter_s(site: Site, *, into: Floats, out: Floats, tokens: Floats) -> tuple[Floats, Floats]:
     """Forward and backward time of the adapter beside a frozen linear layer: its passes over the
-    layer's input and output."""
+    layer's input and output.
+
+    Formula:  tokens * (of_input * into + of_output * out) / memory rate + ADAPTER_KERNELS * ramp
+    Units:    seconds, (U,).
+    Source:   LoRA (arXiv:2106.09685), section 4.1, counted at ADAPTER_BYTES.
+    """
     chip = site.pool.node.chip
     moved = (tokens * (of_input * into + of_output * out) for of_input, of_output in ADAPTER_BYTES)
     forward, backward = (
@@ -242,7 +259,15 @@ def _casts_s(
     site: Site, *, into: Floats, out: Floats, rows: Floats, weights: Floats
 ) -> tuple[Floats, Floats]:
     """Forward and backward time of preparing a linear layer's operands in a narrow format:
-    Transformer Engine's casts, in one pass; torchao's where inputs are kept in half precision."""
+    Transformer Engine's casts, in one pass; torchao's where inputs are kept in half precision.
+
+    Formula:  forward: rows * into * input_forward + weights * weight_forward; backward: rows *
+              (into * (input_backward + data_gradient) + out * gradient) + weights *
+              weight_backward; each a pass with its ramp
+    Units:    seconds, (U,).
+    Source:   TORCHAO_CASTS; Transformer Engine's cast-transpose: counted as a read of half
+              precision and a write of either orientation.
+    """
     one_pass = HALF + 2.0 * element_bytes(site.work.precision)
     fused = Casts(input_forward=one_pass, gradient=one_pass)
     torchao = site.stack.narrow_linear != "transformer-engine"
@@ -260,6 +285,7 @@ def _small_kernels(site: Site) -> tuple[float, float]:
 
     Formula:  casts of an operand + 2 scale passes per product; one product forward, two backward; 0
               in half precision
+    Units:    kernels.
     Source:   Transformer Engine's GroupedLinear loops over experts, without Python: its launches
               count once, others `kernels_per_layer_scale` times.
     """
@@ -269,7 +295,12 @@ def _small_kernels(site: Site) -> tuple[float, float]:
 
 
 def _small_kernel_s(site: Site) -> float:
-    """Time of one such kernel, which is shorter than its launch: the longer of launch and ramp."""
+    """Time of one such kernel, which is shorter than its launch.
+
+    Formula:  max(launch_s * (1 - launch_hidden), ramp_s)
+    Units:    seconds.
+    Source:   counting: the slower of host and chip; `Chip.launch_s`, `Chip.ramp_s`.
+    """
     chip = site.pool.node.chip
     return max(chip.launch_s * (1.0 - site.stack.launch_hidden), chip.ramp_s)
 

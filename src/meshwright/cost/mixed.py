@@ -103,6 +103,13 @@ def price_each(layouts: Sequence[MixedLayout], site: Site) -> list[MixedPrice]:
 
 
 def _priced(layout: MixedLayout, priced: _StagePrices, site: Site) -> MixedPrice:
+    """Add up one layout of priced stages.
+
+    Formula:  M * mean over stages of each term; imbalance = max(0, M * slowest stage - their sum);
+              bubble and messages by `pipeline_of_stages_s`; once a step by `_once_s`
+    Units:    seconds, bytes.
+    Source:   as `cost/terms.py`: a step is its mean stage's work, and what comes on top.
+    """
     links = _links_s(layout, priced)
     parts = pipeline_of_stages_s(
         schedule=SCHEDULES.index(layout.schedule),
@@ -211,6 +218,8 @@ def _links_s(layout: MixedLayout, priced: _StagePrices) -> Floats:
 
     Formula:  between pools the longer of what either side's ranks take for their part, over the
               link between pools or their own network; inside a pool the longer of both too
+    Units:    seconds.
+    Source:   alpha-beta model, `message_s`; both ends work at once, so the slower one counts.
     """
     if layout.pp == 1:
         return np.zeros(1)

@@ -132,7 +132,13 @@ def _sharding_s(
     precision: Precision,
 ) -> Floats:
     """What fully_shard takes a processor once a step below zero3: copies, and where ranks share,
-    the host's time."""
+    the host's time.
+
+    Formula:  shard_copies_s of held * gathered bytes + shard_copies_s of held * reduce_bytes (not
+              in zero2) + layers * (host's forward + backward where ranks share); 0 in zero3
+    Units:    seconds per step, (N,).
+    Source:   as `shard_copies_s`; the host's time as profiled, `host_sharded_s`.
+    """
     chip, kind = pool.node.chip, layouts.sharding
     shared = (kind == SHARDINGS.index("zero1")) | (kind == SHARDINGS.index("zero2"))
     ranks = np.where(shared, layouts.shard_size, 1)
@@ -196,7 +202,8 @@ def _overhead_s(layouts: Layouts, model_layers: int, *, pool: Pool, stack: Stack
     """Host work of a step outside the model.
 
     Formula:  stack.step_overhead_s; the embedded trainer's as profiled
-    Source:   `values/stacks.csv`.
+    Units:    seconds per step, (N,).
+    Source:   `software/*/stack.toml`; docs/profile.md.
     """
     found = (
         host_step_s(pool.node.chip, np.maximum(model_layers / layouts.pp, 1.0))
@@ -319,7 +326,13 @@ def _bucketed_s(
     units: Floats | float,
 ) -> Floats:
     """Time of one collective per bucket: the bytes once, the latency as often as there are buckets;
-    0 without bytes."""
+    0 without bytes.
+
+    Formula:  buckets * operation(total_bytes / buckets), buckets = max(units, ceil(total_bytes /
+              bucket_bytes))
+    Units:    seconds per step, (N,).
+    Source:   counting; Megatron-Core's and torch DDP's buckets, FSDP's units.
+    """
     buckets = np.maximum(units, np.ceil(total_bytes / bucket_bytes))
     return np.where(total_bytes > 0, buckets * operation(group, total_bytes / buckets), 0.0)
 

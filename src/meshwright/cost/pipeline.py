@@ -293,7 +293,13 @@ def _default_stage(pp: Floats, columns: int) -> Floats:
 
 def _sum_above(times: Floats, total: Floats, *, pp: Floats, number: Floats) -> Floats:
     """Sum over the stages before each representative; the middle ones that are not it share alike
-    what is left of the total."""
+    what is left of the total.
+
+    Formula:  0 for the first, total - own for the last, else first + (number - 1) * (total - first
+              - last - own) / (pp - 3)
+    Units:    seconds, (N, S).
+    Source:   counting: the middle stages' own times are not known here, equal ones are assumed.
+    """
     first, last = times[..., :1], times[..., -1:]
     pp, total = pp[..., None], total[..., None]
     between = np.maximum(total - first - last - times, 0) / np.maximum(pp - 3, 1)
@@ -302,6 +308,13 @@ def _sum_above(times: Floats, total: Floats, *, pp: Floats, number: Floats) -> F
 
 
 def _parts(case: Case, schedule: NDArray[Any], links: Links, p2p: P2P) -> PipelineSeconds:
+    """Split a step into its parts.
+
+    Formula:  work = M * sum of stages / pp; imbalance = M * slowest stage - work; bubble = step
+              without messages - M * slowest stage; messages = step - step without messages
+    Units:    seconds, (N,); NaN where the schedule has no formula.
+    Source:   definition; they sum to the step.
+    """
     silent, whole = (step_s(case, schedule, messages, p2p) for messages in (links.none(), links))
     work = case.micro * case.both_sum / case.pp
     slowest = case.micro * case.both.max(axis=-1)

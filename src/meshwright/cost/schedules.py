@@ -246,6 +246,8 @@ def _order(
     warmup = warmup_forwards(
         schedule, pp=pp, vpp=vpp, stage=stage, num_microbatches=num_microbatches, group=group
     )
+    # After the warm-up each forward is followed by a backward, so that no more are held; as many
+    # backwards as the warm-up had forwards are left for the drain.
     steady = len(forwards) - warmup
     pairs = np.stack([forwards[warmup:], backwards[:steady]], axis=1).ravel()
     order = np.concatenate([forwards[:warmup], pairs, backwards[steady:]])
@@ -265,6 +267,7 @@ def _sequences(
     starts = range(0, num_microbatches, group)
     microbatch = np.concatenate([np.tile(micro[a : a + group], vpp) for a in starts])
     local = np.concatenate([np.repeat(np.arange(vpp), len(micro[a : a + group])) for a in starts])
+    # Backwards pass the chunks from the last to the first: the last one's gradients come first.
     forwards = (local * pp + stage) * num_microbatches + microbatch
     backwards = (
         BACKWARD * pp * vpp + (vpp - 1 - local) * pp + stage
@@ -275,6 +278,8 @@ def _sequences(
 def _with_wgrads(order: Ints, backwards: Ints, *, chunks: int, lag: int) -> Ints:
     """Put the weight gradients of micro batch i right after backward i + lag, and the last ones at
     the end."""
+    # A weight gradient has its backward's number, some rows on. Stage s can put s of them off
+    # without holding more than stage 0; behind the last backward there is nothing to wait for.
     shift = (WGRAD - BACKWARD) * chunks * len(backwards)
     places = np.full(len(backwards), len(order))
     at = np.nonzero(np.isin(order, backwards))[0]
@@ -287,8 +292,7 @@ def _dualpipev(pp: int, num_microbatches: int, stage: int) -> Iterator[int]:
     """DualPipeV on one stage: side 0 is the way down the V, side 1 the way up; a forward of one and
     a backward of the other run mixed.
 
-    Source: the eight phases of github.com/deepseek-ai/DualPipe (DualPipeV), and arXiv:2412.19437
-            for the schedule it halves.
+    Source: the eight steps of dualpipev.py, github.com/deepseek-ai/DualPipe (arXiv:2412.19437).
     """
     below = pp - stage - 1
     chunk = (stage, 2 * pp - 1 - stage)
@@ -311,31 +315,35 @@ def _dualpipev(pp: int, num_microbatches: int, stage: int) -> Iterator[int]:
         yield number(PAIR, 1 - side, next(backwards[1 - side]))
         yield number(CLOSE, side, microbatch)
 
+    # Fill: forwards go down the V to the last stage and up again before the first backward comes.
     for _ in range(2 * below):
         yield op(FORWARD, 0)
+    # The way up has reached this stage: forwards of either side in turn.
     for _ in range(stage + 1):
         yield op(FORWARD, 0)
         yield op(FORWARD, 1)
+    # First backwards: the gradient goes on at once, its weights' part fills the wait for the next.
     for _ in range(below):
         yield op(BACKWARD, 1)
         yield owed.pop(0)
         yield op(FORWARD, 1)
+    # Steady state: each forward runs mixed with a backward of the other side.
     for repeat in range(num_microbatches - 2 * pp + stage + 1):
-        if (
-            repeat == 0 and below == 0
-        ):  # the last stage's very first ones run apart, which shortens the bubble
+        # the last stage's very first ones run apart, which shortens the bubble
+        if repeat == 0 and below == 0:
             yield op(FORWARD, 0)
             yield op(FULL, 1)
         else:
             yield from mixed(0)
         yield from mixed(1)
+    # The way down has no forwards left; the way up still has.
     for _ in range(below):
         yield op(FULL, 1)
         yield from mixed(1)
-    for repeat in range(
-        2 * (stage + 1)
-    ):  # the second half puts its weight gradients off, into the drain
+    # The second half puts its weight gradients off, into the drain.
+    for repeat in range(2 * (stage + 1)):
         yield op(FULL if repeat < stage + 1 else BACKWARD, 1 - repeat % 2)
+    # Drain: weight gradients put off fill the waits for the last backwards; the rest ends the step.
     for _ in range(below):
         yield owed.pop(0)
         yield op(BACKWARD, 0)
@@ -406,6 +414,7 @@ def _neighbourly(
     yield _batch(received(ops[0]))
     for op, after in pairwise(ops):
         yield op
+        # Forward then backward, or the other way round: both messages are the same neighbour's.
         if (op < total) != (after < total):
             yield _batch(sent(op), received(after))
         else:
@@ -433,6 +442,7 @@ def _stepwise(
         hears from the last one."""
         if stage > 0:
             return forwards[index + 1] - num_microbatches if index + 1 < len(forwards) else None
+        # The last stage is pp - 1 forwards behind; its last chunk sends nothing on.
         behind = index - (pp - 1)
         return (
             forwards[behind] + far if behind >= 0 and forwards[behind] + far < last_chunk else None
@@ -451,6 +461,7 @@ def _stepwise(
     def sent(op: int) -> int | None:
         return None if last_chunk <= op < total + num_microbatches else op
 
+    # Warm-up: with its last forward a stage also asks for its first gradient.
     yield _batch(None if stage == 0 else forwards[0] - num_microbatches)
     for index in range(warmup):
         yield forwards[index]
@@ -458,6 +469,7 @@ def _stepwise(
         yield _batch(sent(forwards[index]), next_forward(index), opening)
     if warmup == len(forwards):
         yield _batch(next_backward(-1))
+    # Steady state: one batch for a forward and a backward; the drain has backwards alone.
     for index, backward in enumerate(backwards):
         forward = index + warmup
         if forward < len(forwards):

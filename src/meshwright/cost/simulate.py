@@ -249,6 +249,13 @@ def _last_end_s(run: Run) -> float:
 
 
 def _summary(pipeline: Pipeline, run: Run) -> Simulation:
+    """Times of each stage from one run.
+
+    Formula:  busy = M * sum of its chunks' forward + backward; idle = max(0, step - busy -
+              transfer)
+    Units:    seconds, one a stage.
+    Source:   definition: a stage works, holds a message, or waits.
+    """
     step_s = _last_end_s(run)
     busy_s = [0.0] * pipeline.pp
     for chunk, stage in enumerate(
@@ -274,6 +281,8 @@ def _summary(pipeline: Pipeline, run: Run) -> Simulation:
 def _peak_in_flight(pipeline: Pipeline, items: Sequence[int | Batch]) -> int:
     """Most chunk-forwards alive at once on one stage, which runs one operation at a time: the order
     alone decides."""
+    # a chunk's activations live from its forward to the operation that reads them last: the weight
+    # gradient where it is put off, else the backward
     span = pipeline.pp * pipeline.vpp * pipeline.num_microbatches
     kinds = (
         np.array([item for item in items if not isinstance(item, tuple)], dtype=np.int64) // span
@@ -298,6 +307,8 @@ def _transfer_s(rows: Rows, items: Sequence[int | Batch], micro: int) -> float:
 def _period_s(pipeline: Pipeline, run: Run, block: int) -> float | None:
     """Seconds by which everything recurs `block` micro batches later, once the pipeline is steady;
     None when it is not."""
+    # Two blocks of every stage against the two one block later: all ends and arrivals must have
+    # moved by the same time, or the state is not the same and nothing repeats.
     shifts = []
     for stage in range(pipeline.pp):
         end, length = block_items(pipeline, run.items, block, stage)
@@ -331,6 +342,7 @@ def steady_steps_s(
             [steady_step_s(replace(shape, forward_s=f, backward_s=b, link_s=p)) for f, b, p in rows]
         )
     block = shape.group_size if shape.schedule == "interleaved" else shape.pp
+    # Twice as many blocks for those that were not steady yet; what is left runs whole.
     times = _Times(duration_s=np.concatenate([forward_s.T, backward_s.T]), link_s=links_s.T)
     found, left, blocks = np.zeros(len(forward_s)), np.arange(len(forward_s)), 8
     while len(left) and shape.num_microbatches > 2 * blocks * block:
@@ -420,7 +432,7 @@ class _Events:
 
 
 def _events(order: _Order, times: _Times) -> _Events:
-    """As `_engine._run_overlapped`, all columns at once."""
+    """As `event_loops._run_overlapped`, all columns at once."""
     pipeline, nothing = order.pipeline, np.zeros(times.duration_s.shape[1])
     now_s = [nothing] * pipeline.pp
     free_s = [nothing] * pipeline.pp**2
@@ -430,6 +442,8 @@ def _events(order: _Order, times: _Times) -> _Events:
     queues = bool(
         (times.link_s.max(axis=0) > times.duration_s.min(axis=0)).any()
     )  # else a link is free before the next message
+    # An operation starts when its stage is free and its input is there; every source stands before
+    # it in the order, so that one pass over it is enough.
     for stage, row, op, source, way, link in order.steps:
         start = now_s[stage] if source < 0 else np.maximum(now_s[stage], arrived[source])
         end = start + duration[row]
@@ -446,7 +460,7 @@ def _events(order: _Order, times: _Times) -> _Events:
 def _periods_s(order: _Order, events: _Events, block: int) -> Floats:
     """Seconds by which everything recurs `block` micro batches later, (N,), as `simulate._period_s`
     has it; NaN where it does not."""
-    shifts = []
+    shifts = []  # as in `_period_s`, a column for each pipeline
     for stage, own in enumerate(order.items):
         end, length = block_items(order.pipeline, order.items, block, stage)
         for times in (events.ended_s, events.arrived_s):

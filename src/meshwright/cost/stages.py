@@ -341,8 +341,13 @@ def _all_stages(layouts: Layouts) -> NDArray[np.int64]:
 
 
 def _prefix_layers(model: ModelSpec, index: NDArray[Any], layouts: Layouts) -> Floats:
-    """Layers of the first segment on a stage: chunk v of stage s covers layers (v * pp + s) * size
-    onwards."""
+    """Layers of the first segment on a stage whose split is as even as can be, (N, S).
+
+    Formula:  sum over chunks v < vpp of min(max(prefix - start, 0), size): the chunk's layers start
+              at `start`, behind v * pp + s chunks before it, see `even_stage_layers`
+    Units:    layers.
+    Source:   counting.
+    """
     segments = model.segments
     if len(segments) == 1:
         return np.zeros(index.shape)
@@ -351,6 +356,7 @@ def _prefix_layers(model: ModelSpec, index: NDArray[Any], layouts: Layouts) -> F
     base, rest = model.total_layers // (pp * vpp), model.total_layers % (pp * vpp)
     rounds, heavy = rest // pp, rest % pp
     found = np.zeros(index.shape)
+    # The rest enlarges whole rounds of chunks, then the last stages but one of the next round.
     for chunk in range(int(layouts.vpp.max())):
         size = (
             base
@@ -423,6 +429,7 @@ def _hold_uneven_chunks(
         interleaved & ~layouts.has_split & ((total % (layouts.pp * layouts.vpp) > 0) | (mtp > 0))
     )
     held_on = layers + mtp * (index == _mtp_stage(layouts, model)[:, None])
+    # Layouts of one shape hold alike: each shape is counted once.
     alike: dict[tuple[int, int, int], list[int]] = defaultdict(list)
     for row in np.flatnonzero(uneven):
         alike[int(layouts.pp[row]), int(layouts.vpp[row]), int(settled[row])].append(int(row))

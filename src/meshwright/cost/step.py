@@ -194,7 +194,13 @@ def price_stages(
 def _pass_work_s(
     layouts: Layouts, stages: Stages, layers: _Layers, model: ModelSpec
 ) -> tuple[dict[str, Floats], dict[str, Floats]]:
-    """Forward, and backward, of one micro batch on each stage by term, (N, S)."""
+    """Forward, and backward, of one micro batch on each stage by term, (N, S).
+
+    Formula:  sum over segments of layers * a layer's seconds of the term; head: embedding on the
+              first stage, heads * head on the last; recompute: layers * redone share * redo
+    Units:    seconds per micro batch.
+    Source:   definition, as `_stage_times`; heads is 1 and one per layer of multi-token prediction.
+    """
     counts = segment_layers(model, stages)
     nothing = np.zeros(stages.layers.shape)
     ends, heads = layers.ends, 1 + model.mtp_layers
@@ -276,7 +282,13 @@ def _activations(
     at: NDArray[Any],
     stack: Stack,
 ) -> Activations:
-    """What one micro batch leaves on a stage, by segment; `freed` by selective recompute."""
+    """What one micro batch leaves on a stage, by segment; `freed` by selective recompute.
+
+    Formula:  after_selective = max(kept - freed, input), less what waits in host memory; gathered =
+              message * tp under sequence parallelism
+    Units:    bytes per layer, rank and micro batch, (N,).
+    Source:   Korthikanti et al. (arXiv:2205.05198), sections 4 and 5; offloading as the stack says.
+    """
     message, pairs = prices[0].input_bytes[at], list(zip(prices, freed, strict=True))
     return Activations(
         kept=tuple(p.kept_bytes[at] for p in prices),
@@ -297,7 +309,12 @@ def _activations(
 
 def _on_device(price: LayerPrice, kept: Floats, at: NDArray[Any], stack: Stack) -> Floats:
     """Of what selective recompute keeps of a layer, the bytes that do not wait in host memory,
-    (N,)."""
+    (N,).
+
+    Formula:  input * (1 - offloads_inputs) + (kept - input) * (1 - offloads_kept)
+    Units:    bytes per layer, rank and micro batch.
+    Source:   definition of the stack's two fields, which are 0 or 1.
+    """
     entry = price.input_bytes[at]
     return np.asarray(
         entry * (not stack.offloads_inputs) + (kept - entry) * (not stack.offloads_kept)
@@ -321,6 +338,14 @@ def _redo(layouts: Layouts, price: LayerPrice, at: NDArray[Any]) -> tuple[Floats
 def _stage_times(
     layouts: Layouts, stages: Stages, layers: _Layers, *, model: ModelSpec, pool: Pool, stack: Stack
 ) -> StageTimes:
+    """One micro batch on each stage, from its layers and ends, (N, S).
+
+    Formula:  forward = sum over segments of layers * (forward + fsdp forward) + embedding on the
+              first stage + heads * head on the last; backward the same + layers * redone share *
+              redo; weight of products and head alone
+    Units:    seconds per micro batch.
+    Source:   definition; heads is 1 and one per layer of multi-token prediction.
+    """
     counts = segment_layers(model, stages)
     forward, backward, weight = (np.zeros(stages.layers.shape) for _ in range(3))
     share = redone_share(layouts, stages)
@@ -390,7 +415,12 @@ _ENDS_S = ("embedding_forward_s", "embedding_backward_s", "head_forward_s", "hea
 
 def _redone_layers_share(layouts: Layouts, model: ModelSpec) -> Floats:
     """Share of the model's layers that recompute runs again, (N,): all, or the first n of each
-    chunk with method block."""
+    chunk with method block.
+
+    Formula:  min(1, recompute_layers * pp * vpp / layers) with method block, else 1
+    Units:    a share.
+    Source:   Megatron-LM's `--recompute-method block` and `--recompute-num-layers`.
+    """
     block = (
         (layouts.block_recompute > 0)
         & (layouts.recompute_layers >= 0)
@@ -441,7 +471,12 @@ def _pipeline_terms(
 def _all_stages_sum(
     layouts: Layouts, layers: _Layers, model: ModelSpec
 ) -> tuple[Floats, Floats, Floats]:
-    """Forward, backward and weight-gradient time of one micro batch over all stages, (N,) each."""
+    """Forward, backward and weight-gradient time of one micro batch over all stages, (N,) each.
+
+    Formula:  as `_stage_times`, with all layers of a segment in place of a stage's
+    Units:    seconds per micro batch.
+    Source:   definition: the sum over the stages.
+    """
     forward, backward, weight = (np.zeros(len(layouts)) for _ in range(3))
     share = _redone_layers_share(layouts, model)
     for i, segment in enumerate(model.priced_segments):

@@ -143,7 +143,8 @@ Members beyond it are not counted: no published log shows larger domains."""
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Buffers:
-    """What one communicator takes on each of its members."""
+    """What one communicator takes on each of its members, from cost/communicators.csv, where each
+    row names its source."""
 
     pair_bytes: float
     """With two members."""
