@@ -64,7 +64,7 @@ def even_chunks(total: int, pp: int, vpp: int) -> tuple[int, ...]:
 def with_mtp(sizes: tuple[int, ...], mtp: int) -> tuple[int, ...]:
     """Return sizes of chunks with the layers of multi-token prediction.
 
-    Formula:  mtp more in the last chunk, or in the one before it where the last holds the head alone
+    Formula:  mtp more in the last chunk, or before it where the last holds the head alone
     Units:    layers.
     Source:   as `segment_layers` of `cost/stages.py`.
     Valid:    any split.
