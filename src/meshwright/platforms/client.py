@@ -12,13 +12,16 @@ import re
 import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from meshwright.platforms.executor import (
     Answer,
+    Handle,
     JobState,
     JobStatus,
+    LogFetcher,
     ask,
     check_label,
     keep_end,
@@ -99,27 +102,9 @@ class Client:
     states: Mapping[str, JobState]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Handle:
+def _handle(text: str) -> Handle:
     """`NAME@PROJECT:DIRECTORY`; without a project the command line's own is meant."""
-
-    name: str
-    project: str
-    directory: Path
-
-    @staticmethod
-    def of(text: str) -> _Handle:
-        found = re.fullmatch(r"([a-z0-9-]+)@([^:]*):(.+)", text, flags=re.DOTALL)
-        if found is None:
-            raise LauncherError(f"{text!r} is no handle of a job")
-        return _Handle(name=found[1], project=found[2], directory=Path(found[3]))
-
-    def __str__(self) -> str:
-        return f"{self.name}@{self.project}:{self.directory}"
-
-    @property
-    def folder(self) -> Path:
-        return self.directory / "job"
+    return Handle.of(text, r"([a-z0-9-]+)@([^:]*)", wrong="{!r} is no handle of a job")
 
 
 class ClientExecutor:
@@ -128,7 +113,7 @@ class ClientExecutor:
     def __init__(self, client: Client, options: ClientOptions | None = None) -> None:
         """Take the command line; nothing is asked before it is needed."""
         self.client, self.options = client, options or ClientOptions()
-        self._read_s: dict[str, float] = {}
+        self._log = LogFetcher(self.options.log_every_s)
 
     @property
     def name(self) -> str:
@@ -156,7 +141,7 @@ class ClientExecutor:
         text = self.written(job, directory=run, label=label)
         folder = put_job(run, replace(job, name=label), text)
         (folder / _RAN).unlink(missing_ok=True)
-        handle = _Handle(name=label, project=job.account or "", directory=run)
+        handle = Handle(key=label, owner=job.account or "", directory=run)
         keep_sent(folder, label=label, handle=str(handle))
         answer = self._ask(*self._submit_words(label, text, folder))
         if answer.code:
@@ -170,25 +155,21 @@ class ClientExecutor:
         known = kept_sent(directory.absolute() / "job", label=label)
         if known is None:
             return None
-        return known["handle"] if self._seen(_Handle.of(known["handle"])) is not None else None
+        return known["handle"] if self._seen(_handle(known["handle"])) is not None else None
 
     def poll(self, handles: Sequence[str]) -> Mapping[str, JobStatus]:
         """Ask for each; logs are fetched now and then, and at the end."""
-        return {text: self._status(_Handle.of(text)) for text in handles}
+        return {text: self._status(_handle(text)) for text in handles}
 
     def cancel(self, handle: str) -> None:
         """Tell the platform to end a job."""
-        own = _Handle.of(handle)
+        own = _handle(handle)
         seen = self._seen(own)
-        if seen is None or state_of(seen.word, self.client.states) not in (
-            "queued",
-            "running",
-            "unknown",
-        ):
+        if seen is None or JobStatus(state=state_of(seen.word, self.client.states)).ended:
             return
         answer = self._ask(*self._words(self.client.cancel, own, seen))
         if answer.code:
-            raise LauncherError(f"{self.client.name}: {own.name} is not ended: {last_line(answer)}")
+            raise LauncherError(f"{self.client.name}: {own.key} is not ended: {last_line(answer)}")
 
     def _submit_words(self, label: str, text: JobText, folder: Path) -> list[str]:
         if self.client.submit is None:
@@ -198,14 +179,14 @@ class ClientExecutor:
             for word in self.client.submit
         ]
 
-    def _status(self, handle: _Handle) -> JobStatus:
+    def _status(self, handle: Handle) -> JobStatus:
         end = kept_end(handle.folder)
         if end is not None:
             return end
         seen = self._seen(handle)
         if seen is None:
             return JobStatus(
-                state="unknown", reason=f"{self.client.name} knows no job {handle.name}"
+                state="unknown", reason=f"{self.client.name} knows no job {handle.key}"
             )
         state = state_of(seen.word, self.client.states)
         plain = state in ("running", "succeeded")
@@ -223,9 +204,9 @@ class ClientExecutor:
             keep_end(handle.folder, status)
         return status
 
-    def _seen(self, handle: _Handle) -> Seen | None:
+    def _seen(self, handle: Handle) -> Seen | None:
         answer = self._ask(*self._words(self.client.status, handle, None))
-        found = self.client.read(answer.out, handle.name)
+        found = self.client.read(answer.out, handle.key)
         if (
             found is None
             and answer.code
@@ -236,31 +217,20 @@ class ClientExecutor:
             )
         return found
 
-    def _fetch_log(self, handle: _Handle, seen: Seen, *, now: bool) -> None:
-        last_s = self._read_s.get(str(handle))
-        if not now and last_s is not None and time.monotonic() - last_s < self.options.log_every_s:
-            return
-        self._read_s[str(handle)] = time.monotonic()
-        try:
-            answer = self._ask(*self._words(self.client.log, handle, seen))
-        except LauncherSilent:
-            return  # the log of a job that ended well is no reason to doubt its end
-        if answer.code == 0:
-            put_whole(handle.directory / "stdout.log", answer.out)
-            (handle.directory / "stderr.log").touch()
+    def _fetch_log(self, handle: Handle, seen: Seen, *, now: bool) -> None:
+        # The log of a job that ended well is no reason to doubt its end.
+        with suppress(LauncherSilent):
+            words = self._words(self.client.log, handle, seen)
+            self._log.fetch(handle, lambda: self._ask(*words), now=now)
 
-    def _words(self, words: Sequence[str], handle: _Handle, seen: Seen | None) -> list[str]:
+    def _words(self, words: Sequence[str], handle: Handle, seen: Seen | None) -> list[str]:
         found: list[str] = []
         for word in words:
             if word == "{project}":
-                found += ["--project", handle.project] if handle.project else []
+                found += ["--project", handle.owner] if handle.owner else []
             else:
-                found.append(
-                    word.format(
-                        name=handle.name,
-                        id=(seen.job_id if seen is not None else None) or handle.name,
-                    )
-                )
+                job_id = seen.job_id if seen is not None else None
+                found.append(word.format(name=handle.key, id=job_id or handle.key))
         return found
 
     def _ask(self, *words: str) -> Answer:

@@ -6,9 +6,12 @@ import json
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, Protocol
 
 from meshwright.platforms.job import Job, JobText
@@ -18,9 +21,12 @@ __all__ = [
     "UNKNOWN",
     "Answer",
     "Executor",
+    "Handle",
     "JobState",
     "JobStatus",
+    "LogFetcher",
     "ask",
+    "by_word",
     "check_label",
     "keep_end",
     "keep_sent",
@@ -31,6 +37,7 @@ __all__ = [
     "put_whole",
     "require",
     "state_of",
+    "state_table",
     "was_sent",
 ]
 
@@ -83,6 +90,32 @@ class JobStatus:
         return self.state not in _OPEN
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Handle:
+    """`KEY@OWNER:DIRECTORY`: a job by its launcher's word for it, whose it is, and the run's
+    directory."""
+
+    key: str
+    owner: str
+    directory: Path
+
+    @staticmethod
+    def of(text: str, form: str, *, wrong: str) -> Handle:
+        """Read it, the part before the directory by its form; LauncherError where it is none."""
+        found = re.fullmatch(rf"{form}:(.+)", text, flags=re.DOTALL)
+        if found is None:
+            raise LauncherError(wrong.format(text))
+        return Handle(key=found[1], owner=found[2], directory=Path(found[3]))
+
+    def __str__(self) -> str:
+        return f"{self.key}@{self.owner}:{self.directory}"
+
+    @property
+    def folder(self) -> Path:
+        """What was sent, and what is known of it."""
+        return self.directory / "job"
+
+
 class Executor(Protocol):
     """Starts jobs on one launcher. Handles are texts that outlive this process: another one goes on
     from them."""
@@ -123,6 +156,16 @@ class Executor(Protocol):
         """End a job; one that has ended, or is gone, stays as it is."""
 
 
+def by_word(words: Mapping[JobState, str]) -> dict[str, JobState]:
+    """Return what each of a platform's words means, from the words of each state."""
+    return {word: state for state, told in words.items() for word in told.split()}
+
+
+def state_table(words: Mapping[JobState, str]) -> Mapping[str, JobState]:
+    """Return the same with the row for all words that it does not have."""
+    return MappingProxyType({**by_word(words), UNKNOWN: "unknown"})
+
+
 def state_of(word: str, states: Mapping[str, JobState]) -> JobState:
     """Read a platform's word; one that its table does not have is `unknown`, never an end."""
     return states.get(word, states[UNKNOWN])
@@ -158,6 +201,27 @@ def put_job(run: Path, job: Job, text: JobText) -> Path:
             f"{folder}: the job could not be written: {error.strerror or error}"
         ) from None
     return folder
+
+
+class LogFetcher:
+    """Keeps the log of a job whose platform has no file of it; every fetch is a transfer, hence not
+    at every poll."""
+
+    def __init__(self, every_s: float) -> None:
+        """Take the time between two fetches of a running job's log."""
+        self.every_s = every_s
+        self._read_s: dict[str, float] = {}
+
+    def fetch(self, handle: Handle, log: Callable[[], Answer], *, now: bool) -> None:
+        """Write what the log says; the platform keeps no stderr apart."""
+        last_s = self._read_s.get(str(handle))
+        if not now and last_s is not None and time.monotonic() - last_s < self.every_s:
+            return
+        self._read_s[str(handle)] = time.monotonic()
+        answer = log()
+        if answer.code == 0:
+            put_whole(handle.directory / "stdout.log", answer.out)
+            (handle.directory / "stderr.log").touch()
 
 
 def put_whole(path: Path, text: str) -> None:
@@ -227,27 +291,18 @@ def ask(
     """Run a command; with `out` the command itself writes its output there, so that it is not lost
     if this process dies meanwhile."""
     try:
-        if out is None:
+        with nullcontext() if out is None else out.open("wb") as file:
             done = subprocess.run(
                 words,
                 env=env,
                 stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=patience_s,
-                check=False,
-            )
-            return Answer(code=done.returncode, out=_text(done.stdout), err=_text(done.stderr))
-        with out.open("wb") as file:
-            into = subprocess.run(
-                words,
-                env=env,
-                stdin=subprocess.DEVNULL,
-                stdout=file,
+                stdout=subprocess.PIPE if out is None else file,
                 stderr=subprocess.PIPE,
                 timeout=patience_s,
                 check=False,
             )
-        return Answer(code=into.returncode, out=_text(out.read_bytes()), err=_text(into.stderr))
+        said = done.stdout if out is None else out.read_bytes()
+        return Answer(code=done.returncode, out=_text(said), err=_text(done.stderr))
     except FileNotFoundError:
         raise LauncherError(f"{launcher}: {words[0]} is not there") from None
     except subprocess.TimeoutExpired:

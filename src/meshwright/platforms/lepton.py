@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from functools import partial
-from types import MappingProxyType
 
 from meshwright.platforms.client import CAVEATS, LIMIT, Client, ClientExecutor, ClientOptions, Seen
 from meshwright.platforms.contract import Platform
-from meshwright.platforms.executor import UNKNOWN, JobState
+from meshwright.platforms.executor import state_table
 from meshwright.platforms.job import Job, JobText, Mount, check_fields, dns_label, required, way
 from meshwright.platforms.shell import (
     MASTER_PORT,
@@ -105,16 +103,13 @@ def _read(out: str, _name: str) -> Seen | None:
     )
 
 
-STATES: Mapping[str, JobState] = MappingProxyType(
+STATES = state_table(
     {
-        **dict.fromkeys(("Queueing", "Awaiting", "Starting", "PendingRetry"), "queued"),
-        **dict.fromkeys(
-            ("Running", "Restarting", "Stopping", "Terminating", "Deleting"), "running"
-        ),
-        "Completed": "succeeded",
-        "Failed": "failed",
-        **dict.fromkeys(("Stopped", "Deleted"), "cancelled"),
-        UNKNOWN: "unknown",
+        "queued": "Queueing Awaiting Starting PendingRetry",
+        "running": "Running Restarting Stopping Terminating Deleting",
+        "succeeded": "Completed",
+        "failed": "Failed",
+        "cancelled": "Stopped Deleted",
     }
 )
 """States of a job, leptonai 0.47.1."""

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from functools import partial
-from types import MappingProxyType
 
 from meshwright.platforms.client import CAVEATS, LIMIT, Client, ClientExecutor, ClientOptions, Seen
 from meshwright.platforms.contract import Platform
-from meshwright.platforms.executor import UNKNOWN, JobState
+from meshwright.platforms.executor import state_table
 from meshwright.platforms.job import (
     Job,
     JobText,
@@ -128,16 +126,13 @@ def _read(out: str, _name: str) -> Seen | None:
     return None if found is None else Seen(word=found[1])
 
 
-STATES: Mapping[str, JobState] = MappingProxyType(
+STATES = state_table(
     {
-        **dict.fromkeys(("Creating", "Initializing", "Resuming", "Pending"), "queued"),
-        **dict.fromkeys(
-            ("Running", "Updating", "Degraded", "Stopping", "Terminating", "Deleting"), "running"
-        ),
-        "Completed": "succeeded",
-        "Failed": "failed",
-        "Stopped": "cancelled",
-        UNKNOWN: "unknown",
+        "queued": "Creating Initializing Resuming Pending",
+        "running": "Running Updating Degraded Stopping Terminating Deleting",
+        "succeeded": "Completed",
+        "failed": "Failed",
+        "cancelled": "Stopped",
     }
 )
 """Phases of a workload, by Run:ai's documentation of its command line 2."""

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from functools import partial
-from types import MappingProxyType
 from typing import Any
 
 from meshwright.platforms.client import CAVEATS, LIMIT, Client, ClientExecutor, ClientOptions, Seen
 from meshwright.platforms.contract import Platform
-from meshwright.platforms.executor import UNKNOWN, JobState
+from meshwright.platforms.executor import state_table
 from meshwright.platforms.job import Job, JobText, Mount, check_fields, dns_label, required, way
 from meshwright.platforms.shell import (
     MASTER_PORT,
@@ -109,16 +107,15 @@ def _read(out: str, name: str) -> Seen | None:
     )
 
 
-STATES: Mapping[str, JobState] = MappingProxyType(
+STATES = state_table(
     {
-        **dict.fromkeys(("PENDING", "SUBMITTED", "STARTING"), "queued"),
-        **dict.fromkeys(("RUNNING", "RECOVERING", "CANCELLING", "WINDING_DOWN"), "running"),
-        "SUCCEEDED": "succeeded",
-        "CANCELLED": "cancelled",
-        **dict.fromkeys(("FAILED", "FAILED_SETUP"), "failed"),
-        **dict.fromkeys(("FAILED_PRECHECKS", "FAILED_NO_RESOURCE"), "never_started"),
-        "FAILED_CONTROLLER": "node_failed",
-        UNKNOWN: "unknown",
+        "queued": "PENDING SUBMITTED STARTING",
+        "running": "RUNNING RECOVERING CANCELLING WINDING_DOWN",
+        "succeeded": "SUCCEEDED",
+        "cancelled": "CANCELLED",
+        "failed": "FAILED FAILED_SETUP",
+        "never_started": "FAILED_PRECHECKS FAILED_NO_RESOURCE",
+        "node_failed": "FAILED_CONTROLLER",
     }
 )
 """States of a managed job, by jobs/state.py of skypilot 0.14.1. A managed job ends its cluster;

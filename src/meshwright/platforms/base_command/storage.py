@@ -12,7 +12,13 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from meshwright.platforms.base_command.executor import LISTED_DAYS, ask_ngc, json_of, require_ngc
+from meshwright.platforms.base_command.executor import (
+    JSON,
+    LIST_JOBS,
+    ask_ngc,
+    json_of,
+    require_ngc,
+)
 from meshwright.values.errors import ConfigError, LauncherError, UnknownNameError
 
 __all__ = [
@@ -185,21 +191,11 @@ class Storage:
                 f"{target.name}: has {_ID_LETTERS} letters, as an id has; NGC CLI refuses such a"
                 " name"
             )
-        words = [
-            *target.words("create"),
-            "--name",
-            target.name,
-            *self.place.words(),
-            "--format_type",
-            "json",
-        ]
+        words = [*target.words("create"), "--name", target.name, *self.place.words(), *JSON]
         if self.is_dry:
             return {"command": words}
-        there = [
-            row
-            for row in self.listed("workspace", name=target.name)
-            if row.get("name") == target.name
-        ]
+        named = self.listed("workspace", name=target.name)
+        there = [row for row in named if row.get("name") == target.name]
         if there:
             return {**there[0], "created": False}
         made = self._answer(words)
@@ -217,23 +213,15 @@ class Storage:
                     "results are listed by their jobs; --name and --owned are of workspaces and"
                     " datasets"
                 )
-            words = ["ngc", "base-command", "job", "list", "--duration", f"{LISTED_DAYS}D"]
+            words = list(LIST_JOBS)
         else:
-            words = [
-                "ngc",
-                "base-command",
-                kind,
-                "list",
-                *(["--name", name] if name else []),
-                *(["--owned"] if owned else []),
-            ]
-        found = self._answer([*words, *self.place.words(), "--format_type", "json"])
+            words = ["ngc", "base-command", kind, "list", *(["--name", name] if name else [])]
+            words += ["--owned"] if owned else []
+        found = self._answer([*words, *self.place.words(), *JSON])
         rows = found if isinstance(found, list) else []
-        return (
-            [row for row in rows if (row.get("jobStatus") or {}).get("endedAt")]
-            if kind == "result"
-            else rows
-        )
+        if kind == "result":
+            return [row for row in rows if (row.get("jobStatus") or {}).get("endedAt")]
+        return rows
 
     def upload(
         self, target: Target, chosen: Chosen, *, to: str | None = None, quiet: bool = False
@@ -254,9 +242,8 @@ class Storage:
                 "--source",
                 str(source.absolute()),
                 *rest,
-                *self.place.words(),
             ]
-            return self._transfer(words, quiet=quiet)
+            return self._transfer([*words, *self.place.words()], quiet=quiet)
 
     def download(
         self,
@@ -279,15 +266,8 @@ class Storage:
             to.mkdir(parents=True, exist_ok=True)
         choice = [("--file", files), ("--dir", folders), ("--exclude", exclude)]
         some = [word for flag, values in choice for value in values for word in (flag, value)]
-        words = [
-            *target.words("download"),
-            target.name,
-            "--dest",
-            str(to.absolute()),
-            *some,
-            *self.place.words(),
-        ]
-        return self._transfer(words, quiet=quiet)
+        words = [*target.words("download"), target.name, "--dest", str(to.absolute()), *some]
+        return self._transfer([*words, *self.place.words()], quiet=quiet)
 
     def mount(
         self,
@@ -310,22 +290,13 @@ class Storage:
         if not self.is_dry:
             folder.mkdir(parents=True, exist_ok=True)
         at = ["--remote-path", remote] if remote else []
-        words = [
-            *target.words("mount"),
-            target.name,
-            str(folder.absolute()),
-            "--mode",
-            mode,
-            *at,
-            *self.place.words(),
-        ]
-        return self._transfer(words, quiet=quiet)
+        words = [*target.words("mount"), target.name, str(folder.absolute()), "--mode", mode, *at]
+        return self._transfer([*words, *self.place.words()], quiet=quiet)
 
     def unmount(self, folder: Path, *, quiet: bool = False) -> Transfer:
         """Take a workspace off this machine."""
-        return self._transfer(
-            ["ngc", "base-command", "workspace", "unmount", str(folder.absolute())], quiet=quiet
-        )
+        words = ["ngc", "base-command", "workspace", "unmount", str(folder.absolute())]
+        return self._transfer(words, quiet=quiet)
 
     def _answer(self, words: Sequence[str]) -> Any:
         require_ngc(patience_s=self.patience_s)

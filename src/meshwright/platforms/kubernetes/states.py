@@ -6,10 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from types import MappingProxyType
 from typing import Any
 
-from meshwright.platforms.executor import UNKNOWN, JobState, JobStatus
+from meshwright.platforms.executor import JobState, JobStatus, by_word, state_table
 
 __all__ = [
     "CONDITIONS",
@@ -17,52 +16,27 @@ __all__ = [
     "status_of",
 ]
 
-CONDITIONS: Mapping[str, JobState] = MappingProxyType(
+CONDITIONS = state_table(
     {
-        "Complete": "succeeded",
-        "Completed": "succeeded",
-        "Succeeded": "succeeded",
-        "Failed": "failed",
-        "Suspended": "queued",
-        "Created": "queued",
-        "Queued": "queued",
-        "StartupPolicyInProgress": "queued",
-        "StartupPolicyCompleted": "running",
-        "Running": "running",
-        "Restarting": "running",
-        UNKNOWN: "unknown",
+        "succeeded": "Complete Completed Succeeded",
+        "failed": "Failed",
+        "queued": "Suspended Created Queued StartupPolicyInProgress",
+        "running": "StartupPolicyCompleted Running Restarting",
     }
 )
 """Conditions of TrainJob (Complete, Failed, Suspended), JobSet (Completed, ...), PyTorchJob and
 MPIJob (Succeeded, ...)."""
 
-PHASES: Mapping[str, JobState] = MappingProxyType(
-    {
-        "Pending": "queued",
-        "Running": "running",
-        "Succeeded": "running",
-        "Failed": "running",
-        "Unknown": "unknown",
-    }
-)
+PHASES = by_word({"queued": "Pending", "running": "Running Succeeded Failed"})
 """Pods; the end of a job is told by the job alone."""
 
-REASONS: Mapping[str, JobState] = MappingProxyType(
+REASONS = by_word(
     {
-        "OOMKilled": "out_of_memory",
-        "DeadlineExceeded": "timed_out",
-        "Preempting": "preempted",
-        "PreemptionByScheduler": "preempted",
-        "PreemptionByKueue": "preempted",
-        "EvictionByEvictionAPI": "preempted",
-        "Evicted": "node_failed",
-        "TerminationByKubelet": "node_failed",
-        "DeletionByTaintManager": "node_failed",
-        "DeletionByPodGC": "node_failed",
-        "NodeLost": "node_failed",
-        "NodeShutdown": "node_failed",
-        "Shutdown": "node_failed",
-        "UnexpectedAdmissionError": "node_failed",
+        "out_of_memory": "OOMKilled",
+        "timed_out": "DeadlineExceeded",
+        "preempted": "Preempting PreemptionByScheduler PreemptionByKueue EvictionByEvictionAPI",
+        "node_failed": "Evicted TerminationByKubelet DeletionByTaintManager DeletionByPodGC"
+        " NodeLost NodeShutdown Shutdown UnexpectedAdmissionError",
     }
 )
 """Why a pod or a job failed; any other reason reads as `failed`."""

@@ -8,12 +8,9 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
 
 from meshwright.platforms.executor import (
-    UNKNOWN,
     Answer,
-    JobState,
     JobStatus,
     ask,
     check_label,
@@ -22,6 +19,7 @@ from meshwright.platforms.executor import (
     put_whole,
     require,
     state_of,
+    state_table,
 )
 from meshwright.platforms.job import Job, JobText, with_defaults
 from meshwright.platforms.registry import job_text
@@ -40,38 +38,19 @@ __all__ = [
     "status_of_squeue",
 ]
 
-STATES: Mapping[str, JobState] = MappingProxyType(
+STATES = state_table(
     {
-        "PENDING": "queued",
-        "CONFIGURING": "queued",
-        "REQUEUED": "queued",
-        "REQUEUE_FED": "queued",
-        "REQUEUE_HOLD": "queued",
-        "RESV_DEL_HOLD": "queued",
-        "SPECIAL_EXIT": "queued",
-        "EXPEDITING": "queued",
-        "POWER_UP_NODE": "queued",
-        "RUNNING": "running",
-        "COMPLETING": "running",
-        "RESIZING": "running",
-        "SIGNALING": "running",
-        "STAGE_OUT": "running",
-        "STOPPED": "running",
-        "SUSPENDED": "running",
-        "UPDATE_DB": "running",
-        "COMPLETED": "succeeded",
-        "FAILED": "failed",
-        "CANCELLED": "cancelled",
-        "REVOKED": "cancelled",
-        "TIMEOUT": "timed_out",
-        "DEADLINE": "timed_out",
-        "OUT_OF_MEMORY": "out_of_memory",
-        "PREEMPTED": "preempted",
-        "NODE_FAIL": "node_failed",
-        "BOOT_FAIL": "node_failed",
-        "LAUNCH_FAILED": "never_started",
-        "RECONFIG_FAIL": "never_started",
-        UNKNOWN: "unknown",
+        "queued": "PENDING CONFIGURING REQUEUED REQUEUE_FED REQUEUE_HOLD RESV_DEL_HOLD SPECIAL_EXIT"
+        " EXPEDITING POWER_UP_NODE",
+        "running": "RUNNING COMPLETING RESIZING SIGNALING STAGE_OUT STOPPED SUSPENDED UPDATE_DB",
+        "succeeded": "COMPLETED",
+        "failed": "FAILED",
+        "cancelled": "CANCELLED REVOKED",
+        "timed_out": "TIMEOUT DEADLINE",
+        "out_of_memory": "OUT_OF_MEMORY",
+        "preempted": "PREEMPTED",
+        "node_failed": "NODE_FAIL BOOT_FAIL",
+        "never_started": "LAUNCH_FAILED RECONFIG_FAIL",
     }
 )
 """Every state of squeue's and sacct's manuals, Slurm 22.05 to 25.05; any other word reads as
