@@ -14,8 +14,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
+from meshwright.platforms.contract import Platform
 from meshwright.platforms.executor import (
     Answer,
     Handle,
@@ -45,6 +47,7 @@ __all__ = [
     "ClientExecutor",
     "ClientOptions",
     "Seen",
+    "client_platform",
 ]
 
 LIMIT = "timeout {time}"
@@ -249,3 +252,23 @@ def _seen_running_s(folder: Path, state: JobState) -> float | None:
     if state == "running" and folder.exists() and not path.exists():
         put_whole(path, json.dumps({"seen_s": time.time()}))
     return float(json.loads(path.read_text())["seen_s"]) if path.exists() else None
+
+
+def client_platform(
+    client: Client, *, title: str, place: int, write: Callable[[Job], JobText], copies: bool = False
+) -> Platform:
+    """Return the record of a platform whose jobs its own command line starts."""
+    return Platform(
+        name=client.name,
+        title=title,
+        place=place,
+        write=write,
+        without_gpus=True,
+        needs=client.advice,
+        start=partial(ClientExecutor, client),
+        options=ClientOptions,
+        states=client.states,
+        limit=LIMIT,
+        copies_paths=copies,
+        caveats=CAVEATS,
+    )

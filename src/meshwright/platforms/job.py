@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields, replace
+from types import MappingProxyType
 from typing import Annotated, Any, Literal, get_args
 
 from meshwright.software.contract import EnvVar, Exported, ExportedFile, RunsOn
@@ -14,6 +15,8 @@ from meshwright.values.options import Option
 from meshwright.values.units import parse_duration
 
 __all__ = [
+    "BATCH",
+    "IMAGE",
     "Job",
     "JobOptions",
     "JobText",
@@ -37,6 +40,13 @@ platform starts one task per chip."""
 _MOUNT = re.compile(
     r"(?:(?P<kind>[a-z][\w:.-]*)=)?(?P<source>.+?):(?P<target>/[^:]*)(?::(?P<mode>ro|rw))?"
 )
+BATCH = ("image", "mounts", "workdir", "account", "partition", "instance", "log_dir", "port")
+"""Fields of a job that a batch system has words for."""
+_SIZES = ("cpus", "memory", "shared_memory", "priority")
+_TEXTS = tuple(name for name in (*BATCH, *_SIZES) if name not in ("mounts", "port", "cpus"))
+_OPTIONAL = (*BATCH, *_SIZES, "words")
+IMAGE = "nvcr.io/nvidia/pytorch:25.04-py3"
+"""An example."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -146,17 +156,7 @@ class Job:
             _check_text(word, "a word of the program")
         for variable in self.environment:
             _check_variable(variable)
-        for name in (
-            "image",
-            "workdir",
-            "account",
-            "partition",
-            "instance",
-            "log_dir",
-            "memory",
-            "shared_memory",
-            "priority",
-        ):
+        for name in _TEXTS:
             _check_line(getattr(self, name) or "", name)
         for word in self.words:
             _check_line(word, "an option for the platform")
@@ -283,13 +283,7 @@ class JobOptions:
         for key, value in given.items():
             if key not in known:
                 raise UnknownNameError("key of a job", str(key), known)
-            values[key] = (
-                _list(key, value)
-                if key in ("mounts", "words")
-                else _number(key, value)
-                if key == "cpus"
-                else _text(key, value)
-            )
+            values[key] = _READERS.get(key, _text)(key, value)
         return JobOptions(**values)
 
 
@@ -311,6 +305,11 @@ def _list(key: str, value: Any) -> tuple[str, ...]:
     return tuple(value)
 
 
+_READERS: Mapping[str, Callable[[str, Any], Any]] = MappingProxyType(
+    {"mounts": _list, "words": _list, "cpus": _number}
+)
+
+
 def job_of(exported: Exported, *, model: str, pool: Pool, options: JobOptions) -> Job:
     """Return the job that runs an export on a pool's chips."""
     per_node = min(pool.node.chips_per_node, pool.num_chips)
@@ -321,7 +320,7 @@ def job_of(exported: Exported, *, model: str, pool: Pool, options: JobOptions) -
         )
     reads = any(_names(word, file.name) for file in exported.files for word in exported.command)
     return Job(
-        name=options.name or _name(model),
+        name=options.name or _plain(model, 40) or "training",
         command=exported.command,
         runs_on=exported.runs_on,
         environment=exported.environment,
@@ -330,19 +329,11 @@ def job_of(exported: Exported, *, model: str, pool: Pool, options: JobOptions) -
         vendor=pool.node.chip.vendor,
         launch=options.start,
         time_limit_s=None if options.time is None else parse_duration(options.time, name="time"),
-        image=options.image,
         mounts=tuple(map(parse_mount, options.mounts)),
-        workdir=options.workdir,
         files=exported.files if reads else (),
-        account=options.account,
-        partition=options.partition,
-        instance=options.instance,
-        log_dir=options.log_dir,
-        cpus=options.cpus,
-        memory=options.memory,
-        shared_memory=options.shared_memory,
-        priority=options.priority,
         words=options.words,
+        cpus=options.cpus,
+        **{name: getattr(options, name) for name in _TEXTS},
     )
 
 
@@ -350,36 +341,13 @@ def _names(word: str, file: str) -> bool:
     """Whether a word of the command is about a file: by its name, as a module of Python, or as a
     configuration of Hydra."""
     module = file.endswith(".py") and word == file.removesuffix(".py").replace("/", ".")
-    return (
-        file in word
-        or module
-        or (file.endswith(".yaml") and word == f"--config-name={file.removesuffix('.yaml')}")
-    )
+    config = file.endswith(".yaml") and word == f"--config-name={file.removesuffix('.yaml')}"
+    return file in word or module or config
 
 
-def _name(model: str) -> str:
-    """Return a name that every platform takes."""
-    return (
-        re.sub(r"[^a-z0-9]+", "-", model.lower()).lstrip("-0123456789")[:40].strip("-")
-        or "training"
-    )
-
-
-_OPTIONAL = (
-    "image",
-    "mounts",
-    "workdir",
-    "account",
-    "partition",
-    "instance",
-    "log_dir",
-    "port",
-    "cpus",
-    "memory",
-    "shared_memory",
-    "priority",
-    "words",
-)
+def _plain(name: str, most: int) -> str:
+    """Return a name in what every platform takes; empty where nothing is left."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).lstrip("-0123456789")[:most].strip("-")
 
 
 def check_fields(job: Job, platform: str, known: Collection[str]) -> None:
@@ -445,10 +413,7 @@ def dns_label(job: Job, platform: str, most: int) -> str:
     dashes."""
     if re.fullmatch(r"[a-z](?:[a-z0-9-]*[a-z0-9])?", job.name) and len(job.name) <= most:
         return job.name
-    near = (
-        re.sub(r"[^a-z0-9]+", "-", job.name.lower()).lstrip("-0123456789")[:most].strip("-")
-        or "job"
-    )
+    near = _plain(job.name, most) or "job"
     raise ConfigError(
         f"name={job.name}: {platform} takes up to {most} lower-case letters, digits and dashes, the"
         f" first a letter; {near} would do"
@@ -457,11 +422,4 @@ def dns_label(job: Job, platform: str, most: int) -> str:
 
 def with_defaults(job: Job, **values: Any) -> Job:
     """Return the job with values where it says none itself."""
-    return replace(
-        job,
-        **{
-            name: value
-            for name, value in values.items()
-            if value is not None and getattr(job, name) is None
-        },
-    )
+    return replace(job, **{n: value for n, value in values.items() if getattr(job, n) is None})

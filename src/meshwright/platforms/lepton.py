@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import re
-from functools import partial
 
-from meshwright.platforms.client import CAVEATS, LIMIT, Client, ClientExecutor, ClientOptions, Seen
-from meshwright.platforms.contract import Platform
+from meshwright.platforms.client import Client, Seen, client_platform
 from meshwright.platforms.executor import state_table
-from meshwright.platforms.job import Job, JobText, Mount, check_fields, dns_label, required, way
+from meshwright.platforms.job import (
+    IMAGE,
+    Job,
+    JobText,
+    Mount,
+    check_fields,
+    dns_label,
+    required,
+    way,
+)
 from meshwright.platforms.shell import (
     MASTER_PORT,
     STRICT,
@@ -51,10 +58,7 @@ def lepton_script(job: Job) -> JobText:
 def _submit(job: Job) -> list[str]:
     words = [
         *("--name", dns_label(job, "lepton", _MOST_LETTERS)),
-        *(
-            "--container-image",
-            required(job, "lepton", "image", "nvcr.io/nvidia/pytorch:25.04-py3"),
-        ),
+        *("--container-image", required(job, "lepton", "image", IMAGE)),
         *("--resource-shape", required(job, "lepton", "instance", "gpu.8xh100-sxm")),
         *("--num-workers", str(job.nodes)),
         *(("--node-group", job.partition) if job.partition else ()),
@@ -94,13 +98,10 @@ def _worker(job: Job) -> str:
 
 def _read(out: str, _name: str) -> Seen | None:
     """The state of the job's JSON, behind a line of words."""
-    state, job_id = (
-        re.search(r'"state"\s*:\s*"(\w+)"', out),
-        re.search(r'"id"\s*:\s*"([^"]+)"', out),
-    )
-    return (
-        None if state is None else Seen(word=state[1], job_id=None if job_id is None else job_id[1])
-    )
+    state, job_id = (re.search(rf'"{name}"\s*:\s*"([^"]+)"', out) for name in ("state", "id"))
+    if state is None:
+        return None
+    return Seen(word=state[1], job_id=None if job_id is None else job_id[1])
 
 
 STATES = state_table(
@@ -126,17 +127,5 @@ _CLIENT = Client(
 )
 
 PLATFORMS = (
-    Platform(
-        name="lepton",
-        title="NVIDIA DGX Cloud Lepton",
-        place=60,
-        write=lepton_script,
-        without_gpus=True,
-        needs=_CLIENT.advice,
-        start=partial(ClientExecutor, _CLIENT),
-        options=ClientOptions,
-        states=STATES,
-        limit=LIMIT,
-        caveats=CAVEATS,
-    ),
+    client_platform(_CLIENT, title="NVIDIA DGX Cloud Lepton", place=60, write=lepton_script),
 )

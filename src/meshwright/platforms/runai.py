@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from functools import partial
 
-from meshwright.platforms.client import CAVEATS, LIMIT, Client, ClientExecutor, ClientOptions, Seen
-from meshwright.platforms.contract import Platform
+from meshwright.platforms.client import Client, Seen, client_platform
 from meshwright.platforms.executor import state_table
 from meshwright.platforms.job import (
+    IMAGE,
     Job,
     JobText,
     Mount,
@@ -63,7 +62,7 @@ def runai_script(job: Job) -> JobText:
 def _submit(job: Job) -> list[str]:
     words = [
         *(("--project", job.account) if job.account else ()),
-        *("--image", required(job, "runai", "image", "nvcr.io/nvidia/pytorch:25.04-py3")),
+        *("--image", required(job, "runai", "image", IMAGE)),
         *(("--workers", str(job.nodes - 1)) if job.nodes > 1 else ()),
         *(("--gpu-devices-request", str(job.gpus_per_node)) if job.asks_for == "gpus" else ()),
         "--large-shm",
@@ -76,14 +75,8 @@ def _submit(job: Job) -> list[str]:
         words += _mount_words(mount_of(mount, "runai", ("path", "pvc")))
     # A failed pod must not start again on its own: the others would wait for a rank that never
     # comes back.
-    words += [
-        "--backoff-limit",
-        "0",
-        "--restart-policy",
-        "Never",
-        "--master-restart-policy",
-        "Never",
-    ]
+    words += ["--backoff-limit", "0", "--restart-policy", "Never"]
+    words += ["--master-restart-policy", "Never"]
     name = dns_label(job, "runai", _MOST_LETTERS)
     return [
         f"runai training pytorch submit {name}",
@@ -99,10 +92,8 @@ def _mount_words(mount: Mount) -> list[str]:
             " there is one in a path"
         )
     if mount.kind == "path":
-        return [
-            "--host-path",
-            f"path={mount.source},mount={mount.target}{'' if mount.read_only else ',readwrite'}",
-        ]
+        mode = "" if mount.read_only else ",readwrite"
+        return ["--host-path", f"path={mount.source},mount={mount.target}{mode}"]
     if mount.read_only:
         raise ConfigError(
             f"mount pvc={mount.source}: Run:ai cannot mount an existing claim read only"
@@ -141,34 +132,11 @@ _CLIENT = Client(
     program="runai",
     advice="install Run:ai's command line 2 and log in by `runai login`",
     source=("docs.nvidia.com/run-ai, runai training pytorch submit, describe, logs, delete"),
-    status=(
-        "runai",
-        "training",
-        "pytorch",
-        "describe",
-        "{name}",
-        "{project}",
-        "-o",
-        "json",
-    ),
+    status=("runai", "training", "pytorch", "describe", "{name}", "{project}", "-o", "json"),
     read=_read,
     log=("runai", "training", "pytorch", "logs", "{name}", "{project}"),
     cancel=("runai", "training", "pytorch", "suspend", "{name}", "{project}"),
     states=STATES,
 )
 
-PLATFORMS = (
-    Platform(
-        name="runai",
-        title="NVIDIA Run:ai",
-        place=50,
-        write=runai_script,
-        without_gpus=True,
-        needs=_CLIENT.advice,
-        start=partial(ClientExecutor, _CLIENT),
-        options=ClientOptions,
-        states=STATES,
-        limit=LIMIT,
-        caveats=CAVEATS,
-    ),
-)
+PLATFORMS = (client_platform(_CLIENT, title="NVIDIA Run:ai", place=50, write=runai_script),)

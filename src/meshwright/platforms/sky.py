@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 from typing import Any
 
-from meshwright.platforms.client import CAVEATS, LIMIT, Client, ClientExecutor, ClientOptions, Seen
-from meshwright.platforms.contract import Platform
+from meshwright.platforms.client import Client, Seen, client_platform
 from meshwright.platforms.executor import state_table
 from meshwright.platforms.job import Job, JobText, Mount, check_fields, dns_label, required, way
 from meshwright.platforms.shell import (
@@ -100,11 +98,9 @@ def _read(out: str, name: str) -> Seen | None:
         return None
     named = [job for job in jobs if job.get("job_name") == name]
     newest = max(named, key=lambda job: int(job.get("job_id") or 0), default=None)
-    return (
-        None
-        if newest is None
-        else Seen(word=str(newest.get("status")), job_id=str(newest.get("job_id")))
-    )
+    if newest is None:
+        return None
+    return Seen(word=str(newest.get("status")), job_id=str(newest.get("job_id")))
 
 
 STATES = state_table(
@@ -125,16 +121,7 @@ _CLIENT = Client(
     program="sky",
     advice="pip install skypilot with your cloud, and see that `sky check` is well",
     source="skypilot 0.14.1, client/cli/command.py and jobs/state.py",
-    submit=(
-        "sky",
-        "jobs",
-        "launch",
-        "--yes",
-        "--detach-run",
-        "--name",
-        "{name}",
-        "job.sky.yaml",
-    ),
+    submit=("sky", "jobs", "launch", "--yes", "--detach-run", "--name", "{name}", "job.sky.yaml"),
     status=("sky", "jobs", "queue", "--all", "--output", "json"),
     read=_read,
     log=("sky", "jobs", "logs", "--no-follow", "--tail", "0", "--name", "{name}"),
@@ -142,19 +129,4 @@ _CLIENT = Client(
     states=STATES,
 )
 
-PLATFORMS = (
-    Platform(
-        name="sky",
-        title="SkyPilot",
-        place=70,
-        write=sky_task,
-        without_gpus=True,
-        needs=_CLIENT.advice,
-        start=partial(ClientExecutor, _CLIENT),
-        options=ClientOptions,
-        states=STATES,
-        limit=LIMIT,
-        copies_paths=True,
-        caveats=CAVEATS,
-    ),
-)
+PLATFORMS = (client_platform(_CLIENT, title="SkyPilot", place=70, write=sky_task, copies=True),)

@@ -5,7 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from meshwright.platforms.job import Job, JobText, Mount, check_fields, mount_of, required, way
+from meshwright.platforms.job import (
+    BATCH,
+    IMAGE,
+    Job,
+    JobText,
+    Mount,
+    check_fields,
+    mount_of,
+    required,
+    way,
+)
 from meshwright.platforms.shell import (
     MASTER_PORT,
     STRICT,
@@ -40,21 +50,7 @@ _RANKS = (
 def base_command_script(job: Job) -> JobText:
     """Write a script that submits a job; several nodes are an array of type PYTORCH, whose ranks
     bcprun starts."""
-    check_fields(
-        job,
-        "bcp",
-        (
-            "image",
-            "mounts",
-            "workdir",
-            "account",
-            "partition",
-            "instance",
-            "log_dir",
-            "port",
-            "words",
-        ),
-    )
+    check_fields(job, "bcp", (*BATCH, "words"))
     ranks = job.nodes > 1 and job.runs_on == "rank"
     way(job, "bcp", ("ranks",) if ranks else ("torchrun",))
     blocks = [
@@ -84,7 +80,7 @@ def base_command_time(seconds: int) -> str:
 def _submit(job: Job) -> list[str]:
     words = [
         *("--name", job.name),
-        *("--image", required(job, "bcp", "image", "nvcr.io/nvidia/pytorch:25.04-py3")),
+        *("--image", required(job, "bcp", "image", IMAGE)),
         *("--instance", required(job, "bcp", "instance", "dgxa100.80g.8.norm")),
         *(("--org", job.account) if job.account else ()),
         *(("--ace", job.partition) if job.partition else ()),

@@ -236,13 +236,8 @@ class Storage:
             raise ConfigError(f"--to {to}: expected a path in the workspace that begins with /")
         rest = ["--yes"] if target.kind == "dataset" else [*(["--destination", to] if to else [])]
         with nullcontext(chosen.source) if self.is_dry else staged(chosen) as source:
-            words = [
-                *target.words("upload"),
-                target.name,
-                "--source",
-                str(source.absolute()),
-                *rest,
-            ]
+            sent = ["--source", str(source.absolute()), *rest]
+            words = [*target.words("upload"), target.name, *sent]
             return self._transfer([*words, *self.place.words()], quiet=quiet)
 
     def download(
@@ -303,12 +298,9 @@ class Storage:
         answer = ask_ngc(words, patience_s=self.patience_s)
         found = json_of(answer.out)
         if answer.code or found is None:
-            lines = [
-                line.strip() for line in (answer.err or answer.out).splitlines() if line.strip()
-            ]
-            raise LauncherError(
-                f"bcp: {' '.join(words[1:4])}: {lines[-1] if lines else f'exit code {answer.code}'}"
-            )
+            lines = (answer.err or answer.out).strip().splitlines()
+            said = lines[-1].strip() if lines else f"exit code {answer.code}"
+            raise LauncherError(f"bcp: {' '.join(words[1:4])}: {said}")
         return found
 
     def _transfer(self, words: Sequence[str], *, quiet: bool) -> Transfer:

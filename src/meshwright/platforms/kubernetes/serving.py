@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from meshwright.platforms.kubernetes.pod import as_is
+from meshwright.platforms.kubernetes.manifests import as_is
 from meshwright.software.contract import Exported, ExportedFile
 from meshwright.software.engines.chosen import ChosenPart, ServingChoice
 from meshwright.software.engines.commands import (
