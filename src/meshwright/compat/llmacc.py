@@ -28,15 +28,7 @@ from meshwright.software.contract import import_text
 from meshwright.software.registry import SOURCES
 from meshwright.values.errors import ConfigError, MeshwrightError, UnknownNameError
 
-__all__ = [
-    "PORT_STEP",
-    "PROGRAMS",
-    "Meeting",
-    "World",
-    "agree",
-    "main",
-    "run",
-]
+__all__ = ["PROGRAMS", "Meeting", "agree", "main", "run"]
 
 PORT_STEP = 1117
 """From the port where the training program will meet to ours: far enough not to be the next run's,

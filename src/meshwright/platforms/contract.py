@@ -11,9 +11,7 @@ from meshwright.platforms.executor import UNKNOWN, Executor, JobState
 from meshwright.platforms.job import Job, JobText
 from meshwright.software.folders import TimeForm
 
-__all__ = [
-    "Platform",
-]
+__all__ = ["Platform"]
 
 _LAST_PLACE = 1000
 

@@ -257,8 +257,7 @@ class JobOptions:
     log_dir: Annotated[str | None, Option("Folder for the job's output.")] = None
     cpus: Annotated[int | None, Option("Cores of one node.")] = None
     memory: Annotated[
-        str | None,
-        Option("Host memory of one node, 1000Gi.", ("--node-memory",), metavar="SIZE"),
+        str | None, Option("Host memory of one node, 1000Gi.", ("--node-memory",), metavar="SIZE")
     ] = None
     shared_memory: Annotated[
         str | None, Option("Shared memory of one node, 256Gi.", metavar="SIZE")

@@ -29,11 +29,7 @@ from meshwright.platforms.shell import (
 )
 from meshwright.values.errors import ConfigError
 
-__all__ = [
-    "PLATFORMS",
-    "STATES",
-    "lepton_script",
-]
+__all__ = ["PLATFORMS", "lepton_script"]
 
 _MOST_LETTERS = 50
 _LOCAL = "node-local"

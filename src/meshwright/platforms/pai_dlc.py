@@ -8,20 +8,11 @@ from typing import Any
 
 from meshwright.platforms.contract import Platform
 from meshwright.platforms.job import Job, JobText, Mount, check_fields, required, way
-from meshwright.platforms.shell import (
-    MASTER_PORT,
-    STRICT,
-    node_script,
-    quote,
-    title,
-)
+from meshwright.platforms.shell import MASTER_PORT, STRICT, node_script, quote, title
 from meshwright.values.errors import ConfigError
 from meshwright.values.units import MINUTE_S
 
-__all__ = [
-    "PLATFORMS",
-    "pai_dlc_job",
-]
+__all__ = ["PLATFORMS", "pai_dlc_job"]
 
 _MOST_BYTES = 65_536
 """Of all parameters of CreateJob together, by its documentation."""

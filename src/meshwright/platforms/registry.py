@@ -16,7 +16,6 @@ from meshwright.platforms.job import Job, JobText
 from meshwright.values.errors import ConfigError, UnknownNameError
 
 __all__ = [
-    "GROUP",
     "executor",
     "find_platform",
     "find_runner",

@@ -29,11 +29,7 @@ from meshwright.platforms.shell import (
 )
 from meshwright.values.errors import ConfigError
 
-__all__ = [
-    "PLATFORMS",
-    "STATES",
-    "runai_script",
-]
+__all__ = ["PLATFORMS", "runai_script"]
 
 _MOST_LETTERS = 50
 """Of a name: pods are called NAME-worker-N, and a host name has 63 letters."""

@@ -8,20 +8,11 @@ from typing import Any
 from meshwright.platforms.client import Client, Seen, client_platform
 from meshwright.platforms.executor import state_table
 from meshwright.platforms.job import Job, JobText, Mount, check_fields, dns_label, required, way
-from meshwright.platforms.shell import (
-    MASTER_PORT,
-    node_script,
-    timeout_words,
-    title,
-)
+from meshwright.platforms.shell import MASTER_PORT, node_script, timeout_words, title
 from meshwright.values.errors import ConfigError
 from meshwright.values.text import write_yaml
 
-__all__ = [
-    "PLATFORMS",
-    "STATES",
-    "sky_task",
-]
+__all__ = ["PLATFORMS", "sky_task"]
 
 _MOST_LETTERS = 50
 

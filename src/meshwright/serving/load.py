@@ -18,13 +18,7 @@ from meshwright.serving.space import Candidate, candidate_of
 from meshwright.serving.steady import prompts_s, prompts_together
 from meshwright.values.errors import ConfigError
 
-__all__ = [
-    "Seen",
-    "simulate_load",
-    "summaries",
-    "together",
-    "under_arrivals",
-]
+__all__ = ["Seen", "simulate_load", "summaries", "together", "under_arrivals"]
 
 _QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 

@@ -25,7 +25,7 @@ from meshwright.values.hardware.parse import parse_cluster
 from meshwright.values.models.catalogue import named_model
 from meshwright.values.models.spec import ModelSpec
 
-__all__ = ["MODES", "Mode", "Objective", "ServingRequest", "usual_weights"]
+__all__ = ["Mode", "Objective", "ServingRequest", "usual_weights"]
 
 Mode = Literal["aggregated", "disaggregated", "static"]
 """aggregated: prompts and answers on the same workers; disaggregated: a pool of workers for each;

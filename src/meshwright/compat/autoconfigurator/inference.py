@@ -22,7 +22,6 @@ from meshwright.values.text import csv_text
 from meshwright.values.units import GIB, MINUTE_S, parse_duration
 
 __all__ = [
-    "PREDICTED",
     "InferenceSearch",
     "Point",
     "PointTable",

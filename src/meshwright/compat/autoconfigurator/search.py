@@ -33,17 +33,7 @@ from meshwright.values.models.params import model_params
 from meshwright.values.models.spec import ModelSpec
 from meshwright.values.units import GIB
 
-__all__ = [
-    "NothingFits",
-    "Platform",
-    "Ready",
-    "Search",
-    "candidate_name",
-    "platform_of",
-    "prepare_search",
-    "search_of",
-    "software_of",
-]
+__all__ = ["NothingFits", "Platform", "Search", "platform_of", "search_of"]
 
 _LAUNCHERS = {"bcm": "slurm", "bcp": "bcp", "k8s": "k8s", "interactive": "local"}
 """The launcher of runs behind each `cluster_type`."""

@@ -23,11 +23,9 @@ from meshwright.values.models.spec import ModelSpec
 from meshwright.values.units import DAY_S, TERA
 
 __all__ = [
-    "Card",
     "Sizes",
     "TrainSettings",
     "card_of",
-    "card_rows",
     "chip_of",
     "model_of_settings",
     "request_fields",

@@ -35,7 +35,6 @@ __all__ = [
     "changed",
     "given_of",
     "is_object",
-    "layout_values",
     "named_recipe",
     "part_of",
     "refusal_for",

@@ -38,16 +38,7 @@ from meshwright.values.errors import ConfigError
 from meshwright.values.stack import find_stack
 from meshwright.values.text import write_yaml
 
-__all__ = [
-    "GridMember",
-    "GridRecord",
-    "exported_config",
-    "grid_options",
-    "grid_record_of",
-    "job_of_config",
-    "run_grid",
-    "work_of_config",
-]
+__all__ = ["run_grid"]
 
 _FROM_ELSEWHERE = ("restore_from_path", "restore_from", "peft", "resume.restore_config")
 """What a configuration begins from, or trains beside frozen weights."""

@@ -10,9 +10,7 @@ from meshwright.platforms.base_command.executor import (
 from meshwright.platforms.base_command.script import base_command_script
 from meshwright.platforms.contract import Platform
 
-__all__ = [
-    "PLATFORMS",
-]
+__all__ = ["PLATFORMS"]
 
 PLATFORMS = (
     Platform(

@@ -33,10 +33,7 @@ from meshwright.platforms.shell import (
 from meshwright.values.errors import ConfigError
 from meshwright.values.units import DAY_S, HOUR_S, MINUTE_S
 
-__all__ = [
-    "base_command_script",
-    "base_command_time",
-]
+__all__ = ["base_command_script", "base_command_time"]
 
 RESULT_DIR = "/results"
 """Where Base Command's own examples mount the results of a job."""

@@ -21,16 +21,7 @@ from meshwright.platforms.base_command.executor import (
 )
 from meshwright.values.errors import ConfigError, LauncherError, UnknownNameError
 
-__all__ = [
-    "Chosen",
-    "Kind",
-    "Place",
-    "Storage",
-    "Target",
-    "Transfer",
-    "choose",
-    "staged",
-]
+__all__ = ["Place", "Storage", "Target", "Transfer", "choose", "staged"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

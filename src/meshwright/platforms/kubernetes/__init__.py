@@ -14,9 +14,7 @@ from meshwright.platforms.kubernetes.executor import (
 from meshwright.platforms.kubernetes.manifests import jobset, mpijob, pytorchjob, trainjob
 from meshwright.platforms.kubernetes.states import CONDITIONS
 
-__all__ = [
-    "PLATFORMS",
-]
+__all__ = ["PLATFORMS"]
 
 
 def _of_kind(

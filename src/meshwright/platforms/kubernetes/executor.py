@@ -34,11 +34,7 @@ from meshwright.values.errors import (
 )
 from meshwright.values.text import read_yaml, write_yaml
 
-__all__ = [
-    "KubernetesExecutor",
-    "KubernetesKind",
-    "KubernetesOptions",
-]
+__all__ = ["KubernetesExecutor", "KubernetesKind", "KubernetesOptions"]
 
 _MARK = {"app.kubernetes.io/managed-by": "meshwright"}
 _CANCEL = "cancel"

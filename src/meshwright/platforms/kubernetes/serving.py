@@ -24,10 +24,7 @@ from meshwright.values.errors import CannotExpress, ConfigError, UnknownNameErro
 from meshwright.values.hardware.chip import device_plugin
 from meshwright.values.text import write_yaml
 
-__all__ = [
-    "Where",
-    "export_serving",
-]
+__all__ = ["Where", "export_serving"]
 
 _PORT = 8000
 _MOUNT = "/etc/meshwright"

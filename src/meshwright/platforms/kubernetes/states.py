@@ -10,11 +10,7 @@ from typing import Any
 
 from meshwright.platforms.executor import JobState, JobStatus, by_word, state_table
 
-__all__ = [
-    "CONDITIONS",
-    "REASONS",
-    "status_of",
-]
+__all__ = ["CONDITIONS", "REASONS", "status_of"]
 
 CONDITIONS = state_table(
     {

@@ -6,9 +6,7 @@ from meshwright.platforms.contract import Platform
 from meshwright.platforms.local.executor import STATES, LocalExecutor, LocalOptions
 from meshwright.platforms.local.script import torchrun_script
 
-__all__ = [
-    "PLATFORMS",
-]
+__all__ = ["PLATFORMS"]
 
 PLATFORMS = (
     Platform(

@@ -29,11 +29,7 @@ from meshwright.platforms.job import Job, JobText
 from meshwright.platforms.registry import job_text
 from meshwright.values.errors import ConfigError, LauncherError, MissingExtraError
 
-__all__ = [
-    "STATES",
-    "LocalExecutor",
-    "LocalOptions",
-]
+__all__ = ["STATES", "LocalExecutor", "LocalOptions"]
 
 _STARTING_S = 60.0
 """A watcher is on its way within a second, or the machine is in no state to measure anything."""

@@ -17,9 +17,7 @@ from meshwright.platforms.shell import (
 )
 from meshwright.values.errors import ConfigError
 
-__all__ = [
-    "torchrun_script",
-]
+__all__ = ["torchrun_script"]
 
 _HERE = 'cd -- "$(dirname -- "${BASH_SOURCE[0]}")"'
 """To the folder of the export, whose files the program reads."""

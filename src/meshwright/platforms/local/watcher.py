@@ -23,16 +23,7 @@ from typing import Any
 
 import psutil
 
-__all__ = [
-    "CANCEL",
-    "END",
-    "MARK",
-    "PID",
-    "START",
-    "WATCH",
-    "kill_marked",
-    "main",
-]
+__all__ = ["PID", "kill_marked"]
 
 WATCH, PID, START, CANCEL, END = "watch.json", "pid", "start.json", "cancel", "end.json"
 """Files in `job/`: what to do, who does it, that it runs and on what, that it was cancelled, and

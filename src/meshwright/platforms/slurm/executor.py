@@ -27,13 +27,10 @@ from meshwright.platforms.slurm.script import array_script
 from meshwright.values.errors import ConfigError, LauncherError, LauncherSilent
 
 __all__ = [
-    "SACCT_FIELDS",
-    "SQUEUE_FIELDS",
     "STATES",
     "ArrayRun",
     "SlurmExecutor",
     "SlurmOptions",
-    "status_of",
     "status_of_sacct",
     "status_of_squeue",
 ]

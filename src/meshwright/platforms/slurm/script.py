@@ -21,11 +21,7 @@ from meshwright.values.errors import ConfigError
 from meshwright.values.hardware.chip import device_plugin
 from meshwright.values.units import DAY_S, HOUR_S, MINUTE_S
 
-__all__ = [
-    "array_script",
-    "slurm_script",
-    "slurm_time",
-]
+__all__ = ["array_script", "slurm_script", "slurm_time"]
 
 _RANKS = (
     "One task per GPU: srun starts every process, and RANK, LOCAL_RANK and WORLD_SIZE are taken"
