@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import math
-import pkgutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Literal
 
+from meshwright.compat.autoconfigurator.tree import rows_of
+from meshwright.compat.checks import Sizes, positive, sizes, text_of, whole
 from meshwright.search.problem import dims_of
 from meshwright.sizing.shapes import shape_of
 from meshwright.sizing.size import Budget, classic_params
@@ -42,20 +40,14 @@ class Card:
 
     @property
     def words(self) -> str:
-        return (
-            self.chip
-            if self.max_memory_gib is None
-            else f"{self.chip} held to {self.max_memory_gib:g} GiB"
-        )
+        if self.max_memory_gib is None:
+            return self.chip
+        return f"{self.chip} held to {self.max_memory_gib:g} GiB"
 
 
-def card_rows() -> dict[float, str]:
-    """Return the usual chip by its memory in GB, ascending (`nemo1_chips.csv`)."""
-    table = pkgutil.get_data("meshwright", "compat/autoconfigurator/nemo1_chips.csv")
-    assert table is not None, (
-        "the package is installed without compat/autoconfigurator/nemo1_chips.csv"
-    )
-    rows = csv.DictReader(table.decode().splitlines())
+def _cards() -> dict[float, str]:
+    """The usual chip by its memory in GB, ascending."""
+    rows = rows_of("nemo1_chips.csv")
     return dict(sorted((float(row["gpu_memory_gb"]), row["chip"]) for row in rows))
 
 
@@ -63,20 +55,17 @@ def card_of(gpu_memory_gb: float, *, chip: str | None = None) -> Card:
     """Return the named chip, else the usual one of this memory, else a larger one held to it."""
     if chip is not None:
         return Card(chip=find_chip(chip).name)
-    rows = card_rows()
+    rows = _cards()
     found = next((memory for memory in rows if memory >= gpu_memory_gb), None)
     if found is None:
         raise ConfigError(
             f"gpu_memory_gb={gpu_memory_gb:g}: no card is known with as much ({max(rows):g} is the"
             " most); name one by chip="
         )
-    return Card(
-        chip=find_chip(rows[found]).name,
-        max_memory_gib=None if found == gpu_memory_gb else gpu_memory_gb,
-    )
+    held = None if found == gpu_memory_gb else gpu_memory_gb
+    return Card(chip=find_chip(rows[found]).name, max_memory_gib=held)
 
 
-Sizes = tuple[int, ...] | Literal["auto"]
 _WHERE = "search_config.train_settings"
 _COUNTS = (
     "num_nodes",
@@ -153,81 +142,56 @@ class TrainSettings:
     def of(config: Mapping[str, Any]) -> TrainSettings:
         """Read a composed configuration; ConfigError names the key whose value can't be."""
         given = dict(config["search_config"]["train_settings"])
-        values: dict[str, Any] = {name: _count(name, given.pop(name)) for name in _COUNTS}
-        values |= {name: _positive(name, given.pop(name)) for name in _POSITIVE}
+        values: dict[str, Any] = {n: _checked(whole, n, given.pop(n)) for n in _COUNTS}
+        values |= {n: _checked(positive, n, given.pop(n)) for n in _POSITIVE}
         size = given.pop("model_size_in_b")
-        values["model_size_in_b"] = None if size is None else _positive("model_size_in_b", size)
+        values["model_size_in_b"] = (
+            None if size is None else _checked(positive, "model_size_in_b", size)
+        )
         values["sizes"] = {
             axis: _sizes(name, given.pop(name, "auto"), least=1) for name, axis in _LISTS.items()
         }
         values["act_ckpt_layers"] = _sizes("act_ckpt_layers", given.pop("act_ckpt_layers"), least=0)
         for name in ("min_model_parallel_size", "max_model_parallel_size", "global_batch_size"):
             value = given.pop(name, "auto")
-            values[name] = value if value == "auto" else _count(name, value)
+            values[name] = value if value == "auto" else _checked(whole, name, value)
         family = str(config["search_config_value"]).partition("/")[0]
-        values |= {
-            name: given.pop(name, default)
-            for name, default in (
-                ("model", None),
-                ("series", family),
-                ("chip", "auto"),
-                ("precision", "auto"),
-            )
-        }
-        values |= {
-            "family": family,
-            "custom_config": given.pop("custom_config", None),
-            "logs": str(given.pop("logs")),
-        }
+        usual = {"model": None, "series": family, "chip": "auto", "precision": "auto"}
+        usual |= {"custom_config": None}
+        values |= {name: given.pop(name, default) for name, default in usual.items()}
+        values |= {"family": family, "logs": str(given.pop("logs"))}
         if given:
-            raise UnknownNameError(
-                f"key of {_WHERE}", next(iter(given)), [*_COUNTS, *_POSITIVE, *_LISTS]
-            )
+            known = [*_COUNTS, *_POSITIVE, *_LISTS]
+            raise UnknownNameError(f"key of {_WHERE}", next(iter(given)), known)
         return TrainSettings(**values)
 
 
-def _count(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 2**40:
-        raise ConfigError(f"{_WHERE}.{name}={value}: expected a whole number of 1 or more")
-    return value
-
-
-def _positive(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise ConfigError(f"{_WHERE}.{name}={value}: expected a positive number")
-    return value
+def _checked(check: Callable[[Any, str], Any], name: str, value: Any) -> Any:
+    return check(value, f"{_WHERE}.{name}={value}")
 
 
 def _sizes(name: str, value: Any, *, least: int) -> Sizes:
-    if value is None or value == "auto":
-        return "auto"
-    found = value if isinstance(value, list) else [value]
-    if not found or not all(
-        isinstance(size, int) and not isinstance(size, bool) and least <= size < 2**40
-        for size in found
-    ):
+    found = sizes(value, least=least)
+    if found is None:
         raise ConfigError(
             f"{_WHERE}.{name}={value}: expected auto or a list of whole numbers of {least} or more,"
             " such as [1,2,4]"
         )
-    return tuple(dict.fromkeys(found))
+    return found
 
 
 def chip_of(settings: TrainSettings) -> str:
     """Return the chip: the one named, else the usual one with this memory (`nemo1_chips.csv`)."""
     if settings.chip != "auto":
         return find_chip(settings.chip).name
-    rows = _table("nemo1_chips.csv")
-    found = next(
-        (row["chip"] for row in rows if float(row["gpu_memory_gb"]) == settings.gpu_memory_gb), None
-    )
-    if found is None:
-        sizes = ", ".join(row["gpu_memory_gb"] for row in rows)
+    rows = _cards()
+    if settings.gpu_memory_gb not in rows:
+        known = ", ".join(f"{memory:g}" for memory in rows)
         raise ConfigError(
             f"{_WHERE}.gpu_memory_gb={settings.gpu_memory_gb:g}: no card is known by this memory"
-            f" ({sizes} are); name it: {_WHERE}.chip=h100"
+            f" ({known} are); name it: {_WHERE}.chip=h100"
         )
-    return find_chip(found).name
+    return find_chip(rows[settings.gpu_memory_gb]).name
 
 
 def model_of_settings(settings: TrainSettings) -> ModelSpec:
@@ -245,13 +209,7 @@ def model_of_settings(settings: TrainSettings) -> ModelSpec:
 
 
 def _imported(path: str) -> Imported:
-    try:
-        text = Path(path).read_bytes().decode("utf-8")
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"{_WHERE}.custom_config={path}:"
-            f" {getattr(error, 'strerror', None) or 'not a text in UTF-8'}"
-        ) from None
+    text = text_of(path, f"{_WHERE}.custom_config={path}")
     return import_text(text, source=NEMO1_SOURCE)
 
 
@@ -265,9 +223,8 @@ def wanted_batch(settings: TrainSettings, model: ModelSpec) -> tuple[int, bool]:
         assert given is not None, "the reader has a default"
         return given, True
     size = model_params(model).total / 1e9
-    rows = [
-        row for row in _table("nemo1_batches.csv") if settings.family in row["families"].split()
-    ]
+    known = rows_of("nemo1_batches.csv")
+    rows = [row for row in known if settings.family in row["families"].split()]
     if not rows:
         raise ConfigError(
             f"{settings.family}: no rule for its batch; give {_WHERE}.global_batch_size"
@@ -290,11 +247,10 @@ def request_fields(
     if model.moe is None:
         pins.pop("ep", None)
     on_this = local and settings.chip == "auto"
+    chip = "local" if on_this else chip_of(settings)
     fields: dict[str, Any] = {
         "model": dims_of(model),
-        "cluster": (
-            f"local:{settings.num_gpus}" if on_this else f"{chip_of(settings)}:{settings.num_gpus}"
-        ),
+        "cluster": f"{chip}:{settings.num_gpus}",
         "seq_len": settings.seq_length,
         "gbs": gbs,
         "pins": pins | _recompute_pins(settings.act_ckpt_layers),
@@ -309,13 +265,6 @@ def _recompute_pins(layers: Sizes) -> dict[str, list[int | str]]:
     if layers == "auto":
         return {}
     some: list[int | str] = [count for count in layers if count]
-    pins: dict[str, list[int | str]] = {
-        "recompute": [*(["none"] if 0 in layers else []), *(["full"] if some else [])]
-    }
-    return pins | ({"recompute_method": ["block"], "recompute_layers": some} if some else {})
-
-
-def _table(name: str) -> list[dict[str, str]]:
-    table = pkgutil.get_data("meshwright", f"compat/autoconfigurator/{name}")
-    assert table is not None, f"the package is installed without compat/autoconfigurator/{name}"
-    return list(csv.DictReader(table.decode().splitlines()))
+    kinds: list[int | str] = [*(["none"] if 0 in layers else []), *(["full"] if some else [])]
+    more = {"recompute_method": ["block"], "recompute_layers": some} if some else {}
+    return {"recompute": kinds, **more}

@@ -16,7 +16,7 @@ import pkgutil
 from functools import cache
 from typing import Any
 
-__all__ = ["CLUSTERS", "clusters", "root", "search_names", "searches"]
+__all__ = ["CLUSTERS", "clusters", "root", "rows_of", "search_names", "searches"]
 
 JOB_NAME_PREFIX = "nemo_megatron_autoconfig:"
 """The old tool's."""
@@ -94,14 +94,14 @@ def clusters() -> dict[str, dict[str, Any]]:
 @cache
 def searches() -> dict[str, dict[str, Any]]:
     """Return every `search_config` by its name, `gpt3/5b`."""
-    table = pkgutil.get_data("meshwright", "compat/autoconfigurator/nemo1_searches.csv")
-    assert table is not None, (
-        "the package is installed without compat/autoconfigurator/nemo1_searches.csv"
-    )
-    return {
-        f"{row['family']}/{row['size']}": _search(row)
-        for row in csv.DictReader(table.decode().splitlines())
-    }
+    return {f"{row['family']}/{row['size']}": _search(row) for row in rows_of("nemo1_searches.csv")}
+
+
+def rows_of(name: str) -> list[dict[str, str]]:
+    """Return the rows of one of the tables beside this file."""
+    table = pkgutil.get_data("meshwright", f"compat/autoconfigurator/{name}")
+    assert table is not None, f"the package is installed without compat/autoconfigurator/{name}"
+    return list(csv.DictReader(table.decode().splitlines()))
 
 
 def search_names() -> tuple[str, ...]:
