@@ -65,6 +65,7 @@ _FLAGS: dict[str, tuple[str, ...]] = {
     "recompute_modules": ("--recompute-modules",),
 }
 """Fields of a layout and their flags: given ones are pins, a strategy consists of the others."""
+_RECOMPUTE = tuple(name for name in _FLAGS if name.startswith("recompute"))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -116,12 +117,10 @@ def strategies_of(
     found = [entry for entry in entries if isinstance(entry, Strategy)]
     faster = dict.fromkeys(itertools.takewhile(lambda entry: isinstance(entry, str), entries))
     reasons = dict.fromkeys(entry for entry in entries if isinstance(entry, str))
+    left_out = [f"a faster one is left out: {reason}" for reason in faster if found]
     return Answer(
         strategies=tuple(found[:top]),
-        notes=(
-            *imported.warnings,
-            *(f"a faster one is left out: {reason}" for reason in faster if found),
-        ),
+        notes=(*imported.warnings, *left_out),
         why_none="; ".join(reasons) or _why_none(result),
     )
 
@@ -141,11 +140,8 @@ def _written(
         exported = export_plan(whole, target=find_target(_SOFTWARE))
     except CannotExpress as error:
         return str(error)
-    return Strategy(
-        words=_added(exported.command, given, version),
-        environment=exported.environment,
-        figures=_figures(plan),
-    )
+    added = _added(exported.command, given, version)
+    return Strategy(words=added, environment=exported.environment, figures=_figures(plan))
 
 
 def _given(words: Sequence[str]) -> set[str]:
@@ -193,9 +189,8 @@ def _batch(imported: Imported, given: set[str], most: int | None) -> dict[str, i
 def _pins(imported: Imported, given: set[str], version: str | None) -> dict[str, list[Any]]:
     """Return the values that the command line holds; one word on recomputation holds all of it."""
     layout = imported.layout
-    recompute = [name for name in _FLAGS if name.startswith("recompute")]
-    held = [name for name in _FLAGS if name in given and name not in recompute and name != "gbs"]
-    if given & set(recompute):
+    held = [name for name in _FLAGS if name in given and name not in (*_RECOMPUTE, "gbs")]
+    if given & set(_RECOMPUTE):
         kind = layout.get("recompute", "none")
         held += ["recompute", *_RECOMPUTE_OF[kind]]
         layout = {"recompute": kind, **layout}
@@ -235,11 +230,7 @@ def _added(command: Sequence[str], given: set[str], version: str | None) -> tupl
 
 def _family(field: str) -> set[str]:
     """Return the fields that one word holds together."""
-    return (
-        {name for name in _FLAGS if name.startswith("recompute")}
-        if field.startswith("recompute")
-        else {field}
-    )
+    return set(_RECOMPUTE) if field in _RECOMPUTE else {field}
 
 
 def _figures(plan: Plan) -> str:
@@ -250,9 +241,7 @@ def _figures(plan: Plan) -> str:
 def _why_none(result: PlanResult) -> str:
     reasons = ", ".join(f"{count} {reason}" for reason, count in result.rejected.items())
     miss = result.nearest_miss
-    near = (
-        ""
-        if miss is None
-        else f"; nearest miss {miss.layout.words()}: {miss.over_bytes / GIB:.1f} GiB too much"
-    )
+    near = ""
+    if miss is not None:
+        near = f"; nearest miss {miss.layout.words()}: {miss.over_bytes / GIB:.1f} GiB too much"
     return f"nothing fits: {reasons}{near}"

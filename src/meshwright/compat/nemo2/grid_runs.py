@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from meshwright.compat.checks import at_path, is_whole, whole
 from meshwright.compat.nemo2.grid import GridResult, generate_grid, grid_results, named_combinations
 from meshwright.platforms.executor import Executor
 from meshwright.platforms.job import Job, JobOptions, parse_mount
@@ -42,6 +43,8 @@ __all__ = ["run_grid"]
 
 _FROM_ELSEWHERE = ("restore_from_path", "restore_from", "peft", "resume.restore_config")
 """What a configuration begins from, or trains beside frozen weights."""
+_KEPT = ("run_id", "number", "name", "values", "chosen_because")
+"""Of a record, in its file."""
 _NO_CHECKPOINTS: Mapping[str, Any] = {"save_dir": None, "load_dir": None, "save_interval": None}
 
 
@@ -58,12 +61,9 @@ def exported_config(config: Mapping[str, Any], *, name: str, program: str | None
 def _embedded(config: Mapping[str, Any]) -> Exported:
     _refuse_elsewhere(config)
     found = _imported(config)
+    model, work, stack = found.model, found.work, find_stack(found.stack)
     layout = complete_layout(
-        found.layout,
-        model=found.model,
-        work=found.work,
-        num_chips=_ranks(config),
-        stack=find_stack(found.stack),
+        found.layout, model=model, work=work, num_chips=_ranks(config), stack=stack
     )
     data = tuple(replace(part, path=str(Path(part.path).resolve())) for part in found.settings.data)
     settings = complete_settings(
@@ -75,36 +75,26 @@ def _embedded(config: Mapping[str, Any]) -> Exported:
             " limit_val_batches) there is no validation loss to compare; program= runs NeMo's own"
             " script"
         )
-    if found.work.precision not in ("bf16", "fp32"):
+    if work.precision not in ("bf16", "fp32"):
         raise ConfigError(
-            f"base_config: precision={found.work.precision}: the embedded trainer computes in bf16"
-            " or fp32"
+            f"base_config: precision={work.precision}: the embedded trainer computes in bf16 or"
+            " fp32"
         )
-    job = TrainJob(
-        model=found.model, layout=layout, seq_len=found.work.seq_len, precision=found.work.precision
-    )
+    job = TrainJob(model=model, layout=layout, seq_len=work.seq_len, precision=work.precision)
     require_trainable(job, num_processes=_ranks(config))
-    request = {
-        "model": dims_of(found.model),
-        "seq_len": found.work.seq_len,
-        "precision": found.work.precision,
-    }
+    request = {"model": dims_of(model), "seq_len": work.seq_len, "precision": work.precision}
     text = json.dumps({"request": request, "plans": [{"layout": asdict(layout)}]}, indent=1) + "\n"
     words = [word for word in trainer_words(settings, best=0) if not word.startswith("save.")]
-    return Exported(
-        target=OWN_TRAINER,
-        files=(ExportedFile(name="plan.json", text=text),),
-        command=("-m", "meshwright.trainer", "plan.json", *words),
-    )
+    plan = ExportedFile(name="plan.json", text=text)
+    command = ("-m", "meshwright.trainer", plan.name, *words)
+    return Exported(target=OWN_TRAINER, files=(plan,), command=command)
 
 
 def _refuse_elsewhere(config: Mapping[str, Any]) -> None:
     """The embedded trainer begins from random weights, and trains all of them."""
     for path in _FROM_ELSEWHERE:
         for at in (path, f"model.{path}"):
-            part: Any = config
-            for key in at.split("."):
-                part = part.get(key) if isinstance(part, Mapping) else None
+            part = at_path(config, at)
             if part not in (None, "", {}) and not (
                 isinstance(part, Mapping) and part.get("peft_scheme", "") in (None, "none")
             ):
@@ -126,17 +116,14 @@ def _ranks(config: Mapping[str, Any]) -> int:
 
 
 def _size(config: Mapping[str, Any]) -> tuple[int, int]:
+    nodes, devices = (_of_trainer(config, key) for key in ("num_nodes", "devices"))
+    return nodes, devices
+
+
+def _of_trainer(config: Mapping[str, Any], key: str) -> int:
     trainer = config.get("trainer")
-    found = [
-        trainer.get(key, 1) if isinstance(trainer, Mapping) else 1
-        for key in ("num_nodes", "devices")
-    ]
-    for key, value in zip(("num_nodes", "devices"), found, strict=True):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ConfigError(
-                f"base_config: trainer.{key}={value}: expected a whole number of 1 or more"
-            )
-    return found[0], found[1]
+    value = trainer.get(key, 1) if isinstance(trainer, Mapping) else 1
+    return whole(value, f"base_config: trainer.{key}={value}")
 
 
 def job_of_config(
@@ -174,11 +161,10 @@ def _found(part: Any, key: str) -> int | None:
     if not isinstance(part, Mapping):
         return None
     value = part.get(key)
-    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-        return value
-    return next(
-        (found for entry in part.values() if (found := _found(entry, key)) is not None), None
-    )
+    if is_whole(value):
+        return int(value)
+    inside = (_found(entry, key) for entry in part.values())
+    return next((found for found in inside if found is not None), None)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -201,13 +187,7 @@ class GridRecord(Course):
         return 0.0
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "run_id": self.run_id,
-            "number": self.number,
-            "name": self.name,
-            "values": dict(self.values),
-            "chosen_because": self.chosen_because,
-        }
+        return {name: getattr(self, name) for name in _KEPT} | {"values": dict(self.values)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -221,9 +201,8 @@ class GridMember:
     @staticmethod
     def of(name: str, values: Mapping[str, Any], *, content: Any) -> GridMember:
         """Name a combination by what runs: another program or length is another run."""
-        digest = hashlib.sha256(
-            json.dumps(content, sort_keys=True, default=str).encode()
-        ).hexdigest()[:DIGITS]
+        text = json.dumps(content, sort_keys=True, default=str)
+        digest = hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
         return GridMember(name=name, values=values, digest=digest)
 
     @property
@@ -245,9 +224,8 @@ def grid_record_of(
     content: Mapping[str, Any], events: Iterable[Mapping[str, Any]], *, source: str
 ) -> GridRecord:
     """Read a run back from its two files; ConfigError names the file that is no run of a grid."""
-    names = ("run_id", "number", "name", "values", "chosen_because")
     try:
-        record = GridRecord(**{name: content[name] for name in names})
+        record = GridRecord(**{name: content[name] for name in _KEPT})
         for line in events:
             record = record.after(event_of(line))
     except (KeyError, TypeError, AttributeError) as error:
@@ -354,12 +332,9 @@ class _Grid:
             for name, config in configs.items()
         }
         _require_different(exported, combinations)
-        contents = {
-            name: [one.command, [(file.name, file.text) for file in one.files]]
-            for name, one in exported.items()
-        }
         members = tuple(
-            GridMember.of(name, combinations[name], content=contents[name]) for name in configs
+            GridMember.of(name, combinations[name], content=_content(one))
+            for name, one in exported.items()
         )
         return _Grid(
             configs=configs,
@@ -377,13 +352,18 @@ class _Grid:
         )
 
 
+def _content(one: Exported) -> tuple[Any, ...]:
+    """What runs."""
+    return one.command, tuple((file.name, file.text) for file in one.files)
+
+
 def _require_different(
     exported: Mapping[str, Exported], combinations: Mapping[str, Mapping[str, Any]]
 ) -> None:
     """Refuse keys that the embedded trainer has no place for: they would be varied in vain."""
     seen: dict[tuple[Any, ...], str] = {}
     for name, one in exported.items():
-        content = (one.command, tuple((file.name, file.text) for file in one.files))
+        content = _content(one)
         if content in seen:
             other = combinations[seen[content]]
             keys = [key for key, value in combinations[name].items() if value != other[key]]
@@ -432,11 +412,9 @@ class _Lines:
 
     def show(self, view: View[GridRecord]) -> None:
         for record in view.records:
-            words = (
-                record.state
-                if record.failure is None
-                else f"failed, {record.failure.failure_class}: {record.failure.message}"
-            )
+            words = record.state
+            if record.failure is not None:
+                words = f"failed, {record.failure.failure_class}: {record.failure.message}"
             if self._said.get(record.name) != words and record.state != "planned":
                 self._said[record.name] = words
                 print(f"{record.name} {words}", flush=True)

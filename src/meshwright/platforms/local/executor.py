@@ -25,6 +25,7 @@ from meshwright.platforms.executor import (
     state_of,
     state_table,
 )
+from meshwright.platforms.given import ask_nvidia_smi
 from meshwright.platforms.job import Job, JobText
 from meshwright.platforms.registry import job_text
 from meshwright.values.errors import ConfigError, LauncherError, MissingExtraError
@@ -33,7 +34,6 @@ __all__ = ["STATES", "LocalExecutor", "LocalOptions"]
 
 _STARTING_S = 60.0
 """A watcher is on its way within a second, or the machine is in no state to measure anything."""
-_QUERY = ["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"]
 _WATCHER = Path(__file__).parent / "watcher.py"
 
 
@@ -285,24 +285,11 @@ def _devices() -> list[str]:
     """GPUs of CUDA_VISIBLE_DEVICES, else all that nvidia-smi lists; none where there is no
     nvidia-smi."""
     if (named := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
-        return [
-            device.strip()
-            for device in named.split(",")
-            if device.strip() not in ("", "-1", "NoDevFiles")
-        ]
+        devices = [device.strip() for device in named.split(",")]
+        return [device for device in devices if device not in ("", "-1", "NoDevFiles")]
     try:
-        done = subprocess.run(
-            _QUERY,
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=_STARTING_S,
-            stdin=subprocess.DEVNULL,
-        )
-    except FileNotFoundError:
-        return []
+        return (ask_nvidia_smi("index") or "").split()
     except (OSError, subprocess.SubprocessError) as error:
         raise LauncherError(
             f"local: nvidia-smi failed ({error}); name the GPUs (devices)"
         ) from None
-    return done.stdout.split()
