@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from math import ceil
 
@@ -11,18 +12,9 @@ from meshwright.serving.request import Mode, ServingRequest
 from meshwright.serving.result import Part, ServingOption, excess
 from meshwright.serving.space import Candidate
 from meshwright.serving.static import static_batch
-from meshwright.serving.steady import (
-    BUSY,
-    Steady,
-    at_rate,
-    batched_prompt_s,
-    decode_s,
-    most_running,
-    prompt_s,
-    steady,
-)
+from meshwright.serving.steady import BUSY, Steady, at_rate, batched_prompt_s, decode_s, prompt_s
 
-__all__ = ["option_of", "part_of", "priced_options", "transfer_s"]
+__all__ = ["of_one_pool", "priced_options", "transfer_s"]
 
 _PER_DOUBLING = 2
 
@@ -47,15 +39,10 @@ def priced_options(
 
 def _can_pair(first: Candidate, second: Candidate) -> bool:
     """Both hold the same weights and cache, and there is room for both."""
-    same = (
-        first.prices.quantisation == second.prices.quantisation
-        and first.prices.cache == second.prices.cache
-    )
-    if first.pool is second.pool:
-        return (
-            same and first.prices.worker.chips + second.prices.worker.chips <= first.pool.num_chips
-        )
-    return same
+    a, b = first.prices, second.prices
+    if (a.quantisation, a.cache) != (b.quantisation, b.cache):
+        return False
+    return first.pool is not second.pool or a.worker.chips + b.worker.chips <= first.pool.num_chips
 
 
 def transfer_s(request: ServingRequest, answers: Candidate) -> float:
@@ -67,26 +54,16 @@ def transfer_s(request: ServingRequest, answers: Candidate) -> float:
 
 def _loads(request: ServingRequest, one: Candidate) -> list[int]:
     """Requests under way per attention rank: powers of sqrt(2) up to what fits."""
-    ranks = one.prices.worker.attention_dp
-    most = most_running(
-        one.clock,
-        input_len=request.input_len,
-        output_len=request.output_len,
-        cache_tokens=one.memory.cache_tokens,
-    )
-    if request.concurrency is not None:
-        wanted = max(1, ceil(request.concurrency / ranks))
-        return [wanted] if wanted <= most else []
-    return _ladder(most)
+    most = one.most_running(request)
+    if request.concurrency is None:
+        return _ladder(most)
+    wanted = max(1, ceil(request.concurrency / one.prices.worker.attention_dp))
+    return [wanted] if wanted <= most else []
 
 
 def _ladder(most: int) -> list[int]:
-    count = int(_PER_DOUBLING * most.bit_length())
-    return (
-        sorted({min(most, round(2 ** (i / _PER_DOUBLING))) for i in range(count + 1)})
-        if most
-        else []
-    )
+    steps = range(int(_PER_DOUBLING * most.bit_length()) + 1) if most else ()
+    return sorted({min(most, round(2 ** (i / _PER_DOUBLING))) for i in steps})
 
 
 def _at_loads(
@@ -122,47 +99,46 @@ def _keeps(request: ServingRequest, options: Iterable[ServingOption | None]) -> 
 
 def _aggregated(request: ServingRequest, one: Candidate) -> Iterator[ServingOption | None]:
     def at(load: int) -> list[ServingOption | None]:
-        found = steady(
-            one.clock,
-            concurrency=float(load),
-            input_len=request.input_len,
-            output_len=request.output_len,
-            cached=request.cached_share,
-        )
-        worker = one.prices.worker
-        copies = _copies(
-            request,
-            {one.pool.node.chip.name: worker.chips},
-            {one.pool.node.chip.name: one.pool.num_chips},
-            found.requests_per_s,
-        )
+        found = one.steady(request, concurrency=float(load))
+        copies = _copies(request, ((one, 1),), found.requests_per_s)
         if copies is None:
             return [None]
-        part = part_of("prompts and answers", request, one, copies, found.running)
-        option = option_of(
-            request,
-            "aggregated",
-            one,
-            (part,),
-            concurrency=load * worker.attention_dp * copies,
-            times=(found.ttft_s, found.tpot_s, found.e2e_s),
-            rate=found.requests_per_s * copies,
-        )
-        return [option]
+        under_way = load * one.prices.worker.attention_dp * copies
+        return [of_one_pool(request, "aggregated", one, copies, found, concurrency=under_way)]
 
     return _at_loads(request, _loads(request, one), at)
 
 
 def _copies(
-    request: ServingRequest, needed: Mapping[str, int], there: Mapping[str, int], rate: float
+    request: ServingRequest, used: Iterable[tuple[Candidate, int]], rate: float
 ) -> int | None:
-    """Copies of a deployment: as many as the chips allow, or as the target rate needs; None where
-    they are too few."""
+    """Copies of a deployment of some workers: as many as the chips allow, or as the target rate
+    needs; None where they are too few."""
+    needed: Counter[str] = Counter()
+    there: dict[str, int] = {}
+    for one, count in used:
+        needed[one.chip] += count * one.prices.worker.chips
+        there[one.chip] = one.pool.num_chips
     most = min(there[name] // chips for name, chips in needed.items() if chips)
     if request.target_rate is None:
         return most or None
     wanted = ceil(request.target_rate / rate - 1e-9)
     return wanted if wanted <= most else None
+
+
+def of_one_pool(
+    request: ServingRequest,
+    mode: Mode,
+    one: Candidate,
+    copies: int,
+    found: Steady,
+    *,
+    concurrency: int,
+) -> ServingOption:
+    """Return copies of one worker for prompts and answers, each of which does what was found."""
+    part = _part("prompts and answers", request, one, copies, found.running)
+    rate = found.requests_per_s * copies
+    return _option(request, mode, one, (part,), replace(found, requests_per_s=rate), concurrency)
 
 
 def _disaggregated(
@@ -210,29 +186,17 @@ def _pools_option(
     answers: int,
     found: Steady,
 ) -> ServingOption | None:
-    rate, times = found.requests_per_s, (found.ttft_s, found.tpot_s, found.e2e_s)
-    needed: dict[str, int] = {}
-    there: dict[str, int] = {}
-    for one, count in ((first, prompts), (second, answers)):
-        name = one.pool.node.chip.name
-        needed[name] = needed.get(name, 0) + count * one.prices.worker.chips
-        there[name] = one.pool.num_chips
-    copies = _copies(request, needed, there, rate)
+    rate = found.requests_per_s
+    copies = _copies(request, ((first, prompts), (second, answers)), rate)
     if copies is None:
         return None
     parts = (
-        part_of("prompts", request, first, prompts * copies, 1.0),
-        part_of("answers", request, second, answers * copies, found.running),
+        _part("prompts", request, first, prompts * copies, 1.0),
+        _part("answers", request, second, answers * copies, found.running),
     )
-    return option_of(
-        request,
-        "disaggregated",
-        second,
-        parts,
-        concurrency=max(1, round(rate * times[2] * copies)),
-        times=times,
-        rate=rate * copies,
-    )
+    under_way = max(1, round(rate * found.e2e_s * copies))
+    whole = replace(found, requests_per_s=rate * copies)
+    return _option(request, "disaggregated", second, parts, whole, under_way)
 
 
 def _matched(
@@ -242,10 +206,8 @@ def _matched(
     a rounding."""
     seen: set[tuple[int, int]] = set()
     for answers in range(1, _MOST_GROUP + 1):
-        for prompts in {
-            max(1, ceil(answers * prompts_per_worker)),
-            max(1, int(answers * prompts_per_worker)),
-        }:
+        wanted = answers * prompts_per_worker
+        for prompts in {max(1, ceil(wanted)), max(1, int(wanted))}:
             a, b = answers * second.prices.worker.chips, prompts * first.prices.worker.chips
             room = (
                 a + b <= second.pool.num_chips
@@ -261,42 +223,35 @@ _MOST_GROUP = 4
 
 
 def _static(request: ServingRequest, one: Candidate) -> Iterator[ServingOption | None]:
+    lengths = {"input_len": request.input_len, "output_len": request.output_len}
     most = request.concurrency or one.prices.engine.max_sequences
     for batch in [most] if request.concurrency else _ladder(most):
-        found = static_batch(
-            one.prices, batch=batch, input_len=request.input_len, output_len=request.output_len
-        )
+        found = static_batch(one.prices, batch=batch, **lengths)
         if not found.fits:
             return
-        rate = batch / found.latency_s
-        name = one.pool.node.chip.name
-        copies = _copies(request, {name: one.prices.worker.chips}, {name: one.pool.num_chips}, rate)
+        seen = Steady(
+            ttft_s=found.first_token_s,
+            tpot_s=found.tpot_s if request.output_len > 1 else 0.0,
+            e2e_s=found.latency_s,
+            requests_per_s=batch / found.latency_s,
+            running=batch,
+        )
+        copies = _copies(request, ((one, 1),), seen.requests_per_s)
         if copies is None:
             yield None
             continue
-        part = replace(
-            part_of("prompts and answers", request, one, copies, batch),
-            memory_bytes=found.memory_bytes,
-        )
-        tpot = found.tpot_s if request.output_len > 1 else 0.0
-        yield option_of(
-            request,
-            "static",
-            one,
-            (part,),
-            concurrency=batch * copies,
-            times=(found.first_token_s, tpot, found.latency_s),
-            rate=rate * copies,
-        )
+        option = of_one_pool(request, "static", one, copies, seen, concurrency=batch * copies)
+        held = replace(option.parts[0], memory_bytes=found.memory_bytes)
+        yield replace(option, parts=(held,))
 
 
-def part_of(role: str, request: ServingRequest, one: Candidate, count: int, running: float) -> Part:
+def _part(role: str, request: ServingRequest, one: Candidate, count: int, running: float) -> Part:
     """Return `count` workers of a deployment, with the memory of so many running requests on each
     attention rank."""
     held = running * (request.input_len + 0.5 * request.output_len)
     return Part(
         role=role,
-        chip=one.pool.node.chip.name,
+        chip=one.chip,
         worker=one.prices.worker,
         count=count,
         memory_bytes=one.memory.used(min(held, one.memory.cache_tokens)),
@@ -304,27 +259,24 @@ def part_of(role: str, request: ServingRequest, one: Candidate, count: int, runn
     )
 
 
-def option_of(
+def _option(
     request: ServingRequest,
     mode: Mode,
     one: Candidate,
     parts: tuple[Part, ...],
-    *,
+    found: Steady,
     concurrency: int,
-    times: tuple[float, float, float],
-    rate: float,
 ) -> ServingOption:
-    """Return a deployment at a load; `times` are TTFT, TPOT and end to end, in seconds."""
     return ServingOption(
         mode=mode,
         weights=one.prices.quantisation.name,
         cache=one.prices.cache,
         parts=parts,
         concurrency=concurrency,
-        ttft_s=times[0],
-        tpot_s=times[1],
-        e2e_s=times[2],
-        requests_per_s=rate,
+        ttft_s=found.ttft_s,
+        tpot_s=found.tpot_s,
+        e2e_s=found.e2e_s,
+        requests_per_s=found.requests_per_s,
         output_len=request.output_len,
         usd_per_hour=_usd_per_hour(request, parts),
     )

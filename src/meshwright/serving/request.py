@@ -100,15 +100,7 @@ class ServingRequest:
         for name in ("input_len", "output_len"):
             if not 1 <= getattr(self, name) <= _LONGEST:
                 raise ConfigError(f"{name}={getattr(self, name)}: expected 1 to {_LONGEST} tokens")
-        for name in (
-            "ttft_s",
-            "tpot_s",
-            "e2e_s",
-            "target_rate",
-            "rate",
-            "concurrency",
-            "usd_per_chip_hour",
-        ):
+        for name in _POSITIVE:
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):
                 raise ConfigError(f"{name}={value}: expected a positive number")
@@ -116,15 +108,14 @@ class ServingRequest:
             raise ConfigError(
                 f"prefix hit share {self.cached_share}: expected 0 or more and less than 1"
             )
-        for word in self.weights or ():
-            if word not in QUANTISATIONS:
-                raise UnknownNameError("quantisation", word, QUANTISATIONS)
-        for cache in self.cache or ():
-            if cache not in CACHES:
-                raise UnknownNameError("type of cache", cache, CACHES)
-        for mode in self.modes:
-            if mode not in MODES:
-                raise UnknownNameError("mode", mode, MODES)
+        for what, words, known in (
+            ("quantisation", self.weights, QUANTISATIONS),
+            ("type of cache", self.cache, CACHES),
+            ("mode", self.modes, MODES),
+        ):
+            for word in words or ():
+                if word not in known:
+                    raise UnknownNameError(what, word, known)
         for chip in (pool.node.chip for pool in self.cluster.pools):
             if self.engine.vendors and chip.vendor not in self.engine.vendors:
                 others = ", ".join(name for name in engine_names() if not find_engine(name).vendors)
@@ -179,16 +170,7 @@ class ServingRequest:
             }
             for pool in self.cluster.pools
         }
-        names = (
-            "ttft_s",
-            "tpot_s",
-            "e2e_s",
-            "target_rate",
-            "rate",
-            "concurrency",
-            "usd_per_chip_hour",
-        )
-        limits = {name: getattr(self, name) for name in names}
+        limits = {name: getattr(self, name) for name in _POSITIVE}
         return {
             "model": self.model.name,
             "cluster": self.cluster.name,
@@ -208,6 +190,7 @@ class ServingRequest:
 
 
 _LONGEST = 2**20
+_POSITIVE = ("ttft_s", "tpot_s", "e2e_s", "target_rate", "rate", "concurrency", "usd_per_chip_hour")
 
 
 def usual_weights(model: ModelSpec, chip: Chip) -> tuple[Weights, ...]:

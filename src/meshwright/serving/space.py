@@ -11,6 +11,7 @@ from meshwright.serving.engine import Cache, Weights, Worker, check_worker, quan
 from meshwright.serving.memory import Memory, memory_of
 from meshwright.serving.prices import Prices
 from meshwright.serving.request import ServingRequest, usual_weights
+from meshwright.serving.steady import Steady, most_running, steady
 from meshwright.values.errors import ConfigError
 from meshwright.values.hardware.cluster import Pool
 from meshwright.values.models.spec import ModelSpec
@@ -29,6 +30,30 @@ class Candidate:
     prices: Prices
     clock: Clock
     memory: Memory
+
+    @property
+    def chip(self) -> str:
+        """Its name."""
+        return self.pool.node.chip.name
+
+    def most_running(self, request: ServingRequest) -> int:
+        """Return how many of the requests run at once on an attention rank."""
+        return most_running(
+            self.clock,
+            input_len=request.input_len,
+            output_len=request.output_len,
+            cache_tokens=self.memory.cache_tokens,
+        )
+
+    def steady(self, request: ServingRequest, *, concurrency: float) -> Steady:
+        """Return what such requests see, so many of them on each attention rank."""
+        return steady(
+            self.clock,
+            concurrency=concurrency,
+            input_len=request.input_len,
+            output_len=request.output_len,
+            cached=request.cached_share,
+        )
 
 
 def workers(model: ModelSpec, pool: Pool) -> Iterator[Worker]:
@@ -73,11 +98,8 @@ def _caches(
 def _usual_caches(pool: Pool, weights: Weights) -> tuple[Cache, ...]:
     """As wide as the activations; with narrow weights fp8 where the chip has it, too."""
     wide: Cache = "fp16" if weights == "fp16" else "bf16"
-    return (
-        (wide, "fp8")
-        if pool.node.chip.fp8_flops_per_s and weights not in ("bf16", "fp16", "fp32")
-        else (wide,)
-    )
+    narrow = weights not in ("bf16", "fp16", "fp32")
+    return (wide, "fp8") if pool.node.chip.fp8_flops_per_s and narrow else (wide,)
 
 
 def candidate_of(
@@ -87,13 +109,9 @@ def candidate_of(
     request."""
     check_worker(worker, request.model)
     engine = request.engine
+    kept = quantisation(weights, request.model)
     prices = Prices(
-        model=request.model,
-        pool=pool,
-        engine=engine,
-        worker=worker,
-        quantisation=quantisation(weights, request.model),
-        cache=cache,
+        model=request.model, pool=pool, engine=engine, worker=worker, quantisation=kept, cache=cache
     )
     longest = request.input_len + request.output_len
     chunk = engine.chunk_tokens or min(request.input_len, _WHOLE)
@@ -104,12 +122,8 @@ def candidate_of(
             f"{worker.name}, {weights} weights, {cache} cache on {pool.node.chip.name}: {short:.1f}"
             " GiB short of one request"
         )
-    clock = clock_of(
-        prices,
-        most_tokens=chunk + engine.max_sequences,
-        most_context=longest,
-        speculation=request.speculation,
-    )
+    most, guess = chunk + engine.max_sequences, request.speculation
+    clock = clock_of(prices, most_tokens=most, most_context=longest, speculation=guess)
     return Candidate(pool=pool, prices=prices, clock=clock, memory=memory)
 
 
@@ -127,12 +141,5 @@ def _without_needless_pipelines(found: list[Candidate]) -> list[Candidate]:
 
 
 def _kind(one: Candidate) -> tuple[object, ...]:
-    worker = one.prices.worker
-    return (
-        one.pool,
-        worker.tp,
-        worker.ep,
-        worker.attention_dp,
-        one.prices.quantisation.name,
-        one.prices.cache,
-    )
+    worker, name = one.prices.worker, one.prices.quantisation.name
+    return one.pool, worker.tp, worker.ep, worker.attention_dp, name, one.prices.cache
