@@ -15,7 +15,7 @@ from meshwright.serving.request import ServingRequest
 from meshwright.serving.result import ServingOption
 from meshwright.serving.simulate import Outcome, Requests, closed_loop, open_loop
 from meshwright.serving.space import Candidate, candidate_of
-from meshwright.serving.steady import prompts_s, prompts_together
+from meshwright.serving.steady import cut, prompts_s, prompts_together
 from meshwright.values.errors import ConfigError
 
 __all__ = ["Seen", "simulate_load", "summaries", "together", "under_arrivals"]
@@ -95,16 +95,12 @@ def simulate_load(
         raise ConfigError("a simulated load needs the types of weights and cache")
     one = candidate_of(request, pool, worker, request.weights[0], request.cache[0])
     copies = pool.num_chips // worker.chips
-    ways = min(
-        copies * worker.attention_dp, len(requests.prompts), concurrency or len(requests.prompts)
-    )
+    count = len(requests.prompts)
+    ways = min(copies * worker.attention_dp, count, concurrency or count)
     outcomes = []
     for way in range(ways):
-        part = Requests(
-            prompts=requests.prompts[way::ways],
-            outputs=requests.outputs[way::ways],
-            cached=request.cached_share,
-        )
+        prompts, outputs = requests.prompts[way::ways], requests.outputs[way::ways]
+        part = Requests(prompts=prompts, outputs=outputs, cached=request.cached_share)
         limits = {"slots": request.engine.max_sequences, "cache_tokens": one.memory.cache_tokens}
         if sent_s is not None:
             outcomes.append(open_loop(one.clock, part, sent_s=sent_s[way::ways], **limits))
@@ -152,11 +148,10 @@ def under_arrivals(
     running = request.rate * option.e2e_s
     count = int(min(max(_LEAST, _ROUNDS * running), _MOST))
     sent = np.cumsum(np.random.default_rng(_SEED).exponential(1.0 / request.rate, count))
-    outcome = (
-        _one_pool(request, option, parts[0], sent)
-        if len(parts) == 1
-        else _two_pools(request, option, parts, sent, transfer_s)
-    )
+    if len(parts) == 1:
+        outcome = _one_pool(request, option, parts[0], sent)
+    else:
+        outcome = _two_pools(request, option, parts, sent, transfer_s)
     figures = summaries(outcome)
     return replace(
         option,
@@ -173,9 +168,8 @@ def _one_pool(
     request: ServingRequest, option: ServingOption, one: Candidate, sent: Floats
 ) -> Outcome:
     ways = min(option.parts[0].count * one.prices.worker.attention_dp, len(sent))
-    return _on_ranks(
-        request, one, sent, ways, output_len=request.output_len, cached=request.cached_share
-    )
+    length, cached = request.output_len, request.cached_share
+    return _on_ranks(request, one, sent, ways, output_len=length, cached=cached)
 
 
 def _on_ranks(
@@ -190,11 +184,8 @@ def _on_ranks(
     parts = []
     for way in range(ways):
         times = sent[way::ways]
-        requests = Requests(
-            prompts=[request.input_len] * len(times),
-            outputs=[output_len] * len(times),
-            cached=cached,
-        )
+        prompts, outputs = [request.input_len] * len(times), [output_len] * len(times)
+        requests = Requests(prompts=prompts, outputs=outputs, cached=cached)
         limits = {"slots": request.engine.max_sequences, "cache_tokens": one.memory.cache_tokens}
         parts.append(open_loop(one.clock, requests, sent_s=times.tolist(), **limits))
     return together(parts)
@@ -208,27 +199,22 @@ def _two_pools(
     transfer_s: float,
 ) -> Outcome:
     first, second = parts
-    before = int(request.cached_share * request.input_len)
-    new = max(1, request.input_len - before)
-    most = prompts_together(first.clock, new)
-    times = [
-        prompts_s(first.clock, count=count, new=new, before=before) for count in range(1, most + 1)
-    ]
+    new, before = cut(request.input_len, request.cached_share)
+    counts = range(1, prompts_together(first.clock, new) + 1)
+    times = [prompts_s(first.clock, count=count, new=new, before=before) for count in counts]
     ranks = option.parts[0].count * first.prices.worker.attention_dp * first.prices.worker.pp
     ready = _served(sent, servers=ranks, times_s=times) + transfer_s + request.engine.handover_s
     ways = min(option.parts[1].count * second.prices.worker.attention_dp, len(sent))
     later = max(1, request.output_len - 1)
-    answers = _on_ranks(
-        request, second, ready, ways, output_len=later, cached=1.0 - 0.5 / request.input_len
-    )
+    hit = 1.0 - 0.5 / request.input_len
+    answers = _on_ranks(request, second, ready, ways, output_len=later, cached=hit)
     order = np.concatenate([np.arange(rank, len(sent), ways) for rank in range(ways)])
     ttft = ready[order] - sent[order] + request.engine.request_s
+    seen = replace(answers, sent_s=sent[order], ttft_s=ttft)
     if request.output_len == 1:
-        return replace(
-            answers, sent_s=sent[order], ttft_s=ttft, tpot_s=np.full_like(ttft, np.nan), e2e_s=ttft
-        )
+        return replace(seen, tpot_s=np.full_like(ttft, np.nan), e2e_s=ttft)
     e2e = answers.e2e_s + ready[order] - sent[order]
-    return replace(answers, sent_s=sent[order], ttft_s=ttft, tpot_s=(e2e - ttft) / later, e2e_s=e2e)
+    return replace(seen, tpot_s=(e2e - ttft) / later, e2e_s=e2e)
 
 
 def _served(sent: Floats, *, servers: int, times_s: Sequence[float]) -> Floats:

@@ -12,7 +12,15 @@ from meshwright.serving.request import Mode, ServingRequest
 from meshwright.serving.result import Part, ServingOption, excess
 from meshwright.serving.space import Candidate
 from meshwright.serving.static import static_batch
-from meshwright.serving.steady import BUSY, Steady, at_rate, batched_prompt_s, decode_s, prompt_s
+from meshwright.serving.steady import (
+    BUSY,
+    Steady,
+    at_rate,
+    batched_prompt_s,
+    cut,
+    decode_s,
+    prompt_s,
+)
 
 __all__ = ["of_one_pool", "priced_options", "transfer_s"]
 
@@ -146,8 +154,7 @@ def _disaggregated(
 ) -> Iterator[ServingOption | None]:
     """Loads of the workers for answers, and as many workers for prompts as these need, busy for
     BUSY of the time at most."""
-    before = int(request.cached_share * request.input_len)
-    new = max(1, request.input_len - before)
+    new, before = cut(request.input_len, request.cached_share)
     prompt = prompt_s(first.clock, new=new, before=before)
     each = batched_prompt_s(first.clock, new=new, before=before)
     servers = first.prices.worker.attention_dp * first.prices.worker.pp

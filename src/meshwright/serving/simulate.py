@@ -15,7 +15,7 @@ from meshwright.serving.kernels import Floats
 from meshwright.values.errors import ConfigError
 from meshwright.values.units import counted
 
-__all__ = ["Outcome", "Requests", "closed_loop", "open_loop"]
+__all__ = ["Outcome", "Requests", "closed_loop", "open_loop", "outcome_of"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -121,7 +121,8 @@ class _Run:
 
     def __init__(self, clock: Clock, requests: Requests, *, slots: int, cache_tokens: int) -> None:
         count = len(requests.prompts)
-        self.clock, self.prompts, self.outputs = clock, requests.prompts, requests.outputs
+        self.clock, self.requests = clock, requests
+        self.prompts, self.outputs = requests.prompts, requests.outputs
         self.hits = [int(requests.cached * prompt) for prompt in self.prompts]
         if requests.distinct is not None:
             self.hits[requests.distinct :] = [
@@ -129,13 +130,9 @@ class _Run:
             ]
         self.slots, self.cache_tokens = slots, cache_tokens
         kept = clock.prices.engine.cache_reserved
-        self.rooms = [
-            prompt + int(kept * output)
-            for prompt, output in zip(self.prompts, self.outputs, strict=True)
-        ]
-        longest = max(
-            prompt + output for prompt, output in zip(self.prompts, self.outputs, strict=True)
-        )
+        lengths = list(zip(self.prompts, self.outputs, strict=True))
+        self.rooms = [prompt + int(kept * output) for prompt, output in lengths]
+        longest = max(prompt + output for prompt, output in lengths)
         if longest > cache_tokens:
             raise ConfigError(
                 f"a request of {longest} tokens does not fit into a cache of {cache_tokens} tokens"
@@ -163,9 +160,7 @@ class _Run:
         self.waiting: deque[int] = deque()
         self.partial: list[list[int]] = []
         """[request, prompt tokens done] of prompts under way."""
-        self.sent = [0.0] * count
-        self.first = [0.0] * count
-        self.done = [0.0] * count
+        self.sent, self.first, self.done = [0.0] * count, [0.0] * count, [0.0] * count
         self.next = 0
         self.concurrency = 0
 
@@ -180,11 +175,8 @@ class _Run:
         self.wait_steps = engine.wait_steps
         self.full = engine.wait_share * self.chunk
         self.whole = engine.whole_prompts
-        self.peers = (
-            sum(1.0 / rank for rank in range(1, clock.prices.worker.attention_dp))
-            * sum(self.outputs)
-            / len(self.prompts)
-        )
+        harmonic = sum(1.0 / rank for rank in range(1, clock.prices.worker.attention_dp))
+        self.peers = harmonic * sum(self.outputs) / len(self.prompts)
         """Iterations until each of the other attention ranks has seen a request, times the
         sequences that run on one: the mean of the longest of as many exponential waits."""
         self.front_s = engine.token_s * clock.prices.worker.attention_dp
@@ -342,18 +334,27 @@ class _Run:
             self._send(self.now)
 
     def _outcome(self) -> Outcome:
-        sent, first, done = np.array(self.sent), np.array(self.first), np.array(self.done)
-        later = np.array(self.outputs, dtype=np.float64) - 1.0
-        with np.errstate(invalid="ignore", divide="ignore"):
-            tpot = np.where(later > 0, (done - first) / later, np.nan)
-        return Outcome(
-            sent_s=sent,
-            ttft_s=first - sent + self.clock.prices.engine.request_s,
-            tpot_s=tpot,
-            e2e_s=done - sent + self.clock.prices.engine.request_s,
-            output_tokens=int(sum(self.outputs)),
-            makespan_s=float(done.max() - sent.min()),
-        )
+        times = (self.sent, self.first, self.done)
+        return outcome_of(self.requests, times, outside_s=self.clock.prices.engine.request_s)
+
+
+def outcome_of(
+    requests: Requests, times: tuple[list[float], list[float], list[float]], *, outside_s: float
+) -> Outcome:
+    """Return what requests saw that were sent, began and ended at these times in the engine, and
+    spent `outside_s` before."""
+    sent, first, done = map(np.array, times)
+    later = np.array(requests.outputs, dtype=np.float64) - 1.0
+    with np.errstate(invalid="ignore", divide="ignore"):
+        tpot = np.where(later > 0, (done - first) / later, np.nan)
+    return Outcome(
+        sent_s=sent,
+        ttft_s=first - sent + outside_s,
+        tpot_s=tpot,
+        e2e_s=done - sent + outside_s,
+        output_tokens=int(sum(requests.outputs)),
+        makespan_s=float(done.max() - sent.min()),
+    )
 
 
 _BLOCK = 16

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from itertools import count
 from math import ceil
@@ -13,7 +13,7 @@ from math import ceil
 import numpy as np
 
 from meshwright.serving.clock import Clock
-from meshwright.serving.simulate import Outcome, Requests
+from meshwright.serving.simulate import Outcome, Requests, outcome_of
 from meshwright.serving.steady import prompt_s
 from meshwright.values.errors import ConfigError
 
@@ -74,12 +74,8 @@ class _Run:
     def __init__(
         self, prompts: Workers, answers: Workers, requests: Requests, transfer_s: float
     ) -> None:
-        self.prompts, self.answers, self.requests, self.transfer_s = (
-            prompts,
-            answers,
-            requests,
-            transfer_s,
-        )
+        self.prompts, self.answers = prompts, answers
+        self.requests, self.transfer_s = requests, transfer_s
         size = len(requests.prompts)
         self.sent, self.first, self.done = [0.0] * size, [0.0] * size, [0.0] * size
         worker = prompts.clock.prices.worker
@@ -141,10 +137,8 @@ class _Run:
         if len(lot) == 1:
             return prompt_s(clock, new=tokens)
         attention = sum(clock.prompt_attention_s(self.requests.prompts[one], 0) for one in lot)
-        return (
-            max(clock.tokens_s[min(tokens, clock.most_tokens)] + attention, clock.launch_s)
-            + clock.head_s[len(lot)]
-        )
+        device = clock.tokens_s[min(tokens, clock.most_tokens)] + attention
+        return max(device, clock.launch_s) + clock.head_s[len(lot)]
 
     def _arrive(self, now: float, request: int) -> None:
         which = self.turn
@@ -165,9 +159,8 @@ class _Run:
         one.step = max(one.step, one.ends[0][0])
         while one.ends and one.ends[0][0] <= one.step + _SLACK:
             end, request = heappop(one.ends)
-            one.tokens -= self.requests.prompts[request] - (
-                end - self.requests.outputs[request] + 1
-            )
+            began = end - self.requests.outputs[request] + 1
+            one.tokens -= self.requests.prompts[request] - began
             self.done[request] = now
             self._send(now)
         self._serve(now)
@@ -185,26 +178,18 @@ class _Run:
             running = len(one.ends)
             batch = min(max(1, ceil(running / self.ranks)), self.answers.clock.most_tokens)
             one.each_s = self.answers.clock.running_s(batch, one.tokens / running + one.step)
-            self._add(
-                now + max(one.ends[0][0] - one.step, 0.0) * one.each_s, "end", (which, one.version)
-            )
+            left_s = max(one.ends[0][0] - one.step, 0.0) * one.each_s
+            self._add(now + left_s, "end", (which, one.version))
 
     def _outcome(self) -> Outcome:
-        sent, first, done = np.array(self.sent), np.array(self.first), np.array(self.done)
-        later = np.array(self.requests.outputs, dtype=np.float64) - 1.0
-        with np.errstate(invalid="ignore", divide="ignore"):
-            tpot = np.where(later > 0, (done - first) / later, np.nan)
         engine = self.answers.clock.prices.engine
-        look = 0.5 * engine.poll_steps * np.nan_to_num(tpot)
-        outside = engine.request_s + engine.handover_s
-        return Outcome(
-            sent_s=sent,
-            ttft_s=first - sent + outside + look,
-            tpot_s=tpot,
-            e2e_s=done - sent + outside + look,
-            output_tokens=int(sum(self.requests.outputs)),
-            makespan_s=float(done.max() - sent.min()),
+        found = outcome_of(
+            self.requests,
+            (self.sent, self.first, self.done),
+            outside_s=engine.request_s + engine.handover_s,
         )
+        look = 0.5 * engine.poll_steps * np.nan_to_num(found.tpot_s)
+        return replace(found, ttft_s=found.ttft_s + look, e2e_s=found.e2e_s + look)
 
 
 _SLACK = 1e-9
