@@ -17,6 +17,7 @@ from meshwright.values.units import parse_duration
 __all__ = [
     "BATCH",
     "IMAGE",
+    "SIZES",
     "Job",
     "JobOptions",
     "JobText",
@@ -42,9 +43,9 @@ _MOUNT = re.compile(
 )
 BATCH = ("image", "mounts", "workdir", "account", "partition", "instance", "log_dir", "port")
 """Fields of a job that a batch system has words for."""
-_SIZES = ("cpus", "memory", "shared_memory", "priority")
-_TEXTS = tuple(name for name in (*BATCH, *_SIZES) if name not in ("mounts", "port", "cpus"))
-_OPTIONAL = (*BATCH, *_SIZES, "words")
+SIZES = ("cpus", "memory", "shared_memory", "priority")
+_TEXTS = tuple(name for name in (*BATCH, *SIZES) if name not in ("mounts", "port", "cpus"))
+_OPTIONAL = (*BATCH, *SIZES, "words")
 IMAGE = "nvcr.io/nvidia/pytorch:25.04-py3"
 """An example."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

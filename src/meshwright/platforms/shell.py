@@ -156,22 +156,12 @@ def start(
     if job.runs_on == "node":
         where = node_words(job, rank=rank, address=address, port=port)
         return "\n".join([f"export {' '.join(where)}", " ".join([*before, '"${program[@]}"'])])
-    several = [
-        f"--nnodes={job.nodes}",
-        f"--node-rank={rank}",
-        f"--master-addr={address}",
-        f"--master-port={port}",
-    ]
+    several = [f"--nnodes={job.nodes}", f"--node-rank={rank}"]
+    several += [f"--master-addr={address}", f"--master-port={port}"]
     flags = several if job.nodes > 1 else ["--standalone"]
-    return command(
-        [
-            " ".join([*before, "torchrun"]),
-            *flags,
-            f"--nproc-per-node={job.gpus_per_node}",
-            *options,
-            '"${program[@]}"',
-        ]
-    )
+    processes = f"--nproc-per-node={job.gpus_per_node}"
+    first = " ".join([*before, "torchrun"])
+    return command([first, *flags, processes, *options, '"${program[@]}"'])
 
 
 def node_script(
@@ -214,12 +204,8 @@ def node_words(job: Job, *, rank: str, address: str, port: str) -> list[str]:
     """Return the variables by which a program that starts its ranks itself knows where it is."""
     if job.nodes == 1:
         rank, address = "0", "127.0.0.1"
-    return [
-        f"NNODES={job.nodes}",
-        f"NODE_RANK={rank}",
-        f"MASTER_ADDR={address}",
-        f"MASTER_PORT={port}",
-    ]
+    where = [f"MASTER_ADDR={address}", f"MASTER_PORT={port}"]
+    return [f"NNODES={job.nodes}", f"NODE_RANK={rank}", *where]
 
 
 def _literal(words: Iterable[str]) -> str:
@@ -227,11 +213,9 @@ def _literal(words: Iterable[str]) -> str:
     they are."""
     signs = set("".join(words))
     codes = [code for code, found in (("SC1003", {"\\"}), ("SC2016", {"$", "`"})) if signs & found]
-    return (
-        f"# shellcheck disable={','.join(codes)}  # these values are taken as they are\n"
-        if codes
-        else ""
-    )
+    if not codes:
+        return ""
+    return f"# shellcheck disable={','.join(codes)}  # these values are taken as they are\n"
 
 
 def title(job: Job, how: str = "") -> str:
@@ -252,6 +236,7 @@ def script(blocks: Iterable[str]) -> str:
 
 
 _NODE_SCRIPT_WIDTH = 120
+_LACKS = "is not in this image"
 _WAIT = """\
 # One log for each node; pipefail gives the program's code, not that of tee. A signal reaches the
 # program, which may save.
@@ -341,46 +326,34 @@ def _needs(name: str, paths: Sequence[str]) -> list[str]:
         break_long_words=False,
         break_on_hyphens=False,
     )
-    lacking = (
-        f"{name}: $path is not there: is it mounted, and has the job before this one ended well?"
-    )
+    lacking = "is not there: is it mounted, and has the job before this one ended well?"
     return [
         f"needs=(\n{listed}\n)",
         'for path in "${needs[@]}"; do',
-        f'  [[ -e $path ]] || {{ echo "{lacking}" >&2; exit 2; }}',
+        f'  [[ -e $path ]] || {{ echo "{name}: $path {lacking}" >&2; exit 2; }}',
         "done",
     ]
 
 
 def _programs(name: str, programs: Sequence[str]) -> list[str]:
     return [
-        f"command -v {quote(word)} > /dev/null || {{ echo"
-        f" {quote(f'{name}: {word} is not in this image')} >&2; exit 2; }}"
+        f"command -v {quote(word)} > /dev/null || {{ echo {quote(f'{name}: {word} {_LACKS}')} >&2;"
+        " exit 2; }"
         for word in programs
     ]
 
 
 def _copied(copy: Copy) -> str:
     source, target = copy.source.rstrip("/") + "/", copy.target.rstrip("/") + "/"
-    words = [
-        "rsync",
-        "-a",
-        *(f"--exclude={quote(pattern)}" for pattern in copy.exclude),
-        "--",
-        quote(source),
-        quote(target),
-    ]
+    exclude = [f"--exclude={quote(pattern)}" for pattern in copy.exclude]
+    words = ["rsync", "-a", *exclude, "--", quote(source), quote(target)]
+    failed = f"{copy.source} is not copied to {copy.target}; it is still where it was"
     return "\n".join(
         [
-            (
-                "# The first node alone copies, and once: what all would write at the same time"
-                " would be torn."
-            ),
+            "# The first node alone copies, and once:"
+            " what all would write at the same time would be torn.",
             "if [[ ${NODE_RANK:-0} == 0 ]]; then",
-            (
-                f"  {' '.join(words)} || echo"
-                f" {quote(f'{copy.source} is not copied to {copy.target}; it is still where it was')} >&2"  # noqa: E501
-            ),
+            f"  {' '.join(words)} || echo {quote(failed)} >&2",
             "fi",
         ]
     )

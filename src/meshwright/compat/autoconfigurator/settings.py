@@ -68,14 +68,8 @@ def card_of(gpu_memory_gb: float, *, chip: str | None = None) -> Card:
 
 _WHERE = "search_config.train_settings"
 _COUNTS = (
-    "num_nodes",
-    "gpus_per_node",
-    "limit_search_runs",
-    "output_top_n",
-    "max_steps_per_run",
-    "max_minutes_per_run",
-    "vocab_size",
-    "seq_length",
+    *("num_nodes", "gpus_per_node", "limit_search_runs", "output_top_n", "max_steps_per_run"),
+    *("max_minutes_per_run", "vocab_size", "seq_length"),
 )
 _POSITIVE = ("gpu_memory_gb", "max_training_days", "tflops_per_gpu", "num_tokens_in_b")
 _LISTS = {

@@ -26,13 +26,8 @@ _AUTO = "auto"
 _LAPTOP = "tiny"
 """The family whose searches are for one machine with two processes."""
 _COUNTS = (
-    "num_nodes",
-    "limit_search_runs",
-    "output_top_n",
-    "max_steps_per_run",
-    "max_minutes_per_run",
-    "vocab_size",
-    "seq_length",
+    *("num_nodes", "limit_search_runs", "output_top_n", "max_steps_per_run"),
+    *("max_minutes_per_run", "vocab_size", "seq_length"),
 )
 _NUMBERS = ("model_size_in_b", "max_training_days", "tflops_per_gpu", "num_tokens_in_b")
 
@@ -62,32 +57,16 @@ def root() -> dict[str, Any]:
 def clusters() -> dict[str, dict[str, Any]]:
     """Return `cluster/*.yaml` by name."""
     common: dict[str, Any] = {"gpus_per_node": 8, "job_name_prefix": JOB_NAME_PREFIX}
+    slurm: dict[str, Any] = {"partition": None, "account": None, "exclusive": True}
+    more = {"mem": 0, "srun_args": ["--no-container-mount-home"]}
+    ngc: dict[str, Any] = {"ace": None, "org": None, "team": None}
+    ngc |= {"instance": "dgxa100.80g.8.norm", "workspace": None}
+    k8s = {"namespace": "default", "volume": None, "nfs_server": None, "nfs_path": None}
     return {
-        "bcm": {
-            "partition": None,
-            "account": None,
-            "exclusive": True,
-            "gpus_per_task": None,
-            **common,
-            "mem": 0,
-            "srun_args": ["--no-container-mount-home"],
-        },
-        "bcp": {
-            "ace": None,
-            "org": None,
-            "team": None,
-            "instance": "dgxa100.80g.8.norm",
-            "workspace": None,
-            **common,
-        },
-        "k8s": {
-            "namespace": "default",
-            "volume": None,
-            "nfs_server": None,
-            "nfs_path": None,
-            **common,
-        },
-        "interactive": {**common},
+        "bcm": {**slurm, "gpus_per_task": None, **common, **more},
+        "bcp": {**ngc, **common},
+        "k8s": {**k8s, **common},
+        "interactive": common,
     }
 
 

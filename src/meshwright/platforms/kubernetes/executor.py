@@ -256,11 +256,8 @@ class KubernetesExecutor:
             if not pod.get("status", {}).get("containerStatuses") or kind.writer not in name:
                 continue
             container = pod["spec"]["containers"][0]["name"]
-            words = {
-                "container": container,
-                "_preload_content": False,
-                "what": f"the log of {name}",
-            }
+            what = f"the log of {name}"
+            words = {"container": container, "_preload_content": False, "what": what}
             try:
                 answer = self._call("read_namespaced_pod_log", name, handle.namespace, **words)
             except _NotThere:

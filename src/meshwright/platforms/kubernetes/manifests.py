@@ -56,18 +56,14 @@ def jobset(job: Job) -> JobText:
     rank, address, port = "$(JOB_COMPLETION_INDEX)", f"{name}-{_JOB}-0-0.{name}", str(MASTER_PORT)
     where = [f"--node-rank={rank}", f"--master-addr={address}", f"--master-port={port}"]
     words = _node_command(job, rank=rank, address=address, port=port, options=where)
+    pod = _pod_spec(job, platform, _container(job, platform, name=_JOB, command=words))
     indexed: dict[str, Any] = {
         "parallelism": job.nodes,
         "completions": job.nodes,
         "completionMode": "Indexed",
         "backoffLimit": 0,
         **_limit(job),
-        "template": {
-            "spec": {
-                "restartPolicy": "Never",
-                **_pod_spec(job, platform, _container(job, platform, name=_JOB, command=words)),
-            }
-        },
+        "template": {"spec": {"restartPolicy": "Never", **pod}},
     }
     spec = {
         "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
@@ -91,16 +87,8 @@ def mpijob(job: Job) -> JobText:
     worker = _container(job, platform, name="worker", command=["/usr/sbin/sshd", "-De"])
     # Without chips it may wait on any node, those kept free for pods with chips excepted: hence no
     # choice of nodes, and no mounts.
-    launcher = {
-        "containers": [
-            {
-                "name": "launcher",
-                "image": job.image,
-                "command": _mpirun(job, name),
-                "env": _env(job),
-            }
-        ]
-    }
+    first = {"name": "launcher", "image": job.image, "command": _mpirun(job, name)}
+    launcher = {"containers": [{**first, "env": _env(job)}]}
     spec = {
         "slotsPerWorker": job.gpus_per_node,
         "mpiImplementation": "OpenMPI",
@@ -117,11 +105,8 @@ def mpijob(job: Job) -> JobText:
 def _mpirun(job: Job, name: str) -> list[str]:
     """A rank starts by ssh, which brings no environment along: `-x` does."""
     names = [word for variable in job.environment for word in ("-x", variable.name)]
-    meeting = [
-        f"MASTER_ADDR={name}-worker-0.{name}",
-        f"MASTER_PORT={MASTER_PORT}",
-        f"WORLD_SIZE={job.num_gpus}",
-    ]
+    meeting = [f"MASTER_ADDR={name}-worker-0.{name}", f"MASTER_PORT={MASTER_PORT}"]
+    meeting += [f"WORLD_SIZE={job.num_gpus}"]
     words = ["mpirun", "--allow-run-as-root", "-np", str(job.num_gpus)]
     words += ["--bind-to", "none", "--map-by", "slot"]
     words += ["-wdir", *as_is([job.workdir])] if job.workdir else []
@@ -201,16 +186,11 @@ def _patch(job: Job, platform: str) -> dict[str, Any]:
     """Return volumes and the choice of nodes, which belong to the runtime and are patched into
     it."""
     outside, inside = _volumes(job, platform)
-    pod = {
-        **_node_selector(job),
-        "volumes": outside,
-        "containers": [{"name": "node", "volumeMounts": inside}],
-    }
+    mounts = [{"name": "node", "volumeMounts": inside}]
+    pod = {**_node_selector(job), "volumes": outside, "containers": mounts}
     nodes = [{"name": "node", "template": {"spec": {"template": {"spec": pod}}}}]
-    return {
-        "manager": _MANAGER,
-        "trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": nodes}}},
-    }
+    patched = {"template": {"spec": {"replicatedJobs": nodes}}}
+    return {"manager": _MANAGER, "trainingRuntimeSpec": patched}
 
 
 def as_is(words: Sequence[str]) -> list[str]:
@@ -248,19 +228,10 @@ def _volumes(job: Job, platform: str) -> tuple[list[dict[str, Any]], list[dict[s
                 " container"
             )
         claim = {"persistentVolumeClaim": {"claimName": mount.source}}
-        outside.append(
-            {
-                "name": name,
-                **(claim if mount.kind == "pvc" else {"hostPath": {"path": mount.source}}),
-            }
-        )
-        inside.append(
-            {
-                "name": name,
-                "mountPath": mount.target,
-                **({"readOnly": True} if mount.read_only else {}),
-            }
-        )
+        path = {"hostPath": {"path": mount.source}}
+        outside.append({"name": name, **(claim if mount.kind == "pvc" else path)})
+        mode = {"readOnly": True} if mount.read_only else {}
+        inside.append({"name": name, "mountPath": mount.target, **mode})
     return outside, inside
 
 
@@ -298,24 +269,13 @@ def _node_command(
 ) -> list[str]:
     """Return what one node runs: torchrun, or the program with its place in the environment where
     it starts its ranks itself."""
-    before = (
-        ["bash", "-c", *as_is([f'{STRICT}\n{files(job)}\nexec "$@"']), "start"] if job.files else []
-    )
+    files_first = f'{STRICT}\n{files(job)}\nexec "$@"'
+    before = ["bash", "-c", *as_is([files_first]), "start"] if job.files else []
     if job.runs_on == "node":
-        return [
-            *before,
-            "env",
-            *node_words(job, rank=rank, address=address, port=port),
-            *as_is(job.command),
-        ]
-    return [
-        *before,
-        "torchrun",
-        f"--nnodes={job.nodes}",
-        f"--nproc-per-node={job.gpus_per_node}",
-        *options,
-        *as_is(job.command),
-    ]
+        where = node_words(job, rank=rank, address=address, port=port)
+        return [*before, "env", *where, *as_is(job.command)]
+    sizes = [f"--nnodes={job.nodes}", f"--nproc-per-node={job.gpus_per_node}"]
+    return [*before, "torchrun", *sizes, *options, *as_is(job.command)]
 
 
 def _limit(job: Job) -> dict[str, Any]:

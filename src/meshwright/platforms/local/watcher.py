@@ -65,11 +65,10 @@ class _Watch:
         (self.folder / f"{END}.new").write_text(_BLANK)
         try:
             units = self._wait_for_units()
-            end = (
-                self._stopped(self.stopped or "cancelled", None)
-                if units is None
-                else self._run(units)
-            )
+            if units is None:
+                end = self._stopped(self.stopped or "cancelled", None)
+            else:
+                end = self._run(units)
         except Exception as error:  # whatever it is, a tuner waits for the end
             end = self._ended("failed", None, f"{type(error).__name__}: {error}")
         with (self.folder / f"{END}.new").open("r+") as file:
@@ -102,12 +101,8 @@ class _Watch:
         """Start the job and wait for its end, its limit, or a word to stop."""
         self.started_s = time.time()
         numbers = [unit.partition("-")[2] for unit in units]
-        env = {
-            **os.environ,
-            **self.spec["environment"],
-            MARK: self.spec["token"],
-            "MASTER_PORT": str(_free_port()),
-        }
+        env = {**os.environ, **self.spec["environment"], MARK: self.spec["token"]}
+        env["MASTER_PORT"] = str(_free_port())
         if self.spec["kind"] == "gpu":
             env["CUDA_VISIBLE_DEVICES"] = ",".join(numbers)
         elif hasattr(os, "sched_setaffinity"):
@@ -127,12 +122,8 @@ class _Watch:
                 start_new_session=True,
             )
         try:
-            _put(
-                self.folder / START,
-                json.dumps(
-                    {"token": self.spec["token"], "started_s": self.started_s, "units": units}
-                ),
-            )
+            known = {"token": self.spec["token"], "started_s": self.started_s, "units": units}
+            _put(self.folder / START, json.dumps(known))
             self._wait_for_end(job)
             stopped = self.stopped
         finally:
@@ -157,17 +148,10 @@ class _Watch:
         if status == 0:
             return self._ended("succeeded", 0, "")
         if killed > 0 and self._by_sigkill(code):
-            return self._ended(
-                "out_of_memory",
-                code,
-                f"the kernel killed {killed} processes of this machine for want of memory"
-                " meanwhile",
-            )
-        return self._ended(
-            "failed",
-            code,
-            f"ended by {signal.Signals(-status).name}" if status < 0 else f"exit code {code}",
-        )
+            reason = f"the kernel killed {killed} processes of this machine for want of memory"
+            return self._ended("out_of_memory", code, f"{reason} meanwhile")
+        by_signal = f"ended by {signal.Signals(-status).name}" if status < 0 else ""
+        return self._ended("failed", code, by_signal or f"exit code {code}")
 
     def _stopped(self, state: str, code: int | None) -> dict[str, Any]:
         return self._ended(state, code, _STOPPED[state].format(self.spec["limit_s"]))
@@ -182,14 +166,8 @@ class _Watch:
             return b"SIGKILL" in file.read()
 
     def _ended(self, state: str, code: int | None, reason: str) -> dict[str, Any]:
-        times = {"started_s": self.started_s, "ended_s": time.time()}
-        return {
-            "token": self.spec["token"],
-            "state": state,
-            "exit_code": code,
-            "reason": reason,
-            **times,
-        }
+        how = {"token": self.spec["token"], "state": state, "exit_code": code, "reason": reason}
+        return {**how, "started_s": self.started_s, "ended_s": time.time()}
 
 
 def _put(path: Path, text: str) -> None:
@@ -238,9 +216,8 @@ def _end_all(token: str, grace_s: float) -> None:
 
 def _left(token: str) -> list[psutil.Process]:
     """Processes of the job that still run: all below the watcher, and those with its mark."""
-    below = [
-        process for process in psutil.Process().children(recursive=True) if not _is_over(process)
-    ]
+    children = psutil.Process().children(recursive=True)
+    below = [process for process in children if not _is_over(process)]
     return below + [process for process in _marked(token) if process not in below]
 
 
@@ -255,9 +232,8 @@ def _marked(token: str) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         try:
-            found += (
-                [process] if process.environ().get(MARK) == token and not _is_over(process) else []
-            )
+            if process.environ().get(MARK) == token and not _is_over(process):
+                found.append(process)
         except psutil.Error:
             continue  # it has ended meanwhile, or is another user's
     return found

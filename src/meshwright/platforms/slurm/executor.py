@@ -59,69 +59,39 @@ _NEVER = ("DependencyNeverSatisfied",)
 """Reasons of a job that Slurm took out of the queue itself."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Row:
-    """One job as Slurm tells it."""
-
-    state: str
-    reason: str
-    start: str
-    end: str
-    nodes: tuple[str, ...]
-    exit_code: int
-
-
 def status_of_squeue(fields: Sequence[str], nodes: tuple[str, ...]) -> JobStatus:
     """Read SQUEUE_FIELDS; times are seconds, the exit code is a wait status."""
     _, state, reason, start, end, _, raw = fields
-    return status_of(
-        _Row(
-            state=state,
-            reason=reason,
-            start=start,
-            end=end,
-            nodes=nodes,
-            exit_code=_shell_code(raw),
-        )
-    )
+    return _status(state, reason, (start, end), nodes, _shell_code(raw))
 
 
 def status_of_sacct(fields: Sequence[str], nodes: tuple[str, ...]) -> JobStatus:
     """Read SACCT_FIELDS; `CANCELLED by 1000` names who, and the exit code is CODE:SIGNAL."""
     _, state, reason, start, end, _, raw = fields
     word, _, by = state.partition(" ")
-    return status_of(
-        _Row(
-            state=word,
-            reason=f"{state}" if by else reason,
-            start=start,
-            end=end,
-            nodes=nodes,
-            exit_code=_shell_code(raw),
-        )
-    )
+    return _status(word, state if by else reason, (start, end), nodes, _shell_code(raw))
 
 
-def status_of(row: _Row) -> JobStatus:
+def _status(
+    word: str, reason: str, times: tuple[str, str], nodes: tuple[str, ...], code: int
+) -> JobStatus:
     """Return what the words mean. Where a job has no nodes it has not run: Slurm gives such a job
     that was cancelled a start too."""
-    state = state_of(row.state, STATES)
-    ended = state not in ("queued", "running", "unknown")
-    ran = bool(row.nodes)
-    if ended and not ran and (row.reason in _NEVER or row.state == "DEADLINE"):
+    state = state_of(word, STATES)
+    ended, ran = state not in ("queued", "running", "unknown"), bool(nodes)
+    if ended and not ran and (reason in _NEVER or word == "DEADLINE"):
         state = "never_started"
-    words = [] if row.state in ("PENDING", "RUNNING", "COMPLETED") else [row.state]
-    words += [] if row.reason in ("", "None", *words) else [row.reason]
-    told = state in ("succeeded", "failed", "out_of_memory") or (ended and row.exit_code > 0)
+    words = [] if word in ("PENDING", "RUNNING", "COMPLETED") else [word]
+    words += [] if reason in ("", "None", *words) else [reason]
+    says_both = len(words) == 2 and words[1].startswith(words[0])
+    told = state in ("succeeded", "failed", "out_of_memory") or (ended and code > 0)
     return JobStatus(
         state=state,
-        exit_code=row.exit_code if told else None,
-        reason=(
-            row.reason if len(words) == 2 and words[1].startswith(words[0]) else ": ".join(words)
-        ),
-        started_s=_seconds(row.start) if ran and state != "queued" else None,
-        ended_s=_seconds(row.end) if ended else None,
-        nodes=row.nodes,
+        exit_code=code if told else None,
+        reason=reason if says_both else ": ".join(words),
+        started_s=_seconds(times[0]) if ran and state != "queued" else None,
+        ended_s=_seconds(times[1]) if ended else None,
+        nodes=nodes,
     )
 
 
@@ -145,18 +115,17 @@ _COMMANDS = ("sbatch", "squeue", "scancel", "scontrol")
 _ADVICE = "start from a login node of the cluster, or load Slurm's module"
 _KEPT = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT", "SLURM_CLUSTERS")
 _SILENT = (
-    "Unable to contact",
-    "Socket timed out",
-    "Connection refused",
-    "standby mode",
-    "temporarily unable",
-    "Zero Bytes were transmitted",
+    *("Unable to contact", "Socket timed out", "Connection refused", "standby mode"),
+    *("temporarily unable", "Zero Bytes were transmitted"),
 )
 """Slurm's words where the controller, not the request, is in trouble."""
 _STAMP = "sbatch.out"
 """What sbatch said, written by sbatch itself: it is there even if this process dies while sbatch
 runs."""
 _SENT = "sent.json"
+_FORGETS = (
+    "; there is no accounting here, and the controller forgets jobs some minutes after their end"
+)
 _DAYS = 90
 """How far back accounting is asked for a label."""
 
@@ -239,11 +208,9 @@ class SlurmExecutor:
             tasks.append(str(place))
         text = array_script(full, folders=tasks, at_once=self.options.array_at_once)
         put_job(directory.absolute(), replace(full[0], files=()), text)
-        number = self._sbatch(
-            [f"--job-name={check_label(label)}", f"--chdir={folder}", str(folder / text.file_name)],
-            folder,
-            label,
-        )
+        name = f"--job-name={check_label(label)}"
+        words = [name, f"--chdir={folder}", str(folder / text.file_name)]
+        number = self._sbatch(words, folder, label)
         return tuple(f"{number}_{task}" for task in range(len(tasks)))
 
     def find(self, label: str, *, directory: Path) -> str | None:
@@ -257,13 +224,9 @@ class SlurmExecutor:
         stamp = Path(sent["array"] or folder) / _STAMP
         number = _number(stamp.read_text()) if stamp.exists() else None
         number = number or (None if sent["array"] else self._by_name(label))
-        return (
-            None
-            if number is None
-            else number
-            if sent["task"] is None
-            else f"{number}_{sent['task']}"
-        )
+        if number is None or sent["task"] is None:
+            return number
+        return f"{number}_{sent['task']}"
 
     def poll(self, handles: Sequence[str]) -> Mapping[str, JobStatus]:
         """Ask squeue for all, and sacct for those that squeue has forgotten."""
@@ -285,9 +248,8 @@ class SlurmExecutor:
         handle, and its logs too."""
         answer = self._ask("scontrol", "requeue", _check_handle(handle))
         if answer.code:
-            raise LauncherError(
-                f"slurm: {handle} is not put back into the queue: {last_line(answer)}"
-            )
+            why = last_line(answer)
+            raise LauncherError(f"slurm: {handle} is not put back into the queue: {why}")
 
     def _full(self, job: Job, label: str) -> Job:
         if job.log_dir:
@@ -318,14 +280,8 @@ class SlurmExecutor:
         if not handles:
             return {}
         columns = ",".join(f"{name}:|" for name in SQUEUE_FIELDS)
-        answer = self._ask(
-            "squeue",
-            "--noheader",
-            "--array",
-            "--states=all",
-            f"--jobs={','.join(handles)}",
-            f"--Format={columns}",
-        )
+        jobs = f"--jobs={','.join(handles)}"
+        answer = self._ask("squeue", *_SQUEUE, "--array", jobs, f"--Format={columns}")
         if answer.code and "Invalid job id" not in answer.err:
             raise LauncherSilent(f"slurm: squeue: {last_line(answer)}")
         rows = _rows(answer, SQUEUE_FIELDS)
@@ -336,12 +292,8 @@ class SlurmExecutor:
         if not self._accounting:
             return {}
         try:
-            answer = self._ask(
-                "sacct",
-                *_SACCT,
-                f"--format={','.join(SACCT_FIELDS)}",
-                f"--jobs={','.join(handles)}",
-            )
+            jobs = f"--jobs={','.join(handles)}"
+            answer = self._ask("sacct", *_SACCT, f"--format={','.join(SACCT_FIELDS)}", jobs)
         except LauncherSilent:
             raise
         except LauncherError:
@@ -357,20 +309,14 @@ class SlurmExecutor:
 
     def _by_name(self, label: str) -> str | None:
         """The youngest job of this user with the name."""
-        answer = self._ask(
-            "squeue", "--noheader", "--me", "--states=all", f"--name={label}", "--format=%A"
-        )
+        answer = self._ask("squeue", *_SQUEUE, "--me", f"--name={label}", "--format=%A")
         if answer.code:
             raise LauncherSilent(f"slurm: squeue: {last_line(answer)}")
         numbers = [int(word) for word in answer.out.split()]
         if not numbers and self._accounting:
-            known = self._ask(
-                "sacct",
-                *_SACCT,
-                "--format=JobIDRaw",
-                f"--name={label}",
-                f"--starttime=now-{_DAYS}days",
-            )
+            since = f"--starttime=now-{_DAYS}days"
+            named = ("--format=JobIDRaw", f"--name={label}", since)
+            known = self._ask("sacct", *_SACCT, *named)
             self._accounting = "accounting storage is disabled" not in known.err
             numbers = [int(word) for word in known.out.split()] if not known.code else []
         return str(max(numbers)) if numbers else None
@@ -384,20 +330,12 @@ class SlurmExecutor:
             elif "[" not in nodes:
                 found[nodes] = tuple(nodes.split(","))
             else:
-                found[nodes] = tuple(
-                    self._ask("scontrol", "show", "hostnames", nodes).out.split()
-                ) or (nodes,)
+                names = self._ask("scontrol", "show", "hostnames", nodes).out.split()
+                found[nodes] = tuple(names) or (nodes,)
         return found
 
     def _forgotten(self, handle: str) -> JobStatus:
-        why = (
-            ""
-            if self._accounting
-            else (
-                "; there is no accounting here, and the controller forgets jobs some minutes after"
-                " their end"
-            )
-        )
+        why = "" if self._accounting else _FORGETS
         return JobStatus(state="unknown", reason=f"Slurm knows no job {handle}{why}")
 
     def _ask(self, *words: str, out: Path | None = None) -> Answer:
@@ -411,6 +349,7 @@ class SlurmExecutor:
 
 _SBATCH = ("sbatch", "--parsable", "--kill-on-invalid-dep=yes")
 """Without kill-on-invalid-dep a job whose dependency failed waits for ever."""
+_SQUEUE = ("--noheader", "--states=all")
 _SACCT = ("--noheader", "--parsable2", "--allocations")
 
 
@@ -418,12 +357,8 @@ def _environment() -> dict[str, str]:
     """Slurm's variables of a job that this process may run in would change what the commands do;
     sites' defaults for sbatch stay."""
     dropped = ("SLURM_", "SQUEUE_", "SACCT_", "SCANCEL_", "SCONTROL_", "SPRIO_")
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if name in _KEPT or not name.startswith(dropped)
-    }
-    return {**kept, "SLURM_TIME_FORMAT": "%s"}
+    own = {n: v for n, v in os.environ.items() if n in _KEPT or not n.startswith(dropped)}
+    return {**own, "SLURM_TIME_FORMAT": "%s"}
 
 
 def _words(run: Path, label: str) -> list[str]:
@@ -450,10 +385,8 @@ def _number(text: str) -> str | None:
 
 
 def _rows(answer: Answer, fields: Sequence[str]) -> list[list[str]]:
-    cells = [line.split("|") for line in answer.out.splitlines()]
-    return [
-        [cell.strip() for cell in row[: len(fields)]] for row in cells if len(row) >= len(fields)
-    ]
+    rows = [line.split("|")[: len(fields)] for line in answer.out.splitlines()]
+    return [[cell.strip() for cell in row] for row in rows if len(row) == len(fields)]
 
 
 def _check_handle(handle: str) -> str:
