@@ -47,8 +47,7 @@ LEGACY_MODELS = (
     *("llama2-7b", "llama2-13b", "llama2-35b", "llama2-70b"),
     *("glm-67b", "glm-130b", "galactica-6.7b", "galactica-30b", "galactica-120b"),
 )
-"""Model names of the tool (Baidu Cloud, AIHC documentation, adaptive parallel strategy search); any
-of ours is taken too."""
+"""The tool's models (Baidu Cloud, AIHC documentation); any of ours is taken too."""
 LEGACY_CHIPS = ("a800", "h800", "h100", "kunlun3", "ascend_910b")
 """Its chips; any of ours is taken too."""
 LEGACY_MULTIPLE = 512

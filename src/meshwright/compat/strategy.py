@@ -33,8 +33,7 @@ _NEWER_AXES = ("cp", "ep", "etp")
 """Axes whose flags not every version has; each is 1 by default."""
 _OLD_SHARDINGS = ["none", "zero1"]
 _OLD_MODULES = ["core_attn"]
-"""What Megatron-LM could before it had FSDP and a choice of recomputed modules; more is used where
-its version is said."""
+"""What Megatron-LM could before FSDP and recomputed modules; a version says more."""
 _SPARE = 4
 """Plans per strategy, as some cannot be written for an old version."""
 _FLAGS: dict[str, tuple[str, ...]] = {

@@ -114,21 +114,17 @@ class ClientExecutor:
     """Jobs by the command line of a platform."""
 
     def __init__(self, client: Client, options: ClientOptions | None = None) -> None:
-        """Take the command line; nothing is asked before it is needed."""
         self.client, self.options = client, options or ClientOptions()
         self._log = LogFetcher(self.options.log_every_s)
 
     @property
     def name(self) -> str:
-        """That of the launcher."""
         return self.client.name
 
     def check(self) -> None:
-        """Look for the command line."""
         require(self.client.name, ("bash", self.client.program), advice=self.client.advice)
 
     def slots(self, job: Job) -> None:
-        """It has a queue for as many as there are."""
         return None
 
     def written(self, job: Job, *, directory: Path, label: str) -> JobText:
@@ -139,7 +135,6 @@ class ClientExecutor:
         )
 
     def submit(self, job: Job, *, directory: Path, label: str) -> str:
-        """Write it and send it."""
         run = directory.absolute()
         text = self.written(job, directory=run, label=label)
         folder = put_job(run, replace(job, name=label), text)
@@ -165,7 +160,6 @@ class ClientExecutor:
         return {text: self._status(_handle(text)) for text in handles}
 
     def cancel(self, handle: str) -> None:
-        """Tell the platform to end a job."""
         own = _handle(handle)
         seen = self._seen(own)
         if seen is None or JobStatus(state=state_of(seen.word, self.client.states)).ended:

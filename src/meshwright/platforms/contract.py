@@ -78,7 +78,6 @@ class Platform:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All of its names."""
         return (self.name,) if self.runs_as is None else (self.name, self.runs_as)
 
     @property

@@ -92,8 +92,7 @@ class JobStatus:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Handle:
-    """`KEY@OWNER:DIRECTORY`: a job by its launcher's word for it, whose it is, and the run's
-    directory."""
+    """`KEY@OWNER:DIRECTORY`: a job in its launcher's words, whose it is, and its directory."""
 
     key: str
     owner: str
@@ -117,24 +116,20 @@ class Handle:
 
 
 class Executor(Protocol):
-    """Starts jobs on one launcher. Handles are texts that outlive this process: another one goes on
-    from them."""
+    """Starts jobs on one launcher. Handles are texts that outlive this process."""
 
     @property
     def name(self) -> str:
         """That of the launcher: `local`, `slurm`, ..."""
 
     def check(self) -> None:
-        """Return where jobs can be started from here; LauncherError with one clear line
-        otherwise."""
+        """Return where jobs can be started from here, else LauncherError in one line."""
 
     def slots(self, job: Job) -> int | None:
-        """Return how many such jobs run here at a time; None: the launcher has a queue for as many
-        as there are."""
+        """Return how many such jobs run here at a time; None: there is a queue for all."""
 
     def written(self, job: Job, *, directory: Path, label: str) -> JobText:
-        """Return what `submit` would send, to the letter, and the command that would send it;
-        nothing is written or asked."""
+        """Return what `submit` would send, to the letter, and by what; nothing is asked."""
 
     def submit(self, job: Job, *, directory: Path, label: str) -> str:
         """Start a job and return its handle.
@@ -149,8 +144,7 @@ class Executor(Protocol):
         perhaps by a process that died meanwhile."""
 
     def poll(self, handles: Sequence[str]) -> Mapping[str, JobStatus]:
-        """Return how each job is; few calls for all of them. LauncherSilent where the launcher does
-        not answer."""
+        """Return how each job is, in few calls; LauncherSilent where there is no answer."""
 
     def cancel(self, handle: str) -> None:
         """End a job; one that has ended, or is gone, stays as it is."""
@@ -182,8 +176,7 @@ def check_label(label: str) -> str:
 
 
 def put_job(run: Path, job: Job, text: JobText) -> Path:
-    """Write the script or manifest and the files that the job names into `job/`; return that
-    folder."""
+    """Write the script or manifest and the job's files into `job/`; return that folder."""
     folder = run / "job"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -204,11 +197,9 @@ def put_job(run: Path, job: Job, text: JobText) -> Path:
 
 
 class LogFetcher:
-    """Keeps the log of a job whose platform has no file of it; every fetch is a transfer, hence not
-    at every poll."""
+    """Keeps the log of a job that has no file of it; every fetch is a transfer."""
 
     def __init__(self, every_s: float) -> None:
-        """Take the time between two fetches of a running job's log."""
         self.every_s = every_s
         self._read_s: dict[str, float] = {}
 
@@ -225,8 +216,7 @@ class LogFetcher:
 
 
 def put_whole(path: Path, text: str) -> None:
-    """Write a file that others see whole or not at all; LauncherError where it cannot be written,
-    and what stood there stays."""
+    """Write a file that others see whole or not at all, or raise LauncherError."""
     new = path.with_name(f"{path.name}.new")
     try:
         new.write_text(text, encoding="utf-8", newline="")
@@ -288,8 +278,7 @@ def ask(
     patience_s: float,
     out: Path | None = None,
 ) -> Answer:
-    """Run a command; with `out` the command itself writes its output there, so that it is not lost
-    if this process dies meanwhile."""
+    """Run a command; with `out` it writes its output there itself, in case this process dies."""
     try:
         with nullcontext() if out is None else out.open("wb") as file:
             done = subprocess.run(

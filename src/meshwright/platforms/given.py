@@ -67,8 +67,7 @@ def load_cluster(text_or_path: str | Path, *, gpus_per_node: int | None = None) 
 
 
 def local_cluster() -> Cluster:
-    """Return this machine's accelerators as a cluster of one node; ConfigError where it has
-    none."""
+    """Return this machine's accelerators as one node; ConfigError where it has none."""
     try:
         listing = ask_nvidia_smi("name")
     except (OSError, subprocess.SubprocessError) as error:
@@ -100,8 +99,7 @@ def ask_nvidia_smi(fields: str, *, form: str = "csv,noheader") -> str | None:
 
 
 def find_local_cluster() -> Cluster | None:
-    """Return this machine's accelerators, or None where there is no nvidia-smi that could know of
-    any."""
+    """Return this machine's accelerators, or None where there is no nvidia-smi."""
     return None if shutil.which("nvidia-smi") is None else local_cluster()
 
 
@@ -128,8 +126,7 @@ def load_profile(path: Path, /) -> Profile:
 
 
 def read_hf_config(path: Path, *, name: str | None = None) -> HfReading:
-    """Read a config.json, or the one in the folder `path`; the model is called after the folder
-    unless `name` is given."""
+    """Read a config.json, or a folder's; the folder names the model unless `name` does."""
     file = path / "config.json" if path.is_dir() else path
     try:
         config = json.loads(file.read_text(encoding="utf-8"))

@@ -56,8 +56,7 @@ class Mount:
     """What a container sees of the world outside."""
 
     kind: str = "path"
-    """`path` of the host; or the platform's word for a volume: `pvc`, `workspace`, `dataset`, a
-    volume of Lepton."""
+    """`path` of the host; else the platform's word: `pvc`, `workspace`, `dataset`, ..."""
     source: str
     """A path, or the name of the volume."""
     target: str
@@ -65,7 +64,6 @@ class Mount:
     read_only: bool = False
 
     def __post_init__(self) -> None:
-        """Check that it can be written on one line."""
         for text in (self.source, self.target):
             _check_line(text, "a mount")
         if not self.target.startswith("/"):
@@ -77,8 +75,7 @@ class Mount:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
-    """Everything that a job script says. What a platform has no word for is refused there, not
-    dropped."""
+    """What a job script says. A platform refuses what it has no word for."""
 
     name: str
     command: tuple[str, ...]
@@ -93,8 +90,7 @@ class Job:
     launch: Launch | None = None
     """None: the platform's usual way."""
     asks_for: Literal["gpus", "nodes"] = "gpus"
-    """`nodes`: work for processors alone, one process on each node; the platform is asked for no
-    chip."""
+    """`nodes`: work for processors, one process on each node; no chip is asked for."""
     time_limit_s: int | None = None
     image: str | None = None
     """A container image, or a file of one (.sif, .sqsh)."""
@@ -126,7 +122,6 @@ class Job:
     """More options for the platform's own command, as they are."""
 
     def __post_init__(self) -> None:
-        """Check what holds on every platform."""
         for name in ("nodes", "gpus_per_node"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}={getattr(self, name)}: expected 1 or more")
@@ -230,8 +225,7 @@ def _check_line(text: str, what: str) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobOptions:
-    """Fields of a job file, and flags of `meshwright export`; docs/jobs.md says what each means on
-    a platform."""
+    """Fields of a job file, and flags of `meshwright export` (docs/jobs.md)."""
 
     name: Annotated[
         str | None, Option("Name of the job [default: the model's].", ("--job-name",))
@@ -276,8 +270,7 @@ class JobOptions:
 
     @staticmethod
     def of(given: Mapping[str, Any]) -> JobOptions:
-        """Build options from plain values (YAML, flags); an unknown key is an error with the
-        nearest one."""
+        """Read plain values (YAML, flags); an unknown key is an error with the nearest one."""
         known = [field.name for field in fields(JobOptions)]
         values: dict[str, Any] = {}
         for key, value in given.items():
@@ -338,8 +331,7 @@ def job_of(exported: Exported, *, model: str, pool: Pool, options: JobOptions) -
 
 
 def _names(word: str, file: str) -> bool:
-    """Whether a word of the command is about a file: by its name, as a module of Python, or as a
-    configuration of Hydra."""
+    """Whether a word is about a file: its name, a module of Python, or Hydra's configuration."""
     module = file.endswith(".py") and word == file.removesuffix(".py").replace("/", ".")
     config = file.endswith(".yaml") and word == f"--config-name={file.removesuffix('.yaml')}"
     return file in word or module or config
@@ -369,8 +361,7 @@ def required(job: Job, platform: str, field: str, example: str) -> str:
 
 
 def way(job: Job, platform: str, ways: tuple[Launch, ...]) -> Launch:
-    """Return how processes are started: as asked, else the first of the platform's ways; `torchrun`
-    stands for one task per node."""
+    """Return how processes are started: as asked, else the first of the platform's ways."""
     if job.runs_on == "node" and "torchrun" not in ways:
         raise ConfigError(
             f"{platform} starts one process per GPU; {job.command[0]} is to be run once per node"
@@ -409,8 +400,7 @@ def mount_of(mount: Mount, platform: str, kinds: tuple[str, ...]) -> Mount:
 
 
 def dns_label(job: Job, platform: str, most: int) -> str:
-    """Return the name where the platform makes host names of it, which have lower case, digits and
-    dashes."""
+    """Return the name where the platform makes host names of it."""
     if re.fullmatch(r"[a-z](?:[a-z0-9-]*[a-z0-9])?", job.name) and len(job.name) <= most:
         return job.name
     near = _plain(job.name, most) or "job"

@@ -37,8 +37,7 @@ _LOCAL = "node-local"
 
 
 def lepton_script(job: Job) -> JobText:
-    """Write a script that creates a job with one worker per node; Lepton has no limit on its time,
-    so `timeout` stops it."""
+    """Write a script that creates a job; `timeout` stops it, as Lepton has no limit on time."""
     check_fields(
         job, "lepton", ("image", "mounts", "workdir", "partition", "instance", "port", "words")
     )

@@ -1,5 +1,4 @@
-"""A job of Deep Learning Containers of Alibaba Cloud's PAI: the body of CreateJob (pai-dlc
-2020-12-03)."""
+"""A job of Alibaba Cloud's PAI-DLC: the body of CreateJob (pai-dlc 2020-12-03)."""
 
 from __future__ import annotations
 

@@ -32,8 +32,7 @@ GROUP = "meshwright.platforms"
 
 @cache
 def platforms() -> tuple[Platform, ...]:
-    """Return every platform in the order of lists; ConfigError where two have one name, or one of
-    another package can't be loaded."""
+    """Return every platform in order; ConfigError for a name twice, or one that can't be loaded."""
     found = [*_own(), *_of_other_packages()]
     owners: dict[str, Platform] = {}
     for platform in found:
@@ -91,8 +90,7 @@ def runners() -> tuple[str, ...]:
 
 
 def find_platform(name: str) -> Platform:
-    """Return the platform of a name; UnknownNameError where there is none, for none stands in for
-    another."""
+    """Return the platform of a name; none stands in for another."""
     for platform in platforms():
         if name in platform.names:
             return platform
@@ -100,8 +98,7 @@ def find_platform(name: str) -> Platform:
 
 
 def find_runner(name: str) -> Platform:
-    """Return a platform that runs can be started on; ConfigError with the reason where its jobs are
-    only written."""
+    """Return a platform that runs can be started on; ConfigError says why others can't."""
     for platform in platforms():
         if name in platform.names:
             if platform.start is None:
@@ -111,8 +108,7 @@ def find_runner(name: str) -> Platform:
 
 
 def job_text(job: Job, *, launcher: str) -> JobText:
-    """Write a job for a platform; UnknownNameError where there is none of that name, or it takes no
-    job without GPUs."""
+    """Write a job for a platform; UnknownNameError where none is, or none without GPUs."""
     platform = find_platform(launcher)
     if job.asks_for == "nodes" and not platform.without_gpus:
         raise UnknownNameError("launcher of jobs without GPUs", launcher, launchers_without_gpus())
@@ -120,8 +116,7 @@ def job_text(job: Job, *, launcher: str) -> JobText:
 
 
 def executor(launcher: str, **options: Any) -> Executor:
-    """Return the executor of a launcher; UnknownNameError for a launcher or an option that does not
-    exist, with the nearest."""
+    """Return the executor of a launcher with its options, each by its known name."""
     platform = find_runner(launcher)
     for name in options:
         if name not in platform.option_names:

@@ -41,8 +41,7 @@ _PER_NODE = {
     "node": "One task per node: the program starts one process per GPU itself.",
 }
 KILL_AFTER_S = 60
-"""Time that torchrun gets to stop its workers once the limit is reached; it gives them 30 s
-itself."""
+"""Time for torchrun to stop its workers at the limit; it gives them 30 s itself."""
 _WIDTH = 120
 
 
@@ -56,8 +55,7 @@ def quote(word: str) -> str:
 
 
 def lines_of(words: Sequence[str]) -> list[str]:
-    """Return words in lines, each option with its values on one of its own; `python -u -m` stays
-    together."""
+    """Return words in lines, each option with its values; `python -u -m` stays together."""
     lines: list[str] = []
     for word in map(quote, words):
         starts = re.match(r"'?--" if len(lines) == 1 else r"'?-(?!\d)", word)
@@ -126,14 +124,12 @@ def heredoc(name: str, text: str) -> str:
 
 
 def rank_words(job: Job) -> list[str]:
-    """Return the command as one rank runs it without torchrun, and without buffers between its
-    output and the log."""
+    """Return the command of one rank without torchrun, its output unbuffered."""
     return ["python3", "-u", *job.command]
 
 
 def timeout_words(job: Job) -> list[str]:
-    """Return what stops the job at its limit on platforms that have no limit of their own; it ends
-    with 124 then."""
+    """Return what stops a job with 124 where the platform itself has no limit."""
     if job.time_limit_s is None:
         return []
     return ["timeout", "--signal=TERM", f"--kill-after={KILL_AFTER_S}", str(job.time_limit_s)]
@@ -209,8 +205,7 @@ def node_words(job: Job, *, rank: str, address: str, port: str) -> list[str]:
 
 
 def _literal(words: Iterable[str]) -> str:
-    """Tell shellcheck that dollar signs and backslashes in single quotes are meant to stay what
-    they are."""
+    """Tell shellcheck that dollars and backslashes in single quotes are meant to stay."""
     signs = set("".join(words))
     codes = [code for code, found in (("SC1003", {"\\"}), ("SC2016", {"$", "`"})) if signs & found]
     if not codes:
@@ -306,8 +301,7 @@ def on_nodes(
 
 
 def _start(job: Job) -> str:
-    """The shell of the pipeline becomes the program, so that a signal to it is one to the
-    program."""
+    """The shell of the pipeline becomes the program, which signals reach so."""
     if job.runs_on == "node":
         return 'exec "${program[@]}"'
     return start(

@@ -138,15 +138,13 @@ class Clock:
         return (device + draft + self.head_s[tokens]) / (1.0 + guess.accepted)
 
     def prompt_attention_s(self, new: int, before: int) -> float:
-        """Return the time of attention of a chunk of one prompt, `before` tokens of which are in
-        the cache."""
+        """Return the time of attention of a chunk of a prompt after `before` cached tokens."""
         return self._prompts.at(new, new + before)
 
     def mixed_s(
         self, *, new: int, attention: float, heads: int, batch: int, context: float
     ) -> float:
-        """Return the time of an iteration with `new` tokens of prompts, of which `heads` end, and
-        `batch` running sequences."""
+        """Return an iteration's time: `new` prompt tokens, `heads` last ones, `batch` running."""
         device = self.tokens_s[min(new + batch, self.most_tokens)] + attention
         if batch:
             device += self._running.at(batch, max(context, 1.0))
@@ -166,8 +164,7 @@ def clock_of(
 
 
 def _points(most: int) -> Floats:
-    """1, 2, ..., then a few per doubling, and the same plus one, where another wave of tiles
-    starts."""
+    """1, 2, ..., then a few per doubling, and one more each, where a wave of tiles starts."""
     steps = _halves(most)
     later = steps[steps > _SINGLE]
     single = np.arange(1.0, min(_SINGLE, most) + 1)

@@ -41,8 +41,7 @@ class Engine:
     kernels: Kernels
     """Whose measured operators it runs (docs/operators.md)."""
     kernel_s: float
-    """Time that every kernel of a decode iteration adds to its own: start, drain and gap inside a
-    CUDA graph."""
+    """Time that a kernel of a decode iteration adds to its own inside a CUDA graph."""
     launch_s: float
     """Host time per kernel where no CUDA graph covers the batch (prefill); the longer of it and the
     device's time counts."""
@@ -76,8 +75,7 @@ class Engine:
     """Whether a prompt is never cut where an iteration holds others before it: it waits for an
     iteration that has room for all of it."""
     mixed: bool
-    """Whether an iteration holds prompts and running sequences together; otherwise prompts stop the
-    others."""
+    """Whether prompts and running sequences share an iteration, or prompts stop the others."""
     overlap: bool
     """Whether the host schedules an iteration while the device runs the one before, so that a
     request joins one iteration later."""
@@ -92,8 +90,7 @@ class Engine:
     base_gib: float
     """Context, libraries, graphs and communication buffers of a process."""
     vendors: tuple[str, ...] = ()
-    """Whose chips alone it runs on; none named: any maker's, through a plugin where need be
-    (vllm-ascend, vLLM's TPU backend)."""
+    """Whose chips alone it runs on; none: any maker's, if through a plugin (vllm-ascend)."""
     aliases: tuple[str, ...] = ()
     source: str = ""
     poll_steps: int = 1
@@ -186,12 +183,10 @@ class Quantisation:
 
     @staticmethod
     def bytes_of(weights: Weights) -> float:
-        """Bytes of one weight."""
         return _KEPT[weights][0]
 
     @staticmethod
     def product_of(weights: Weights) -> Precision:
-        """Precision of a product with such weights."""
         return _KEPT[weights][1]
 
     def check(self, chip: Chip) -> None:
@@ -270,12 +265,10 @@ class Worker:
 
     @property
     def stage_chips(self) -> int:
-        """Chips of one pipeline stage."""
         return self.tp * self.attention_dp
 
     @property
     def chips(self) -> int:
-        """Chips of the whole copy."""
         return self.stage_chips * self.pp
 
     @property
@@ -291,8 +284,7 @@ class Worker:
 
 
 def check_worker(worker: Worker, model: ModelSpec) -> None:
-    """Raise LayoutError where the engine can't cut this model so; the message names what does
-    divide."""
+    """Raise LayoutError, with what divides, where the engine can't cut this model so."""
     _divides("num_heads", model.num_heads, "tp", worker.tp)
     _shares_key_heads(model, worker.tp)
     if model.num_layers < worker.pp:

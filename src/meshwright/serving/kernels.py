@@ -67,7 +67,6 @@ class Kernels:
 
     @property
     def chip(self) -> Chip:
-        """The chip."""
         return self.pool.node.chip
 
     @property

@@ -33,12 +33,10 @@ class Seen:
 
     @property
     def figures(self) -> Mapping[str, Mapping[str, float]]:
-        """Mean and percentiles over requests of TTFT, TPOT and end-to-end time, in seconds;
-        requests of one token have no TPOT."""
+        """Mean and percentiles of TTFT, TPOT (but of one token) and end-to-end time, in seconds."""
         return summaries(self.outcome)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
         rate = self.outcome.tokens_per_s
         return {
             "requests": len(self.outcome.sent_s),

@@ -29,8 +29,7 @@ class Memory:
 
     @property
     def cache_tokens(self) -> int:
-        """Tokens that the cache has room for, of one attention rank; 0 where the weights alone
-        don't fit."""
+        """Tokens that one attention rank's cache holds; 0 where the weights alone don't fit."""
         room = self.limit - self.weights - self.activations - self.base
         return max(0, int(room / self.cache_per_token))
 

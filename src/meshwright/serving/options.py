@@ -30,8 +30,7 @@ _PER_DOUBLING = 2
 def priced_options(
     request: ServingRequest, found: Sequence[Candidate]
 ) -> Iterator[ServingOption | None]:
-    """Price the candidates in every mode that the request allows, at every load; None where the
-    chips are too few."""
+    """Price the candidates in every mode and at every load; None where chips are too few."""
     if "aggregated" in request.modes:
         for one in found:
             yield from _aggregated(request, one)
@@ -79,8 +78,7 @@ def _at_loads(
     loads: Sequence[int],
     at: Callable[[int], Sequence[ServingOption | None]],
 ) -> Iterator[ServingOption | None]:
-    """Options at every load; between the last that keeps the limits and the next, halved a few
-    times."""
+    """Options at every load; from the last that keeps the limits to the next, halved."""
     kept, broken = 0, 0
     for load in loads:
         options = at(load)
@@ -120,8 +118,7 @@ def _aggregated(request: ServingRequest, one: Candidate) -> Iterator[ServingOpti
 def _copies(
     request: ServingRequest, used: Iterable[tuple[Candidate, int]], rate: float
 ) -> int | None:
-    """Copies of a deployment of some workers: as many as the chips allow, or as the target rate
-    needs; None where they are too few."""
+    """Copies that the chips allow or the target rate needs; None where they are too few."""
     needed: Counter[str] = Counter()
     there: dict[str, int] = {}
     for one, count in used:
@@ -152,8 +149,7 @@ def of_one_pool(
 def _disaggregated(
     request: ServingRequest, first: Candidate, second: Candidate
 ) -> Iterator[ServingOption | None]:
-    """Loads of the workers for answers, and as many workers for prompts as these need, busy for
-    BUSY of the time at most."""
+    """Loads of workers for answers, and the workers for prompts, BUSY at most, that they need."""
     new, before = cut(request.input_len, request.cached_share)
     prompt = prompt_s(first.clock, new=new, before=before)
     each = batched_prompt_s(first.clock, new=new, before=before)
@@ -209,8 +205,7 @@ def _pools_option(
 def _matched(
     prompts_per_worker: float, first: Candidate, second: Candidate
 ) -> Iterator[tuple[int, int]]:
-    """(workers for answers, workers for prompts): of the smallest groups those that match to within
-    a rounding."""
+    """(workers for answers, for prompts) of the smallest groups that match but for rounding."""
     seen: set[tuple[int, int]] = set()
     for answers in range(1, _MOST_GROUP + 1):
         wanted = answers * prompts_per_worker

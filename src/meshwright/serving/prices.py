@@ -58,13 +58,11 @@ class Prices:
 
     @cached_property
     def kernels(self) -> Kernels:
-        """The kernels that run."""
         return Kernels(pool=self.pool, engine=self.engine)
 
     @cached_property
     def blocks(self) -> tuple[tuple[Block, float], ...]:
-        """Every kind of block, and how many the model has (of the decoder, in encoder-decoder
-        models both)."""
+        """Every kind of block, and how many the model has of it, in both of its halves."""
         counts: dict[Block, float] = {}
         for segment in self.model.segments:
             for block, per_layer in segment.blocks:
@@ -205,8 +203,7 @@ class Prices:
         return parts
 
     def _to_experts(self, tokens: Floats) -> Floats:
-        """Ranks that all have the same tokens sum their results; others send tokens out and get
-        results back."""
+        """Ranks with the same tokens sum their results; others send tokens out and back."""
         moe = self.model.moe
         assert moe is not None
         width = float(self.model.hidden)
@@ -235,8 +232,7 @@ class Prices:
         *,
         extra: float,
     ) -> Floats:
-        """Element-wise passes, the casts before narrow products, and what every kernel costs beside
-        its work."""
+        """Element-wise passes, casts before narrow products, and each kernel's own cost."""
         size = element_bytes(Quantisation.product_of(weights))
         casts = len(shapes) if size <= 1.0 else 0
         cast_bytes = sum(k for _, k in shapes) * (HALF + size) * tokens if casts else 0.0

@@ -28,8 +28,7 @@ from meshwright.values.models.spec import ModelSpec
 __all__ = ["Mode", "Objective", "ServingRequest", "usual_weights"]
 
 Mode = Literal["aggregated", "disaggregated", "static"]
-"""aggregated: prompts and answers on the same workers; disaggregated: a pool of workers for each;
-static: whole batches."""
+"""Prompts and answers on the same workers, a pool of workers for each, or whole batches."""
 MODES: tuple[Mode, ...] = get_args(Mode)
 Objective = Literal["throughput", "latency"]
 """Most new tokens a second and chip, or the shortest requests."""
@@ -53,8 +52,7 @@ class ServingRequest:
     target_rate: float | None = None
     """Requests per second that the deployment must carry; the fewest chips win."""
     rate: float | None = None
-    """Requests per second that arrive at random on all chips; the shortest requests win, and
-    percentiles are simulated."""
+    """Requests per second at random on all chips; simulated, the shortest requests win."""
     modes: tuple[Mode, ...] = ("aggregated", "disaggregated")
     weights: tuple[Weights, ...] | None = None
     cache: tuple[Cache, ...] | None = None
@@ -160,8 +158,7 @@ class ServingRequest:
                 )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what was asked in plain types, for the heading of an answer and for those who read
-        its plans."""
+        """Return what was asked in plain types, for an answer's heading and its readers."""
         nodes = {
             pool.node.chip.name: {
                 "vendor": pool.node.chip.vendor,

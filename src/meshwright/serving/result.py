@@ -49,11 +49,9 @@ class Part:
 
     @property
     def chips(self) -> int:
-        """Chips of all these workers."""
         return self.count * self.worker.chips
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
         axes = {name: getattr(self.worker, name) for name in ("tp", "pp", "ep", "attention_dp")}
         return {
             "role": self.role,
@@ -89,17 +87,14 @@ class ServingOption:
 
     @property
     def chips(self) -> int:
-        """Chips in use."""
         return sum(part.chips for part in self.parts)
 
     @property
     def tokens_per_s(self) -> float:
-        """New tokens of the whole deployment."""
         return self.requests_per_s * self.output_len
 
     @property
     def tokens_per_s_per_chip(self) -> float:
-        """New tokens per chip."""
         return self.tokens_per_s / self.chips
 
     @property
@@ -115,7 +110,6 @@ class ServingOption:
         return self.usd_per_hour / 3600 / self.tokens_per_s * 1e6
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
         seen = self.arrivals
         arrivals = None if seen is None else {f"{name}_s": dict(seen[name]) for name in seen}
         return {
@@ -144,8 +138,7 @@ class ServingPlan:
     options: tuple[ServingOption, ...]
     """Those that keep the limits, best first, the best load of each deployment."""
     pareto: tuple[ServingOption, ...]
-    """Of all that fit: none has both more tokens per chip and more per user; most per user
-    first."""
+    """None has both more tokens per chip and more per user; most per user first."""
     nearest: Mapping[str, ServingOption]
     """Where nothing keeps the limits: the best on each limited axis, and the one with the least
     excess over all."""
@@ -158,7 +151,6 @@ class ServingPlan:
     """Kinds of chips of the cluster."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
         return {
             "plans": [{"rank": n, **one.to_dict()} for n, one in enumerate(self.options, 1)],
             "pareto": [option.to_dict() for option in self.pareto],
@@ -200,8 +192,7 @@ def best_of_each(request: ServingRequest, options: Iterable[ServingOption]) -> l
 
 
 def pareto_front(options: Iterable[ServingOption]) -> tuple[ServingOption, ...]:
-    """Return the options that no other beats in both tokens per chip and tokens per user; most per
-    user first."""
+    """Return what none beats in both tokens per chip and per user; most per user first."""
     front: list[ServingOption] = []
     for option in sorted(
         options, key=lambda one: (-one.tokens_per_s_per_user, -one.tokens_per_s_per_chip)

@@ -77,8 +77,7 @@ def _nearest(
     priced: Sequence[ServingOption],
     found: Sequence[Candidate],
 ) -> dict[str, ServingOption]:
-    """The nearest to the limits of those that carry the rate; where none does, what carries most,
-    within the limits if any keeps them."""
+    """The nearest to the limits of those that carry the rate; else what carries most."""
     if able:
         return nearest_of(request, able)
     if not priced and request.target_rate is not None:
@@ -91,8 +90,7 @@ def _nearest(
 def predict(
     request: ServingRequest, *, worker: Worker, weights: Weights, cache: Cache, concurrency: int
 ) -> ServingOption:
-    """Return what one worker of the first pool does under `concurrency` requests; ConfigError where
-    it can't run or hold them."""
+    """Return what one worker does under `concurrency` requests; ConfigError if it can't."""
     one = candidate_of(request, request.cluster.pools[0], worker, weights, cache)
     most = one.most_running(request) * worker.attention_dp
     if concurrency > most:

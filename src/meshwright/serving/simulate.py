@@ -142,8 +142,7 @@ class _Run:
         self.step = 0
         self.ends: list[tuple[int, int]] = []
         self.offset = 0
-        """Sum over running sequences of (tokens seen - step): contexts sum to offset + running *
-        step."""
+        """Sum over running ones of (tokens seen - step): contexts sum to this + running * step."""
         self.held = 0
         self.opens = 0
         """The step from which prompts may begin."""
@@ -180,8 +179,7 @@ class _Run:
         """Iterations until each of the other attention ranks has seen a request, times the
         sequences that run on one: the mean of the longest of as many exponential waits."""
         self.front_s = engine.token_s * clock.prices.worker.attention_dp
-        """Time of the front process per token of a prompt, the other attention ranks' prompts
-        between."""
+        """Time of the front process per token of a prompt, the other ranks' between."""
 
     def closed(self, concurrency: int, gap_s: float) -> Outcome:
         self.concurrency = concurrency
@@ -231,8 +229,7 @@ class _Run:
             self._run_answers(until)
 
     def _look(self) -> None:
-        """See what has arrived, where the engine looks now; with nothing to do it looks all the
-        time."""
+        """See what has arrived, where the engine looks now; when idle it always looks."""
         self.waiting += self.seen
         self.seen.clear()
         if self.ends and (self.step - self.looked) % self.poll_steps:

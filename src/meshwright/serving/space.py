@@ -33,7 +33,6 @@ class Candidate:
 
     @property
     def chip(self) -> str:
-        """Its name."""
         return self.pool.node.chip.name
 
     def most_running(self, request: ServingRequest) -> int:
@@ -75,8 +74,7 @@ _MOST_STAGES = 8
 
 
 def candidates(request: ServingRequest, rejected: Rejected) -> list[Candidate]:
-    """Return every worker that holds the weights and at least one request; the reasons of the
-    others are counted."""
+    """Return workers that hold weights and one request; others are counted by reason."""
     found: list[Candidate] = []
     for pool in request.cluster.pools:
         for weights in request.weights or usual_weights(request.model, pool.node.chip):
@@ -105,8 +103,7 @@ def _usual_caches(pool: Pool, weights: Weights) -> tuple[Cache, ...]:
 def candidate_of(
     request: ServingRequest, pool: Pool, worker: Worker, weights: Weights, cache: Cache
 ) -> Candidate:
-    """Return a worker with its clock; ConfigError where it breaks a rule or can't hold one
-    request."""
+    """Return a worker with its clock; ConfigError where it can't hold one request."""
     check_worker(worker, request.model)
     engine = request.engine
     kept = quantisation(weights, request.model)

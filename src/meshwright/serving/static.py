@@ -1,5 +1,4 @@
-"""A static batch: all requests start together, run to the same length, and leave together
-(FasterTransformer's way)."""
+"""A static batch, as FasterTransformer's: requests start, run and leave together."""
 
 from __future__ import annotations
 

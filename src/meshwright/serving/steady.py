@@ -1,5 +1,4 @@
-"""The steady state of continuous batching in closed form, for searches that ask about every layout
-and load."""
+"""The steady state of continuous batching in closed form, for every layout and load."""
 
 from __future__ import annotations
 

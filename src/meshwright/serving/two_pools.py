@@ -1,5 +1,4 @@
-"""Requests through a pool of workers for prompts and one for answers, event by event, on priced
-iterations."""
+"""Requests through pools of workers for prompts and for answers, event by event."""
 
 from __future__ import annotations
 
@@ -41,8 +40,7 @@ class _Decoder:
     seen_s: float = 0.0
     """When `step` was reached."""
     tokens: float = 0.0
-    """Sum over running sequences of (prompt - step at its start): contexts sum to tokens + running
-    * step."""
+    """Sum over running ones of (prompt - first step): contexts sum to this + running * step."""
     each_s: float = 0.0
     version: int = 0
 

@@ -145,8 +145,7 @@ def _idle(cluster: Mapping[str, Any]) -> list[str]:
 
 
 _SOFTWARE = ("nemo1-script", "megatron-lm")
-"""What candidates are written for, in the order of preference; Megatron-LM takes models that NeMo
-1.x has no words for."""
+"""What candidates are written for, in order; NeMo 1.x has no words for some models."""
 _TRIES = 24
 """Batches that are tried, nearest first, where the tool's own divides on no layout."""
 

@@ -184,8 +184,7 @@ def given_of(
     global_batch_size: int | None,
     lora_rank: int,
 ) -> Given:
-    """Read a recipe; ConfigError says what it lacks. The sizes and `lora_rank` are those of a
-    recipe that is given by name."""
+    """Read a recipe; sizes and `lora_rank` are of one that is given by name."""
     if isinstance(recipe, str):
         if seq_length is None or global_batch_size is None:
             raise ConfigError(

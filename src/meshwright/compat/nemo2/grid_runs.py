@@ -177,8 +177,7 @@ class GridRecord(Course):
 
     @property
     def cost_s(self) -> float | None:
-        """Seconds of a step, which says nothing of a grid's best: that is the least validation
-        loss."""
+        """Seconds of a step; the best of a grid has the least validation loss."""
         return self.outcome.step_s if isinstance(self.outcome, Measured) else None
 
     @property

@@ -58,8 +58,7 @@ STATES = state_table(
         " IM_INTERNAL_ERROR",
     }
 )
-"""Every status of NGC CLI 4.19.1 (its package ngcsdk lists them); any other word reads as
-UNKNOWN."""
+"""Every status of NGC CLI 4.19.1, as its package ngcsdk lists them."""
 
 LAST_CLI = (4, 19, 1)
 JSON = ("--format_type", "json")
@@ -107,13 +106,11 @@ class BaseCommandOptions:
 
 
 class BaseCommandExecutor:
-    """`ngc base-command job run`, list, info, kill and log. Base Command tells no exit codes, and
-    keeps no stderr apart."""
+    """`ngc base-command job`. It tells no exit codes, and keeps no stderr apart."""
 
     name = "bcp"
 
     def __init__(self, options: BaseCommandOptions | None = None) -> None:
-        """Take the options; nothing is asked before it is needed."""
         self.options = options or BaseCommandOptions()
         self._log = LogFetcher(self.options.log_every_s)
 
@@ -123,15 +120,12 @@ class BaseCommandExecutor:
         self._list(self.options.organization or "")
 
     def slots(self, job: Job) -> None:
-        """Base Command has a queue for as many as there are."""
         return None
 
     def written(self, job: Job, *, directory: Path, label: str) -> JobText:
-        """Return the script that calls ngc."""
         return job_text(self._full(job, label), launcher="bcp")
 
     def submit(self, job: Job, *, directory: Path, label: str) -> str:
-        """Write `job/job.sh` and run it."""
         run, full = directory.absolute(), self._full(job, label)
         folder = put_job(run, full, self.written(job, directory=run, label=label))
         (folder / _SAID).unlink(missing_ok=True)
@@ -162,8 +156,7 @@ class BaseCommandExecutor:
         return str(Handle(key=number, owner=sent["organization"], directory=directory.absolute()))
 
     def poll(self, handles: Sequence[str]) -> Mapping[str, JobStatus]:
-        """List the jobs of each organization; fetch the logs of those that run, now and then, and
-        of those that have ended."""
+        """List the jobs of each organization; fetch logs now and then, and at the end."""
         own = {text: _handle(text) for text in handles}
         found = {text: end for text, handle in own.items() if (end := kept_end(handle.folder))}
         for organization in sorted(
@@ -176,8 +169,7 @@ class BaseCommandExecutor:
         return {text: found[text] for text in handles}
 
     def cancel(self, handle: str) -> None:
-        """Tell ngc to kill the job, a preempted one too, which waits to be resumed; it ends after
-        this call."""
+        """Kill a job, a preempted one too, which waits to be resumed; it ends after this call."""
         own = _handle(handle)
         if self.poll([handle])[handle].state not in ("queued", "running", "preempted"):
             return
@@ -259,16 +251,14 @@ def _of(organization: str) -> tuple[str, ...]:
 
 
 def _number(text: str) -> str | None:
-    """Return the number in ngc's answer to `run`: `{"job": {"id": ...}}` in version 4, `{"id":
-    ...}` before."""
+    """Read `{"job": {"id": ...}}` of version 4, or `{"id": ...}` of those before."""
     found = json_of(text)
     job = found.get("job", found) if isinstance(found, dict) else {}
     return str(job["id"]) if str(job.get("id", "")).isdecimal() else None
 
 
 def json_of(text: str) -> Any:
-    """Return the JSON in what ngc prints, behind notices about newer versions; None where there is
-    none."""
+    """Return the JSON behind notices about newer versions; None where there is none."""
     start = re.search(r"^[\[{]", text, flags=re.MULTILINE)
     try:
         return json.loads(text[start.start() :]) if start else None

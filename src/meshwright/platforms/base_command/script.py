@@ -1,5 +1,4 @@
-"""A job of NVIDIA Base Command Platform, for NGC CLI up to 4.19.1: later ones have no `ngc
-base-command`."""
+"""A job of NVIDIA Base Command Platform, for NGC CLI up to 4.19.1, the last that has them."""
 
 from __future__ import annotations
 
@@ -45,8 +44,7 @@ _RANKS = (
 
 
 def base_command_script(job: Job) -> JobText:
-    """Write a script that submits a job; several nodes are an array of type PYTORCH, whose ranks
-    bcprun starts."""
+    """Write a script that submits a job; bcprun starts the ranks of several nodes."""
     check_fields(job, "bcp", (*BATCH, "words"))
     ranks = job.nodes > 1 and job.runs_on == "rank"
     way(job, "bcp", ("ranks",) if ranks else ("torchrun",))
@@ -65,8 +63,7 @@ def base_command_script(job: Job) -> JobText:
 
 
 def base_command_time(seconds: int) -> str:
-    """Write a limit as nDnHnMnS without the parts that are zero; Base Command takes no bare
-    number."""
+    """Write a limit as nDnHnMnS without zeros; Base Command takes no bare number."""
     parts = []
     for sign, size in (("D", DAY_S), ("H", HOUR_S), ("M", MINUTE_S), ("S", 1)):
         count, seconds = divmod(seconds, size)

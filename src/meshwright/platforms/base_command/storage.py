@@ -121,15 +121,13 @@ class Place:
     ace: str | None = None
 
     def words(self) -> list[str]:
-        """Return the flags."""
         given = {"--org": self.org, "--team": self.team, "--ace": self.ace}
         return [word for flag, value in given.items() if value for word in (flag, value)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Target:
-    """One workspace, dataset or result: `workspace=NAME`, `dataset=NAME`, `result=JOB` or
-    `result=JOB:REPLICA`."""
+    """`workspace=NAME`, `dataset=NAME`, `result=JOB` or `result=JOB:REPLICA`."""
 
     kind: Kind
     name: str
@@ -169,8 +167,7 @@ class Storage:
     """For an answer; transfers take as long as they take."""
 
     def create(self, target: Target) -> dict[str, Any]:
-        """Make a workspace, or return the one of that name; `created` says which. Datasets are made
-        by their upload."""
+        """Make a workspace, or return the one of that name; `created` says which."""
         if target.kind != "workspace":
             raise ConfigError(
                 f"a {target.kind} is made by"
@@ -195,8 +192,7 @@ class Storage:
     def listed(
         self, kind: Kind, *, name: str | None = None, owned: bool = False
     ) -> list[Mapping[str, Any]]:
-        """Return workspaces or datasets, or for results the jobs of the last 30 days that have
-        ended."""
+        """Return workspaces, datasets, or for results the jobs of 30 days that have ended."""
         require_ngc(patience_s=self.patience_s)
         if kind == "result":
             if name or owned:
@@ -217,8 +213,7 @@ class Storage:
     def upload(
         self, target: Target, chosen: Chosen, *, to: str | None = None, quiet: bool = False
     ) -> Transfer:
-        """Send files to a workspace, or to a dataset, which is made where there is none of that
-        name and added to where there is."""
+        """Send files to a workspace, or to a dataset, which is made where there is none."""
         if target.kind == "result":
             raise ConfigError("a result is what its job writes; upload to a workspace or a dataset")
         if target.kind == "dataset" and to is not None:
@@ -241,8 +236,7 @@ class Storage:
         exclude: Sequence[str] = (),
         quiet: bool = False,
     ) -> Transfer:
-        """Fetch a workspace, a dataset or a result, or the files and folders of it that are
-        named."""
+        """Fetch a workspace, a dataset or a result, or what is named of it."""
         if exclude and target.kind == "workspace":
             raise ConfigError(
                 "--exclude: NGC CLI has it for datasets and results; name what is wanted by --file"
@@ -264,7 +258,6 @@ class Storage:
         remote: str | None = None,
         quiet: bool = False,
     ) -> Transfer:
-        """Mount a workspace on this machine."""
         if target.kind != "workspace":
             raise ConfigError(
                 f"{target.kind}={target.name}: NGC CLI mounts workspaces; jobs mount datasets"
@@ -280,7 +273,6 @@ class Storage:
         return self._transfer([*words, *self.place.words()], quiet=quiet)
 
     def unmount(self, folder: Path, *, quiet: bool = False) -> Transfer:
-        """Take a workspace off this machine."""
         words = ["ngc", "base-command", "workspace", "unmount", str(folder.absolute())]
         return self._transfer(words, quiet=quiet)
 
@@ -295,8 +287,7 @@ class Storage:
         return found
 
     def _transfer(self, words: Sequence[str], *, quiet: bool) -> Transfer:
-        """Let NGC CLI talk to the terminal itself, for its progress; quiet is for programs that
-        read our answer."""
+        """Let NGC CLI show its progress; quiet is for programs that read our answer."""
         if self.is_dry:
             return Transfer(command=tuple(words), code=0)
         require_ngc(patience_s=self.patience_s)

@@ -119,17 +119,14 @@ class KubernetesOptions:
     """How long the API may take to answer."""
 
     def __post_init__(self) -> None:
-        """Check the kind."""
         if self.kind not in get_args(KubernetesKind):
             raise UnknownNameError("kind of job on Kubernetes", self.kind, get_args(KubernetesKind))
 
 
 class KubernetesExecutor:
-    """TrainJob, JobSet, PyTorchJob or MPIJob. Logs of all pods are fetched into the run's directory
-    whenever it is polled."""
+    """TrainJob, JobSet, PyTorchJob or MPIJob. Whenever it is polled all pods' logs are fetched."""
 
     def __init__(self, options: KubernetesOptions | None = None) -> None:
-        """Take the options; nothing is asked before it is needed."""
         self.options = options or KubernetesOptions()
         self._client: Any = None
         self._default_namespace = "default"
@@ -145,7 +142,6 @@ class KubernetesExecutor:
         self._list_jobs(kind, self._namespace(), limit=1)
 
     def slots(self, job: Job) -> None:
-        """The cluster has a queue for as many as there are."""
         return None
 
     def written(self, job: Job, *, directory: Path, label: str) -> JobText:
@@ -181,8 +177,7 @@ class KubernetesExecutor:
         return str(handle) if there else None
 
     def poll(self, handles: Sequence[str]) -> Mapping[str, JobStatus]:
-        """List the jobs of each namespace and kind, and their pods; what has ended is written down,
-        as clusters delete it some day."""
+        """List the jobs of each namespace and kind; what has ended is written down."""
         found: dict[str, JobStatus] = {}
         groups: dict[tuple[str, str], list[_Handle]] = {}
         for text in handles:
@@ -197,8 +192,7 @@ class KubernetesExecutor:
         return {handle: found[handle] for handle in handles}
 
     def cancel(self, handle: str) -> None:
-        """Delete the resource, and with it its pods; what they printed until then is fetched
-        first."""
+        """Delete the resource with its pods; what they printed is fetched first."""
         own = _Handle.of(handle)
         if self.poll([handle])[handle].ended or not was_sent(own.folder):
             return
@@ -247,8 +241,7 @@ class KubernetesExecutor:
         return found
 
     def _fetch_logs(self, handle: _Handle, kind: _Kind, pods: Sequence[Mapping[str, Any]]) -> None:
-        """Write what all pods printed, one after the other, into stdout.log; Kubernetes keeps no
-        stderr apart."""
+        """Write what all pods printed into stdout.log; Kubernetes keeps no stderr apart."""
         folder = handle.folder / "logs"
         folder.mkdir(exist_ok=True)
         for pod in pods:
@@ -307,8 +300,7 @@ class KubernetesExecutor:
         return self._client
 
     def _call(self, name: str, *places: Any, what: str, **words: Any) -> Any:
-        """Call the API; LauncherSilent where it does not answer, LauncherError with its own words
-        where it refuses."""
+        """Call the API; LauncherSilent without an answer, LauncherError where it refuses."""
         client = self._connect()
         import urllib3.exceptions
         from kubernetes.client import ApiException
@@ -349,8 +341,7 @@ def _refusal(error: Any, what: str) -> LauncherError:
 
 
 def _connect(options: KubernetesOptions) -> tuple[Any, str]:
-    """Return a client and the namespace to work in: kubectl's configuration, else that of the pod
-    that this runs in."""
+    """Return a client and a namespace: kubectl's, else those of the pod that this runs in."""
     try:
         from kubernetes import client, config
     except ImportError:
@@ -385,8 +376,7 @@ def _marked(text: str) -> dict[str, Any]:
 
 
 def _gone(handle: _Handle, kind: _Kind) -> JobStatus:
-    """A resource that is not there, or about to go, was deleted; one that we have not sent is not
-    known."""
+    """A resource that is gone, or about to go, was deleted; one never sent is not known."""
     if not was_sent(handle.folder):
         return JobStatus(state="unknown", reason=f"the cluster knows no {kind.name} {handle.name}")
     ours = (handle.folder / _CANCEL).exists()
@@ -397,8 +387,7 @@ def _gone(handle: _Handle, kind: _Kind) -> JobStatus:
 
 
 def _about(events: Iterable[Any], name: str) -> list[str]:
-    """Warnings about a job, or about what its operators made of it, whose names begin with its
-    own."""
+    """Warnings about a job, or what was made of it, whose names begin with its own."""
     return [
         f"{event.get('reason')}: {event.get('message')}"
         for event in events

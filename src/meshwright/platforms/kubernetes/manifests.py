@@ -46,8 +46,7 @@ _JOB = "node"
 
 
 def jobset(job: Job) -> JobText:
-    """Write a JobSet. Its pods find the first one by the name that JobSet gives it, and their rank
-    in the index of their Job."""
+    """Write a JobSet; its pods find the first by its name, and their rank in their Job's index."""
     platform = "k8s-jobset"
     check_fields(job, platform, (*_KNOWN, "port"))
     way(job, platform, ("torchrun",))
@@ -77,8 +76,7 @@ _RANK = 'export RANK="$OMPI_COMM_WORLD_RANK" LOCAL_RANK="$OMPI_COMM_WORLD_LOCAL_
 
 
 def mpijob(job: Job) -> JobText:
-    """Write an MPIJob: mpirun starts one process per chip, and Open MPI's numbers become the ones
-    that PyTorch reads."""
+    """Write an MPIJob: mpirun starts one process per chip; Open MPI's numbers are PyTorch's."""
     platform = "k8s-mpijob"
     check_fields(job, platform, _KNOWN)
     way(job, platform, ("ranks",))
@@ -123,8 +121,7 @@ _CONTAINER = "pytorch"
 
 
 def pytorchjob(job: Job) -> JobText:
-    """Write a PyTorchJob: one master, and workers for the other nodes; the operator sets torchrun's
-    PET_ variables."""
+    """Write a PyTorchJob, one master and workers; its operator sets torchrun's PET_ variables."""
     platform = "k8s-pytorchjob"
     check_fields(job, platform, _KNOWN)
     way(job, platform, ("torchrun",))
@@ -183,8 +180,7 @@ def _command(job: Job) -> list[str]:
 
 
 def _patch(job: Job, platform: str) -> dict[str, Any]:
-    """Return volumes and the choice of nodes, which belong to the runtime and are patched into
-    it."""
+    """Return volumes and the choice of nodes, which are patched into the runtime."""
     outside, inside = _volumes(job, platform)
     mounts = [{"name": "node", "volumeMounts": inside}]
     pod = {**_node_selector(job), "volumes": outside, "containers": mounts}
@@ -194,8 +190,7 @@ def _patch(job: Job, platform: str) -> dict[str, Any]:
 
 
 def as_is(words: Sequence[str]) -> list[str]:
-    """Return words that a container gets unchanged: Kubernetes reads `$$` as `$` and replaces
-    `$(NAME)` in commands and values."""
+    """Return words that a container gets unchanged: `$$` reads as `$`, `$(NAME)` is replaced."""
     return [re.sub(r"\$(?=[$(])", "$$", word) for word in words]
 
 
@@ -259,16 +254,14 @@ def _pod_spec(job: Job, platform: str, container: dict[str, Any]) -> dict[str, A
 
 
 def _replica(count: int, spec: dict[str, Any]) -> dict[str, Any]:
-    """Return pods of one role, as Kubeflow's operators take them: the restart policy stands beside
-    the template."""
+    """Return pods of one role; Kubeflow has the restart policy beside the template."""
     return {"replicas": count, "restartPolicy": "Never", "template": {"spec": spec}}
 
 
 def _node_command(
     job: Job, *, rank: str, address: str, port: str, options: Sequence[str] = ()
 ) -> list[str]:
-    """Return what one node runs: torchrun, or the program with its place in the environment where
-    it starts its ranks itself."""
+    """Return what one node runs: torchrun, or a program that starts its ranks itself."""
     files_first = f'{STRICT}\n{files(job)}\nexec "$@"'
     before = ["bash", "-c", *as_is([files_first]), "start"] if job.files else []
     if job.runs_on == "node":
@@ -287,8 +280,7 @@ def _name(job: Job, kind: str) -> str:
 
 
 def _manifest(job: Job, spec: dict[str, Any], kind: str, *, api: str, how: str = "") -> JobText:
-    """Return the file; the reasons of the environment stand at its head, as a pod has no place for
-    them."""
+    """Return the file, with the reasons of the environment at its head."""
     labels = {"labels": {_QUEUE_LABEL: job.partition}} if job.partition else {}
     metadata = {"name": _name(job, kind), **labels}
     content = {"apiVersion": api, "kind": kind, "metadata": metadata, "spec": spec}

@@ -1,5 +1,4 @@
-"""A chosen deployment as files that start it: an engine's script, or manifests of Kubernetes,
-Dynamo and llm-d."""
+"""A chosen deployment as an engine's script, or manifests of Kubernetes, Dynamo and llm-d."""
 
 from __future__ import annotations
 
@@ -31,8 +30,7 @@ _PORT = 8000
 _MOUNT = "/etc/meshwright"
 _LLMD_CHART = "0.4.12"
 _NIXL = '{"kv_connector":"NixlConnector","kv_role":"kv_both"}'
-"""vLLM's and Dynamo's own example of a cache that is sent from workers for prompts to those for
-answers."""
+"""vLLM's and Dynamo's own example of a cache that is sent from pool to pool."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -59,8 +59,7 @@ def status_of(
     children: Iterable[Mapping[str, Any]] = (),
     warnings: Iterable[str] = (),
 ) -> JobStatus:
-    """Read a job with its pods, the Jobs that its operator made of it, and warnings about any of
-    them, the newest last."""
+    """Read a job with its pods, the Jobs made of it, and warnings, the newest last."""
     true = [condition for condition in _conditions(job) if condition.get("status") == "True"]
     end = next((found for found in true if CONDITIONS.get(found["type"]) in _ENDS), None)
     nodes = tuple(sorted({name for pod in pods if (name := pod["spec"].get("nodeName"))}))
@@ -100,8 +99,7 @@ def _open_state(true: Sequence[Mapping[str, Any]], pods: Sequence[Mapping[str, A
 def _why_queued(
     true: Sequence[Mapping[str, Any]], pods: Sequence[Mapping[str, Any]], warnings: Iterable[str]
 ) -> str:
-    """The first that says something: a container that cannot start, a pod that fits nowhere, a
-    queue, the newest warning."""
+    """The first of a container, a pod, a queue and the newest warning that says something."""
     starting = ("ContainerCreating", "PodInitializing")
     waiting = [state for pod in pods for state in _containers(pod, "waiting")]
     found = [_said(state) for state in waiting if state.get("reason") not in starting]
@@ -112,8 +110,7 @@ def _why_queued(
 
 
 def _failure(ends: Sequence[Mapping[str, Any]], pods: Sequence[Mapping[str, Any]]) -> _Failure:
-    """The cause: what a limit or a node did goes before exit codes, and the first pod that failed
-    before those that followed."""
+    """What a limit or a node did goes before exit codes, and the first pod before the others."""
     found = [failure for pod in pods for failure in _failures(pod)]
     found.sort(key=lambda failure: (failure.state == "failed", failure.at_s or float("inf")))
     for end in ends:

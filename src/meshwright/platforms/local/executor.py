@@ -38,8 +38,7 @@ _WATCHER = Path(__file__).parent / "watcher.py"
 
 
 def _handle(text: str) -> Handle:
-    """`PID@TOKEN:DIRECTORY`; the token holds the time of the start, so that a process that got the
-    same number later is told apart."""
+    """`PID@TOKEN:DIRECTORY`; the token tells a later process of the same number apart."""
     return Handle.of(text, r"(\d+)@([^:]+)", wrong="local: {!r} is no handle of a local job")
 
 
@@ -64,13 +63,11 @@ class LocalOptions:
     """GPUs that runs may use, by their numbers; () for none, when processes get a core each. None:
     those of CUDA_VISIBLE_DEVICES, else all that nvidia-smi lists."""
     cores: int | None = None
-    """Cores that runs on processors may use, one for each process; None: all that this process
-    may."""
+    """Cores for runs on processors, one a process; None: all that this process may use."""
     stop_grace_s: float = 10.0
     """Time between asking a job to end and killing it."""
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         if self.cores is not None and self.cores < 1:
             raise ConfigError(f"cores={self.cores}: expected 1 or more")
         if self.stop_grace_s < 0:
@@ -78,18 +75,15 @@ class LocalOptions:
 
 
 class LocalExecutor:
-    """torchrun on this machine. Runs wait for GPUs, or for cores, that other runs of this user
-    hold, so none slows another."""
+    """torchrun on this machine. Runs wait for GPUs, or cores, that others of this user hold."""
 
     name = "local"
 
     def __init__(self, options: LocalOptions | None = None) -> None:
-        """Take the options; nothing is looked at before it is needed."""
         self.options = options or LocalOptions()
         self._units: tuple[str, ...] | None = None
 
     def check(self) -> None:
-        """Look for psutil, bash and torchrun."""
         if find_spec("psutil") is None:
             raise MissingExtraError("psutil", "train")
         for program, advice in (
@@ -114,12 +108,10 @@ class LocalExecutor:
         return len(units) // job.num_gpus
 
     def written(self, job: Job, *, directory: Path, label: str) -> JobText:
-        """Return the script that a watcher starts."""
         return job_text(_watched(job, label), launcher="torchrun")
 
     def submit(self, job: Job, *, directory: Path, label: str) -> str:
-        """Start a watcher; the job itself starts when as many GPUs or cores are free as it has
-        processes."""
+        """Start a watcher, which waits for as many GPUs or cores as there are processes."""
         self.slots(job)
         run = directory.absolute()
         put_job(run, _watched(job, label), self.written(job, directory=run, label=label))
@@ -134,7 +126,6 @@ class LocalExecutor:
         return str(Handle(key=str(pid), owner=spec["token"], directory=run))
 
     def find(self, label: str, *, directory: Path) -> str | None:
-        """Read the files of the watcher."""
         folder = directory.absolute() / "job"
         spec, pid = _read(folder / "watch.json"), folder / "pid"
         if spec is None or spec["label"] != label or not pid.exists():
@@ -146,8 +137,7 @@ class LocalExecutor:
         return {handle: self._status(_handle(handle)) for handle in handles}
 
     def cancel(self, handle: str) -> None:
-        """Tell the watcher to end the job; it does so after this call, and even if this process
-        ends first."""
+        """Tell the watcher, which ends the job after this call, and even without us."""
         own = _handle(handle)
         if self._status(own).state not in ("queued", "running"):
             return
@@ -209,14 +199,12 @@ class LocalExecutor:
 
 
 def _watched(job: Job, label: str) -> Job:
-    """The watcher holds the limit: it also ends what `timeout` around torchrun would leave
-    behind."""
+    """The watcher holds the limit, and ends what `timeout` around torchrun would leave."""
     return replace(job, name=check_label(label), time_limit_s=None)
 
 
 def _lost(own: Handle, started_s: float | None) -> JobStatus:
-    """A watcher that died without a word: the machine went down, or somebody killed it, and its job
-    is killed too."""
+    """A watcher died without a word, with the machine or by a kill; its job is killed too."""
     import psutil
 
     from meshwright.platforms.local.watcher import kill_marked
@@ -265,8 +253,7 @@ def _read(path: Path) -> Any:
 
 
 def _path() -> str:
-    """Where programs are looked for: beside this Python first, if torchrun is there, as that one
-    has what the job imports."""
+    """Where programs are looked for: beside this Python first, if torchrun is there."""
     own, path = Path(sys.executable).parent, os.environ.get("PATH", os.defpath)
     return f"{own}{os.pathsep}{path}" if (own / "torchrun").exists() else path
 
@@ -282,8 +269,7 @@ def _cores() -> list[int]:
 
 
 def _devices() -> list[str]:
-    """GPUs of CUDA_VISIBLE_DEVICES, else all that nvidia-smi lists; none where there is no
-    nvidia-smi."""
+    """GPUs of CUDA_VISIBLE_DEVICES, else all that nvidia-smi lists, if it is there."""
     if (named := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
         devices = [device.strip() for device in named.split(",")]
         return [device for device in devices if device not in ("", "-1", "NoDevFiles")]

@@ -24,8 +24,7 @@ _HERE = 'cd -- "$(dirname -- "${BASH_SOURCE[0]}")"'
 
 
 def torchrun_script(job: Job) -> JobText:
-    """Write a script of torchrun; on several nodes each must be told the first one's name and its
-    own number."""
+    """Write a script of torchrun; each of several nodes is told the first and its number."""
     check_fields(job, "torchrun", ("workdir", "log_dir", "port", "words"))
     way(job, "torchrun", ("torchrun",))
     if job.runs_on == "node" and (job.log_dir or job.words):

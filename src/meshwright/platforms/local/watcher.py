@@ -56,8 +56,7 @@ class _Watch:
         self.started_s: float | None = None
 
     def stop(self, _signal: int, _frame: FrameType | None) -> None:
-        """Remember that the job is to end: by a word of ours, or because all of this machine or
-        allocation is told to."""
+        """Remember that the job is to end: by our word, or with machine or allocation."""
         self.stopped = "cancelled" if (self.folder / CANCEL).exists() else "preempted"
 
     def follow(self) -> None:
@@ -78,8 +77,7 @@ class _Watch:
         (self.folder / f"{END}.new").rename(self.folder / END)
 
     def _wait_for_units(self) -> list[str] | None:
-        """Lock as many chips or cores as the job has processes; one at a time, so that none starves
-        or blocks another."""
+        """Lock a chip or core for each process; one job at a time, so that none starves."""
         places = Path(self.spec["locks"])
         places.mkdir(mode=0o700, exist_ok=True)
         gate, held = None, dict[str, int]()
@@ -140,8 +138,7 @@ class _Watch:
             time.sleep(_TICK_S)
 
     def _how(self, status: int, stopped: str | None, killed: int) -> dict[str, Any]:
-        """Say how it ended, from its exit status, what was done to it, and how many the kernel
-        killed for want of memory meanwhile."""
+        """Say how it ended, from its status, what stopped it, and the kernel's kills."""
         code = 128 - status if status < 0 else status
         if stopped is not None:
             return self._stopped(stopped, code)
@@ -157,8 +154,7 @@ class _Watch:
         return self._ended(state, code, _STOPPED[state].format(self.spec["limit_s"]))
 
     def _by_sigkill(self, code: int) -> bool:
-        """Whether a process of the job was killed: the job itself, or a worker, as torchrun tells
-        in its log."""
+        """Whether the job was killed, or a worker, as torchrun tells in its log."""
         if code == 128 + signal.SIGKILL:
             return True
         with (self.run / "stderr.log").open("rb") as file:
@@ -189,16 +185,14 @@ def _lock(path: Path) -> int | None:
 
 
 def _free_port() -> int:
-    """A port of this job's own: programs that start their ranks themselves meet there, and the
-    usual one is for one job at a time."""
+    """A port of this job's own, where programs meet that start their ranks themselves."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def _killed_for_memory() -> int:
-    """How many processes the kernel has killed for want of memory since it started; 0 where it does
-    not tell."""
+    """How many processes the kernel has killed for memory so far; 0 where it is not told."""
     lines = _VMSTAT.read_text().splitlines() if _VMSTAT.exists() else []
     return sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
 

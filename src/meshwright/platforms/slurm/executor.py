@@ -50,8 +50,7 @@ STATES = state_table(
         "never_started": "LAUNCH_FAILED RECONFIG_FAIL",
     }
 )
-"""Every state of squeue's and sacct's manuals, Slurm 22.05 to 25.05; any other word reads as
-UNKNOWN."""
+"""Every state of squeue's and sacct's manuals, Slurm 22.05 to 25.05."""
 
 SQUEUE_FIELDS = ("JobArrayID", "State", "Reason", "StartTime", "EndTime", "NodeList", "exit_code")
 SACCT_FIELDS = ("JobID", "State", "Reason", "Start", "End", "NodeList", "ExitCode")
@@ -75,8 +74,7 @@ def status_of_sacct(fields: Sequence[str], nodes: tuple[str, ...]) -> JobStatus:
 def _status(
     word: str, reason: str, times: tuple[str, str], nodes: tuple[str, ...], code: int
 ) -> JobStatus:
-    """Return what the words mean. Where a job has no nodes it has not run: Slurm gives such a job
-    that was cancelled a start too."""
+    """Where a job has no nodes it has not run: a cancelled one gets a start too."""
     state = state_of(word, STATES)
     ended, ran = state not in ("queued", "running", "unknown"), bool(nodes)
     if ended and not ran and (reason in _NEVER or word == "DEADLINE"):
@@ -96,8 +94,7 @@ def _status(
 
 
 def _shell_code(text: str) -> int:
-    """Return CODE:SIGNAL, or a wait status, as a shell says it: 128 and the signal's number where a
-    signal ended it."""
+    """Read CODE:SIGNAL, or a wait status, as a shell says it: 128 and the signal's number."""
     if ":" in text:
         code, _, number = text.partition(":")
         status = int(code) << 8 | int(number)
@@ -120,8 +117,7 @@ _SILENT = (
 )
 """Slurm's words where the controller, not the request, is in trouble."""
 _STAMP = "sbatch.out"
-"""What sbatch said, written by sbatch itself: it is there even if this process dies while sbatch
-runs."""
+"""What sbatch said, written by itself: it is there even if this process dies."""
 _SENT = "sent.json"
 _FORGETS = (
     "; there is no accounting here, and the controller forgets jobs some minutes after their end"
@@ -155,7 +151,6 @@ class SlurmOptions:
     """How long a command of Slurm may take."""
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         if self.array_at_once is not None and self.array_at_once < 1:
             raise ConfigError(f"array_at_once={self.array_at_once}: expected 1 or more")
 
@@ -167,7 +162,6 @@ class SlurmExecutor:
     name = "slurm"
 
     def __init__(self, options: SlurmOptions | None = None) -> None:
-        """Take the options; nothing is asked before it is needed."""
         self.options = options or SlurmOptions()
         self._accounting = True
 
@@ -179,7 +173,6 @@ class SlurmExecutor:
             raise LauncherSilent(f"slurm: its controller does not answer: {last_line(answer)}")
 
     def slots(self, job: Job) -> None:
-        """Slurm has a queue for as many as there are."""
         return None
 
     def written(self, job: Job, *, directory: Path, label: str) -> JobText:
@@ -244,8 +237,7 @@ class SlurmExecutor:
             raise LauncherError(f"slurm: scancel {handle}: {last_line(answer)}")
 
     def requeue(self, handle: str) -> None:
-        """Put a job back into the queue, a running or an ended one: it starts anew under the same
-        handle, and its logs too."""
+        """Queue a running or ended job anew, under the same handle and with new logs."""
         answer = self._ask("scontrol", "requeue", _check_handle(handle))
         if answer.code:
             why = last_line(answer)
@@ -354,8 +346,7 @@ _SACCT = ("--noheader", "--parsable2", "--allocations")
 
 
 def _environment() -> dict[str, str]:
-    """Slurm's variables of a job that this process may run in would change what the commands do;
-    sites' defaults for sbatch stay."""
+    """Drop a surrounding job's variables, which change the commands; sites' for sbatch stay."""
     dropped = ("SLURM_", "SQUEUE_", "SACCT_", "SCANCEL_", "SCONTROL_", "SPRIO_")
     own = {n: v for n, v in os.environ.items() if n in _KEPT or not n.startswith(dropped)}
     return {**own, "SLURM_TIME_FORMAT": "%s"}
@@ -367,8 +358,7 @@ def _words(run: Path, label: str) -> list[str]:
 
 
 def _outputs(run: Path) -> list[str]:
-    """A requeued job starts its logs anew, whatever the site's habit: two attempts in one log would
-    be read as one."""
+    """Logs start anew with a requeued job: two attempts in one would be read as one."""
     folder = str(run).replace("%", "%%")
     return [f"--output={folder}/stdout.log", f"--error={folder}/stderr.log", "--open-mode=truncate"]
 

@@ -1,5 +1,4 @@
-"""A batch script of Slurm, with a container by pyxis and enroot or by Apptainer where an image is
-given."""
+"""A batch script of Slurm, with an image in a container by pyxis or Apptainer."""
 
 from __future__ import annotations
 
@@ -39,8 +38,7 @@ _HERE_TOO = '"$PWD:$PWD"'
 
 
 def slurm_script(job: Job) -> JobText:
-    """Write a script for sbatch; `log_dir` must exist when it is submitted, or Slurm drops the
-    output."""
+    """Write a script for sbatch; without `log_dir` being there Slurm drops the output."""
     check_fields(job, "slurm", (*BATCH, "words"))
     if job.mounts and job.image is None:
         raise ConfigError(
@@ -136,8 +134,7 @@ def _directives(job: Job, launch: Launch) -> list[str]:
 
 
 def _directive_value(value: str) -> str:
-    """Quote as sbatch reads its own lines: blanks and # end a word there unless it stands in double
-    quotes."""
+    """Quote as sbatch reads its lines: blanks and # end a word outside double quotes."""
     if not set(value) & set(" \t#'\"\\"):
         return value
     escaped = value.replace("\\", "\\\\").replace('"', '\\"')
