@@ -136,10 +136,9 @@ def _ask(meeting: Meeting) -> dict[str, Any]:
         except (OSError, ValueError):
             time.sleep(_RETRY_S)
     where = f"{meeting.address}:{meeting.port}"
-    advice = "open that port, or name another by --exchange-port"
     raise ConfigError(
-        f"rank {meeting.rank}: no answer of rank 0 at {where} within {meeting.limit_s:g} s;"
-        f" {advice}"
+        f"rank {meeting.rank}: no answer of rank 0 at {where} within {meeting.limit_s:g} s; open"
+        " that port, or name another by --exchange-port"
     )
 
 
@@ -281,18 +280,12 @@ def _world_of(
             f"{', '.join(missing)} not set: start this with torchrun, or give --world-size and"
             " --local-world-size to print strategies"
         )
-    size, local_size, rank, port = (
-        _number(environment, name)
-        for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "RANK", "MASTER_PORT")
-    )
+    numbers = (_number(environment, name) for name in names if name != "MASTER_ADDR")
+    size, local_size, rank, port = numbers
     near = port + PORT_STEP if port + PORT_STEP < 65536 else port - PORT_STEP
-    meeting = Meeting(
-        rank=rank,
-        world_size=size,
-        address=environment["MASTER_ADDR"],
-        port=near if own.exchange_port is None else own.exchange_port,
-        run_words=words,
-    )
+    own_port = near if own.exchange_port is None else own.exchange_port
+    address = environment["MASTER_ADDR"]
+    meeting = Meeting(rank=rank, world_size=size, address=address, port=own_port, run_words=words)
     return World(size=size, local_size=local_size, meeting=meeting)
 
 
@@ -310,11 +303,8 @@ def _found(
     """Return the strategies, best first; NothingFitsError where there are none."""
     device = device_of(chip=own.chip, environment=environment)
     if device.assumed:
-        print(
-            f"note: no GPU was found here; planned for {device.chip} with {MEMORY_VARIABLE} of"
-            " memory, another by --chip",
-            file=sys.stderr,
-        )
+        why = f"no GPU was found here; planned for {device.chip} with {MEMORY_VARIABLE} of memory"
+        print(f"note: {why}, another by --chip", file=sys.stderr)
     source = next(source for source in SOURCES if source.name == _SOFTWARE)
     # Megatron-LM cannot do without a micro batch; here it is part of what is searched.
     searched: list[str] = []

@@ -101,14 +101,10 @@ def strategies_of(
     """Return strategies for a Megatron-LM command line; flags of parallelism in it are held."""
     given = _given(words)
     version = megatron_version or imported.megatron_version
-    asked = _request(
-        imported, given, version, device=device, max_global_batch_size=max_global_batch_size
-    )
-    asked |= {
-        "cluster": f"{device.chip}:{world_size}",
-        "gpus_per_node": local_world_size,
-        "top": min(top * _SPARE, MOST_PLANS),
-    }
+    asked = _request(imported, given, version, device.max_memory_gib)
+    asked |= _batch(imported, given, max_global_batch_size)
+    asked |= {"cluster": f"{device.chip}:{world_size}", "gpus_per_node": local_world_size}
+    asked["top"] = min(top * _SPARE, MOST_PLANS)
     request = PlanRequest.of(asked if version is None else {**asked, "megatron_version": version})
     result = api.plan(request)
     problem = api.problem_of(request)
@@ -129,10 +125,8 @@ def _written(
 ) -> Strategy | str:
     """Return a plan as a strategy, or why it cannot be written."""
     if version is None and plan.layout.layers_per_stage is not None:
-        return (
-            "uneven stages need a version of Megatron-Core that takes them, said by"
-            " --megatron-version"
-        )
+        needed = "a version of Megatron-Core that takes them, said by --megatron-version"
+        return f"uneven stages need {needed}"
     asked = ask({one.name: getattr(plan.layout, one.name) for one in fields(Layout)}, problem)
     whole = plan_of(asked, settings=imported.settings, details=imported.details)
     try:
@@ -149,12 +143,7 @@ def _given(words: Sequence[str]) -> set[str]:
 
 
 def _request(
-    imported: Imported,
-    given: set[str],
-    version: str | None,
-    *,
-    device: Device,
-    max_global_batch_size: int | None,
+    imported: Imported, given: set[str], version: str | None, max_memory_gib: float | None
 ) -> dict[str, Any]:
     """Return the request: what the command line says is pinned, the rest is left to the search."""
     work = imported.work
@@ -164,12 +153,12 @@ def _request(
         "precision": work.precision,
         "attention": work.attention,
         "stack": imported.stack,
-        "max_memory_gib": device.max_memory_gib,
+        "max_memory_gib": max_memory_gib,
         "pins": _pins(imported, given, version),
     }
     if work.decoder_seq_len is not None:
         asked["decoder_seq_len"] = work.decoder_seq_len
-    return asked | _batch(imported, given, max_global_batch_size)
+    return asked
 
 
 def _batch(imported: Imported, given: set[str], most: int | None) -> dict[str, int]:
@@ -178,10 +167,8 @@ def _batch(imported: Imported, given: set[str], most: int | None) -> dict[str, i
     batch = imported.work.gbs
     assert batch is not None, "the reader takes it from the flag"
     if most is not None and batch > most:
-        raise ConfigError(
-            f"--global-batch-size {batch} is above --max-global-batch-size {most}; leave one of"
-            " them out"
-        )
+        above = f"--global-batch-size {batch} is above --max-global-batch-size {most}"
+        raise ConfigError(f"{above}; leave one of them out")
     return {"gbs": batch}
 
 
@@ -217,11 +204,8 @@ def _added(command: Sequence[str], given: set[str], version: str | None) -> tupl
             field = groups.get(word)
             if field in _NEWER_AXES and after == "1":
                 field = None
-            adding = (
-                field is not None
-                and not _family(field) & given
-                and not (version is None and field == "recompute_modules")
-            )
+            unsaid = version is None and field == "recompute_modules"
+            adding = field is not None and not _family(field) & given and not unsaid
         if adding:
             found.append(word)
     return tuple(found)

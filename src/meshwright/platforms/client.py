@@ -53,14 +53,9 @@ __all__ = [
 LIMIT = "timeout {time}"
 """Where the limit on time stands, as no such platform has one of its own."""
 CAVEATS = (
-    (
-        "the platform has no limit on time: coreutils' timeout around the program ends it, in every"
-        " node by its own clock"
-    ),
-    (
-        "it tells no exit code, keeps no stderr apart, and a job that its limit ended reads as"
-        " failed"
-    ),
+    "the platform has no limit on time: coreutils' timeout around the program ends it, in every"
+    " node by its own clock",
+    "it tells no exit code, keeps no stderr apart, and a job that its limit ended reads as failed",
 )
 _RAN = "running.json"
 
@@ -130,9 +125,8 @@ class ClientExecutor:
     def written(self, job: Job, *, directory: Path, label: str) -> JobText:
         """Return the script or task, and what sends it."""
         text = job_text(replace(job, name=check_label(label)), launcher=self.client.name)
-        return replace(
-            text, submit=shlex.join(self._submit_words(label, text, directory.absolute() / "job"))
-        )
+        words = self._submit_words(label, text, directory.absolute() / "job")
+        return replace(text, submit=shlex.join(words))
 
     def submit(self, job: Job, *, directory: Path, label: str) -> str:
         run = directory.absolute()
@@ -143,9 +137,8 @@ class ClientExecutor:
         keep_sent(folder, label=label, handle=str(handle))
         answer = self._ask(*self._submit_words(label, text, folder))
         if answer.code:
-            raise LauncherError(
-                f"{self.client.name}: {self.client.program} refuses {label}: {last_line(answer)}"
-            )
+            own = self.client
+            raise LauncherError(f"{own.name}: {own.program} refuses {label}: {last_line(answer)}")
         return str(handle)
 
     def find(self, label: str, *, directory: Path) -> str | None:
@@ -182,9 +175,8 @@ class ClientExecutor:
             return end
         seen = self._seen(handle)
         if seen is None:
-            return JobStatus(
-                state="unknown", reason=f"{self.client.name} knows no job {handle.key}"
-            )
+            reason = f"{self.client.name} knows no job {handle.key}"
+            return JobStatus(state="unknown", reason=reason)
         state = state_of(seen.word, self.client.states)
         plain = state in ("running", "succeeded")
         status = JobStatus(
@@ -204,14 +196,11 @@ class ClientExecutor:
     def _seen(self, handle: Handle) -> Seen | None:
         answer = self._ask(*self._words(self.client.status, handle, None))
         found = self.client.read(answer.out, handle.key)
-        if (
-            found is None
-            and answer.code
-            and not re.search(r"not found|no job", answer.out + answer.err, flags=re.IGNORECASE)
-        ):
-            raise LauncherSilent(
-                f"{self.client.name}: {shlex.join(self.client.status[:3])}: {last_line(answer)}"
-            )
+        said = answer.out + answer.err
+        absent = re.search(r"not found|no job", said, flags=re.IGNORECASE)
+        if found is None and answer.code and not absent:
+            asked = shlex.join(self.client.status[:3])
+            raise LauncherSilent(f"{self.client.name}: {asked}: {last_line(answer)}")
         return found
 
     def _fetch_log(self, handle: Handle, seen: Seen, *, now: bool) -> None:
@@ -232,12 +221,8 @@ class ClientExecutor:
 
     def _ask(self, *words: str) -> Answer:
         # A wide terminal: leptonai folds what it prints, JSON too, at the width that it is told.
-        return ask(
-            words,
-            launcher=self.client.name,
-            env={**os.environ, "COLUMNS": "100000"},
-            patience_s=self.options.patience_s,
-        )
+        env, patience_s = {**os.environ, "COLUMNS": "100000"}, self.options.patience_s
+        return ask(words, launcher=self.client.name, env=env, patience_s=patience_s)
 
 
 def _seen_running_s(folder: Path, state: JobState) -> float | None:

@@ -180,10 +180,8 @@ def put_job(run: Path, job: Job, text: JobText) -> Path:
     folder = run / "job"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, content in [
-            (text.file_name, text.text),
-            *((file.name, file.text) for file in job.files),
-        ]:
+        own = [(file.name, file.text) for file in job.files]
+        for name, content in [(text.file_name, text.text), *own]:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_text(content, encoding="utf-8", newline="")
         for file in job.files:
@@ -225,16 +223,16 @@ def put_whole(path: Path, text: str) -> None:
         raise LauncherError(f"{path} could not be written: {error.strerror or error}") from None
 
 
-def keep_sent(folder: Path, *, label: str, **known: str) -> None:
+def keep_sent(folder: Path, *, label: str, **known: Any) -> None:
     """Write down what a job is found again by, before it is sent; an earlier job's end goes."""
     (folder / _END).unlink(missing_ok=True)
     put_whole(folder / _SENT, json.dumps({"label": label, **known}))
 
 
-def kept_sent(folder: Path, *, label: str) -> Mapping[str, str] | None:
+def kept_sent(folder: Path, *, label: str) -> Mapping[str, Any] | None:
     """Return what was written before a job of this label was sent; None where none was to be."""
     path = folder / _SENT
-    known: dict[str, str] = json.loads(path.read_text()) if path.exists() else {}
+    known: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
     return known if known.get("label") == label else None
 
 

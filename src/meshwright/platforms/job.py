@@ -276,7 +276,8 @@ class JobOptions:
         for key, value in given.items():
             if key not in known:
                 raise UnknownNameError("key of a job", str(key), known)
-            values[key] = _READERS.get(key, _text)(key, value)
+            read: Callable[[str, Any], Any] = _READERS.get(key, _text)
+            values[key] = read(key, value)
         return JobOptions(**values)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
@@ -91,20 +91,22 @@ def runners() -> tuple[str, ...]:
 
 def find_platform(name: str) -> Platform:
     """Return the platform of a name; none stands in for another."""
-    for platform in platforms():
-        if name in platform.names:
-            return platform
-    raise UnknownNameError("launcher", name, launchers())
+    return _named(name, launchers)
 
 
 def find_runner(name: str) -> Platform:
     """Return a platform that runs can be started on; ConfigError says why others can't."""
+    platform = _named(name, runners)
+    if platform.start is None:
+        raise ConfigError(f"launcher {name}: {platform.why_not_started}")
+    return platform
+
+
+def _named(name: str, others: Callable[[], tuple[str, ...]]) -> Platform:
     for platform in platforms():
         if name in platform.names:
-            if platform.start is None:
-                raise ConfigError(f"launcher {name}: {platform.why_not_started}")
             return platform
-    raise UnknownNameError("launcher", name, runners())
+    raise UnknownNameError("launcher", name, others())
 
 
 def job_text(job: Job, *, launcher: str) -> JobText:

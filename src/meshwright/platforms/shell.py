@@ -73,11 +73,11 @@ def command(parts: Iterable[str]) -> str:
 
 def environment(job: Job) -> str:
     """Return the exports, each behind the reason for it."""
-    return "\n".join(
-        f"# {' '.join(variable.why.split())}\n{_literal([variable.value])}export"
-        f" {variable.name}={quote(variable.value)}"
-        for variable in job.environment
-    )
+    lines = []
+    for variable in job.environment:
+        set_it = f"export {variable.name}={quote(variable.value)}"
+        lines += [f"# {' '.join(variable.why.split())}", f"{_literal([variable.value])}{set_it}"]
+    return "\n".join(lines)
 
 
 def reasons(job: Job) -> str:

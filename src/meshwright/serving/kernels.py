@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -347,7 +348,7 @@ class Kernels:
         ring = np.asarray(all_reduce_s(group_of(ranks, 1, self._reducing_pool), buffer_bytes))
         if self.kin.relation != "itself" or ranks > self.pool.node.domain_size:
             return ring
-        size = {"ranks": float(ranks), "buffer_bytes": buffer_bytes}
+        size: dict[str, Any] = {"ranks": float(ranks), "buffer_bytes": buffer_bytes}
         measured = [collective_seconds(self.chip, op="all_reduce", **size)]
         if self.engine.reduces_by == "own":
             kernels = self.engine.kernels

@@ -159,14 +159,10 @@ class ServingRequest:
 
     def to_dict(self) -> dict[str, Any]:
         """Return what was asked in plain types, for an answer's heading and its readers."""
-        nodes = {
-            pool.node.chip.name: {
-                "vendor": pool.node.chip.vendor,
-                "gpus_per_node": pool.node.chips_per_node,
-                "chips": pool.num_chips,
-            }
-            for pool in self.cluster.pools
-        }
+        nodes = {}
+        for pool in self.cluster.pools:
+            size = {"gpus_per_node": pool.node.chips_per_node, "chips": pool.num_chips}
+            nodes[pool.node.chip.name] = {"vendor": pool.node.chip.vendor, **size}
         limits = {name: getattr(self, name) for name in _POSITIVE}
         return {
             "model": self.model.name,

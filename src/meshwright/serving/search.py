@@ -9,7 +9,15 @@ from typing import Any
 
 from meshwright.serving.engine import Cache, Weights, Worker
 from meshwright.serving.load import under_arrivals
-from meshwright.serving.options import of_one_pool, priced_options, transfer_s
+from meshwright.serving.options import (
+    Candidate,
+    Rejected,
+    candidate_of,
+    candidates,
+    of_one_pool,
+    priced_options,
+    transfer_s,
+)
 from meshwright.serving.request import ServingRequest
 from meshwright.serving.result import (
     Part,
@@ -22,7 +30,6 @@ from meshwright.serving.result import (
     order,
     pareto_front,
 )
-from meshwright.serving.space import Candidate, Rejected, candidate_of, candidates
 from meshwright.values.errors import ConfigError
 
 __all__ = ["plan", "predict"]

@@ -14,8 +14,8 @@ from meshwright.compat.checks import is_whole, made, whole
 from meshwright.runs.serving.trial import OWN_ENGINE
 from meshwright.runs.store import write_whole
 from meshwright.serving.engine import Cache, Weights, Worker, find_engine
+from meshwright.serving.options import Candidate, candidate_of
 from meshwright.serving.request import ServingRequest
-from meshwright.serving.space import Candidate, candidate_of
 from meshwright.serving.static import static_batch
 from meshwright.values.errors import ConfigError, LayoutError, UnknownNameError
 from meshwright.values.hardware.parse import parse_cluster
@@ -244,11 +244,8 @@ def _section(settings: Any, word: str, names: Sequence[str]) -> Mapping[str, Any
 
 
 def _notes(model: ModelSpec, benchmark: Mapping[str, Any]) -> list[str]:
-    idle = [
-        f"{_BENCHMARK}.{name}={benchmark[name]}"
-        for name, usual in _USUAL.items()
-        if benchmark[name] != usual
-    ]
+    moved = [name for name, usual in _USUAL.items() if benchmark[name] != usual]
+    idle = [f"{_BENCHMARK}.{name}={benchmark[name]}" for name in moved]
     notes = []
     if idle:
         notes.append(f"{', '.join(idle)}: how a token is drawn takes no time that is modelled")

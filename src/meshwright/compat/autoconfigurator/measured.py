@@ -11,12 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from meshwright.compat.autoconfigurator.folders import write_job
-from meshwright.compat.autoconfigurator.inference import (
-    InferenceSearch,
-    Point,
-    Refused,
-    sorted_out,
-)
+from meshwright.compat.autoconfigurator.inference import InferenceSearch, Point, Refused, sorted_out
 from meshwright.compat.autoconfigurator.search import Platform
 from meshwright.runs.loads.load import Lengths, closed_loop
 from meshwright.runs.loop import StudyLimits, View
@@ -127,7 +122,7 @@ def measured_points(
 def _one(
     record: ServedRecord | None, rule: str | None, at: tuple[int, int, int]
 ) -> Point | Refused:
-    known = dict(zip(("tp", "pp", "batch"), at, strict=True))
+    known: dict[str, Any] = dict(zip(("tp", "pp", "batch"), at, strict=True))
     refused: Callable[..., Refused] = partial(Refused, **known)
     if record is None:
         kind = "never_started" if rule is None else "rule"

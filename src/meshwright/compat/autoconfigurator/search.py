@@ -10,12 +10,12 @@ from typing import Any
 
 from meshwright import api
 from meshwright.compat.autoconfigurator.settings import (
+    JOB_NAME_PREFIX,
     TrainSettings,
     model_of_settings,
     request_fields,
     wanted_batch,
 )
-from meshwright.compat.autoconfigurator.tree import JOB_NAME_PREFIX
 from meshwright.platforms.executor import Executor
 from meshwright.platforms.job import JobOptions
 from meshwright.platforms.registry import executor

@@ -1,12 +1,23 @@
-"""The `train_settings` of a configuration as checked values, and the request that they make."""
+"""The tree of configurations that `key=value` words override, the `train_settings` in it as checked
+values, and the request that they make.
+
+Keys, interpolations and values of the tree are those of NVIDIA's AutoConfigurator
+(NeMo-Framework-Launcher, auto_configurator/conf); the rows of `nemo1_searches.csv` become its
+`search_config/<family>/<size>`. Keys of ours are `model`, `series`, `chip`, `precision` and
+`global_batch_size` of `train_settings`, `engine`, `model_path` and `container` of
+`inference_settings.run`, and `parallel_runs`, `program`, `software` and `dry_run`.
+"""
 
 from __future__ import annotations
 
+import csv
+import json
+import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, Literal
 
-from meshwright.compat.autoconfigurator.tree import rows_of
 from meshwright.compat.checks import Sizes, positive, sizes, text_of, whole
 from meshwright.search.problem import dims_of
 from meshwright.sizing.shapes import shape_of
@@ -21,12 +32,18 @@ from meshwright.values.models.spec import ModelSpec
 from meshwright.values.units import DAY_S, TERA
 
 __all__ = [
+    "CLUSTERS",
     "Sizes",
     "TrainSettings",
     "card_of",
     "chip_of",
+    "clusters",
     "model_of_settings",
     "request_fields",
+    "root",
+    "rows_of",
+    "search_names",
+    "searches",
     "wanted_batch",
 ]
 
@@ -223,11 +240,8 @@ def wanted_batch(settings: TrainSettings, model: ModelSpec) -> tuple[int, bool]:
         raise ConfigError(
             f"{settings.family}: no rule for its batch; give {_WHERE}.global_batch_size"
         )
-    tokens = next(
-        int(row["tokens_per_step"])
-        for row in rows
-        if not row["up_to_b"] or size <= float(row["up_to_b"])
-    )
+    fitting = (row for row in rows if not row["up_to_b"] or size <= float(row["up_to_b"]))
+    tokens = int(next(fitting)["tokens_per_step"])
     return max(1, tokens // settings.seq_length), False
 
 
@@ -260,5 +274,135 @@ def _recompute_pins(layers: Sizes) -> dict[str, list[int | str]]:
         return {}
     some: list[int | str] = [count for count in layers if count]
     kinds: list[int | str] = [*(["none"] if 0 in layers else []), *(["full"] if some else [])]
-    more = {"recompute_method": ["block"], "recompute_layers": some} if some else {}
-    return {"recompute": kinds, **more}
+    pins = {"recompute": kinds}
+    if some:
+        pins |= {"recompute_method": ["block"], "recompute_layers": some}
+    return pins
+
+
+JOB_NAME_PREFIX = "nemo_megatron_autoconfig:"
+"""The old tool's."""
+CLUSTERS = ("bcm", "bcp", "k8s", "interactive")
+"""Kinds of clusters: Slurm, Base Command Platform, Kubernetes, and this machine."""
+_AUTO = "auto"
+_LAPTOP = "tiny"
+"""The family whose searches are for one machine with two processes."""
+_NUMBERS = ("model_size_in_b", "max_training_days", "tflops_per_gpu", "num_tokens_in_b")
+
+
+def root() -> dict[str, Any]:
+    """Return `config.yaml`."""
+    return {
+        "defaults": ["_self_", {"cluster": "bcm"}, {"search_config": "gpt3/5b"}],
+        "run_training_hp_search": True,
+        "run_inference_hp_search": True,
+        "cluster_type": "bcm",
+        "auto_configurator_path": "???",
+        "launcher_scripts_path": "${auto_configurator_path}/../launcher_scripts",
+        "base_results_dir": "${auto_configurator_path}/results",
+        "data_dir": "${launcher_scripts_path}/data",
+        "training_container": "nvcr.io/nvidia/nemo:24.09",
+        "container_mounts": [None],
+        "wandb": {"enable": False, "api_key_file": None, "project": "nemo-megatron-autoconfig"},
+        "search_config_value": "${hydra:runtime.choices.search_config}",
+        "parallel_runs": 8,
+        "program": None,
+        "software": _AUTO,
+        "dry_run": False,
+    }
+
+
+def clusters() -> dict[str, dict[str, Any]]:
+    """Return `cluster/*.yaml` by name."""
+    common: dict[str, Any] = {"gpus_per_node": 8, "job_name_prefix": JOB_NAME_PREFIX}
+    slurm: dict[str, Any] = {"partition": None, "account": None, "exclusive": True}
+    more = {"mem": 0, "srun_args": ["--no-container-mount-home"]}
+    ngc: dict[str, Any] = {"ace": None, "org": None, "team": None}
+    ngc |= {"instance": "dgxa100.80g.8.norm", "workspace": None}
+    k8s = {"namespace": "default", "volume": None, "nfs_server": None, "nfs_path": None}
+    return {
+        "bcm": {**slurm, "gpus_per_task": None, **common, **more},
+        "bcp": {**ngc, **common},
+        "k8s": {**k8s, **common},
+        "interactive": common,
+    }
+
+
+@cache
+def searches() -> dict[str, dict[str, Any]]:
+    """Return every `search_config` by its name, `gpt3/5b`."""
+    return {f"{row['family']}/{row['size']}": _search(row) for row in rows_of("nemo1_searches.csv")}
+
+
+def rows_of(name: str) -> list[dict[str, str]]:
+    """Return the rows of one of the tables beside this file."""
+    table = pkgutil.get_data("meshwright", f"compat/autoconfigurator/{name}")
+    assert table is not None, f"the package is installed without compat/autoconfigurator/{name}"
+    return list(csv.DictReader(table.decode().splitlines()))
+
+
+def search_names() -> tuple[str, ...]:
+    """Return the names of all search configurations."""
+    return tuple(searches())
+
+
+def _search(row: dict[str, str]) -> dict[str, Any]:
+    given: dict[str, Any] = {name: int(row[name]) for name in _COUNTS if name in row}
+    given |= {name: json.loads(row[name]) if row[name] else None for name in _NUMBERS}
+    train = {
+        **given,
+        "gpus_per_node": 2 if row["family"] == _LAPTOP else 8,
+        "gpu_memory_gb": 80,
+        "chip": _AUTO,
+        "model": row["model"] or None,
+        "series": row["series"],
+        "global_batch_size": _AUTO,
+        "precision": _AUTO,
+        "custom_config": None,
+        "logs": "${base_results_dir}/${search_config_value}_${.gpu_memory_gb}gb",
+        "tensor_parallel_sizes": _AUTO,
+        "pipeline_parallel_sizes": _AUTO,
+        "context_parallel_sizes": _cell_sizes(row["context_parallel_sizes"], [1]),
+        "expert_parallel_sizes": _cell_sizes(row["expert_parallel_sizes"], [1]),
+        "min_model_parallel_size": _AUTO,
+        "max_model_parallel_size": _AUTO,
+        "micro_batch_sizes": _AUTO,
+        "act_ckpt_layers": _AUTO,
+    }
+    return {"train_settings": train, "inference_settings": _inference(row)}
+
+
+def _cell_sizes(cell: str, default: list[int]) -> Any:
+    return _AUTO if cell == _AUTO else [int(size) for size in cell.split()] or default
+
+
+def _inference(row: dict[str, str]) -> dict[str, Any]:
+    family, size = row["family"], row["size"]
+    known = size if row["model_size_in_b"] else "20b"
+    return {
+        "run": {
+            "model_type": family,
+            "model_train_name": f"{family}_{known}",
+            "gpus_per_node": 8,
+            "data_type": "fp32" if family == _LAPTOP else "fp16",
+            "engine": _AUTO,
+            "model_path": None,
+            "container": None,
+            "time_limit": "0:30:00",
+            "results_dir": (
+                "${base_results_dir}/${search_config_value}_${search_config.train_settings.gpu_memory_gb}gb"
+            ),
+            "tensor_parallel_sizes": _cell_sizes(
+                row["inference_tensor_parallel_sizes"], [1, 2, 4, 8]
+            ),
+            "pipeline_parallel_sizes": _cell_sizes(row["inference_pipeline_parallel_sizes"], [1]),
+        },
+        "benchmark": {
+            "input_len": 60,
+            "output_len": 20,
+            "batch_sizes": _cell_sizes(row["inference_batch_sizes"], [4, 8, 16, 32, 64, 128]),
+            "beam_width": 1,
+            "topk": 4,
+            "topp": 0.0,
+        },
+    }

@@ -9,7 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from meshwright.compat.autoconfigurator.folders import check_config
-from meshwright.compat.autoconfigurator.tree import CLUSTERS, clusters, root, search_names, searches
+from meshwright.compat.autoconfigurator.settings import (
+    CLUSTERS,
+    clusters,
+    root,
+    search_names,
+    searches,
+)
 from meshwright.values.errors import ConfigError, MissingExtraError, UnknownNameError, nearest_names
 
 __all__ = ["compose", "write_tree"]
@@ -17,7 +23,6 @@ __all__ = ["compose", "write_tree"]
 _ASSIGNMENT = re.compile(
     r"(?P<sign>\+\+|\+|~)?(?P<key>[A-Za-z_][\w./@-]*)(?:=(?P<value>.*))?", re.DOTALL
 )
-_GROUPS = {"cluster": CLUSTERS}
 _MISSING = "???"
 _MAY_MISS = ("auto_configurator_path",)
 """Where the paths that are made of it are given themselves."""

@@ -227,13 +227,9 @@ def _of_tree(recipe: Any, *, mode: Mode, vocab_size: int) -> Given:
         config.setdefault("vocab_size", vocab_size)
     imported = import_text(write_yaml(tree), source=NEMO2_SOURCE)
     rank = _rank(tree.get("peft")) if mode == "finetune" else 0
-    work = replace(
-        imported.work,
-        gbs=_count(data, "global_batch_size"),
-        seq_len=_count(data, "seq_length"),
-        precision=_precision(imported, rank),
-        lora_rank=rank,
-    )
+    batch, length = _count(data, "global_batch_size"), _count(data, "seq_length")
+    precision = _precision(imported, rank)
+    work = replace(imported.work, gbs=batch, seq_len=length, precision=precision, lora_rank=rank)
     return Given(
         recipe=recipe,
         model=imported.model,
@@ -344,11 +340,8 @@ def layout_values(plan: TrainingPlan) -> dict[str, Any]:
 
 def given_values(problem: Problem, layout: Layout, *, steps: int) -> dict[str, Any]:
     """Return what makes a recipe that was given a short run of a layout."""
-    return {
-        **layout_values(_plan(problem, layout, steps=steps)),
-        "trainer.max_steps": steps,
-        "trainer.log_every_n_steps": 1,
-    }
+    length = {"trainer.max_steps": steps, "trainer.log_every_n_steps": 1}
+    return layout_values(_plan(problem, layout, steps=steps)) | length
 
 
 def size_values(model: ModelSpec) -> dict[str, Any]:

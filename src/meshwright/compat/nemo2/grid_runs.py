@@ -161,7 +161,7 @@ def _found(part: Any, key: str) -> int | None:
     if not isinstance(part, Mapping):
         return None
     value = part.get(key)
-    if is_whole(value):
+    if value is not None and is_whole(value):
         return int(value)
     inside = (_found(entry, key) for entry in part.values())
     return next((found for found in inside if found is not None), None)
@@ -210,13 +210,8 @@ class GridMember:
         return f"{self.name}-{self.digest}"
 
     def planned(self, *, number: int, because: str) -> GridRecord:
-        return GridRecord(
-            run_id=self.run_id,
-            number=number,
-            name=self.name,
-            values=self.values,
-            chosen_because=because,
-        )
+        known: dict[str, Any] = {"run_id": self.run_id, "name": self.name, "values": self.values}
+        return GridRecord(number=number, chosen_because=because, **known)
 
 
 def grid_record_of(
@@ -411,7 +406,7 @@ class _Lines:
 
     def show(self, view: View[GridRecord]) -> None:
         for record in view.records:
-            words = record.state
+            words: str = record.state
             if record.failure is not None:
                 words = f"failed, {record.failure.failure_class}: {record.failure.message}"
             if self._said.get(record.name) != words and record.state != "planned":

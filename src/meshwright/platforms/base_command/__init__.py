@@ -27,10 +27,8 @@ PLATFORMS = (
         form="nDnHnMnS",
         caveats=(
             "--total-runtime is a graceful stop: the job is told to end, and killed later",
-            (
-                "NeMo's run.time_limit does nothing on Base Command; the limit above is the"
-                " platform's own"
-            ),
+            "NeMo's run.time_limit does nothing on Base Command; the limit above is the platform's"
+            " own",
         ),
     ),
 )

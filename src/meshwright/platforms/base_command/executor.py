@@ -145,12 +145,9 @@ class BaseCommandExecutor:
             return None
         number = _number((folder / _SAID).read_text()) if (folder / _SAID).exists() else None
         if number is None:
-            named = [
-                int(job["id"])
-                for job in self._list(sent["organization"])
-                if job.get("jobDefinition", {}).get("name") == label
-            ]
-            number = str(max(named)) if named else None
+            listed = self._list(sent["organization"])
+            named = [job for job in listed if job.get("jobDefinition", {}).get("name") == label]
+            number = str(max(int(job["id"]) for job in named)) if named else None
         if number is None:
             return None
         return str(Handle(key=number, owner=sent["organization"], directory=directory.absolute()))
@@ -159,9 +156,8 @@ class BaseCommandExecutor:
         """List the jobs of each organization; fetch logs now and then, and at the end."""
         own = {text: _handle(text) for text in handles}
         found = {text: end for text, handle in own.items() if (end := kept_end(handle.folder))}
-        for organization in sorted(
-            {handle.owner for text, handle in own.items() if text not in found}
-        ):
+        open_of = {handle.owner for text, handle in own.items() if text not in found}
+        for organization in sorted(open_of):
             jobs = {str(job["id"]): job for job in self._list(organization)}
             for text, handle in own.items():
                 if text not in found and handle.owner == organization:
@@ -229,20 +225,16 @@ def _status_of(told: Mapping[str, Any]) -> JobStatus:
     details = str(told.get("statusDetails") or "")
     plain = state in ("running", "succeeded") or word == "QUEUED"
     reason = details if plain else f"{word}: {details}" if details else word
-    nodes = tuple(
-        name
-        for node in told.get("selectedNodes") or ()
-        if (name := node.get("name") or node.get("ipAddress"))
-    )
+    selected = told.get("selectedNodes") or ()
+    names = [node.get("name") or node.get("ipAddress") for node in selected]
+    ended = state not in ("queued", "running", "unknown")
     return JobStatus(
         state=state,
         exit_code=0 if state == "succeeded" else None,
         reason=reason,
         started_s=None if state == "queued" else _unix(told.get("startedAt")),
-        ended_s=(
-            _unix(told.get("endedAt")) if state not in ("queued", "running", "unknown") else None
-        ),
-        nodes=nodes,
+        ended_s=_unix(told.get("endedAt")) if ended else None,
+        nodes=tuple(name for name in names if name),
     )
 
 

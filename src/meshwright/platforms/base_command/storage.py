@@ -46,9 +46,8 @@ def choose(source: Path, *, exclude: Sequence[str] = ()) -> Chosen:
     if not source.exists():
         raise ConfigError(f"{source}: does not exist")
     if source.is_file():
-        return Chosen(
-            source=source, files=(source.name,), size_bytes=source.stat().st_size, excluded=0
-        )
+        size = source.stat().st_size
+        return Chosen(source=source, files=(source.name,), size_bytes=size, excluded=0)
     files, size_bytes, excluded = [], 0, 0
     for path in _walk(source):
         name = path.relative_to(source).as_posix()
@@ -58,10 +57,8 @@ def choose(source: Path, *, exclude: Sequence[str] = ()) -> Chosen:
         files.append(name)
         size_bytes += path.stat().st_size
     if not files:
-        raise ConfigError(
-            f"{source}: holds no file"
-            + (f" beside the {excluded:,} that are left out" if excluded else "")
-        )
+        beside = f" beside the {excluded:,} that are left out" if excluded else ""
+        raise ConfigError(f"{source}: holds no file{beside}")
     return Chosen(
         source=source, files=tuple(sorted(files)), size_bytes=size_bytes, excluded=excluded
     )
@@ -169,11 +166,8 @@ class Storage:
     def create(self, target: Target) -> dict[str, Any]:
         """Make a workspace, or return the one of that name; `created` says which."""
         if target.kind != "workspace":
-            raise ConfigError(
-                f"a {target.kind} is made by"
-                f" {'its upload' if target.kind == 'dataset' else 'its job'}; create takes"
-                " workspace=NAME"
-            )
+            by = "its upload" if target.kind == "dataset" else "its job"
+            raise ConfigError(f"a {target.kind} is made by {by}; create takes workspace=NAME")
         if len(target.name) == _ID_LETTERS:
             raise ConfigError(
                 f"{target.name}: has {_ID_LETTERS} letters, as an id has; NGC CLI refuses such a"

@@ -46,21 +46,15 @@ def torchrun_script(job: Job) -> JobText:
 
 
 def _head(job: Job, submit: str) -> str:
-    start = (
-        f"# Start it on every node, NODE_RANK counting from 0: {submit}"
-        if job.nodes > 1
-        else f"# Start it: {submit}"
-    )
-    return f"{title(job)}\n{start}"
+    where = " on every node, NODE_RANK counting from 0" if job.nodes > 1 else ""
+    return f"{title(job)}\n# Start it{where}: {submit}"
 
 
 def _rendezvous() -> str:
-    return "\n".join(
-        [
-            ': "${MASTER_ADDR:?set it to the host name of the node with NODE_RANK=0}"',
-            ': "${NODE_RANK:?set it to the number of this node, from 0}"',
-            f"MASTER_PORT=${{MASTER_PORT:-{MASTER_PORT}}}",
-        ]
+    return (
+        ': "${MASTER_ADDR:?set it to the host name of the node with NODE_RANK=0}"\n'
+        ': "${NODE_RANK:?set it to the number of this node, from 0}"\n'
+        f"MASTER_PORT=${{MASTER_PORT:-{MASTER_PORT}}}"
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 from collections.abc import Mapping, Sequence
@@ -14,9 +13,10 @@ from meshwright.platforms.executor import (
     JobStatus,
     ask,
     check_label,
+    keep_sent,
+    kept_sent,
     last_line,
     put_job,
-    put_whole,
     require,
     state_of,
     state_table,
@@ -118,7 +118,6 @@ _SILENT = (
 """Slurm's words where the controller, not the request, is in trouble."""
 _STAMP = "sbatch.out"
 """What sbatch said, written by itself: it is there even if this process dies."""
-_SENT = "sent.json"
 _FORGETS = (
     "; there is no accounting here, and the controller forgets jobs some minutes after their end"
 )
@@ -184,7 +183,7 @@ class SlurmExecutor:
         """Write `job/job.sbatch` and hand it to sbatch."""
         run = directory.absolute()
         folder = put_job(run, self._full(job, label), self.written(job, directory=run, label=label))
-        _note(folder, label=label, array=None, task=None)
+        _keep(folder, label, array=None, task=None)
         return self._sbatch(_words(run, label), folder, label)
 
     def submit_array(
@@ -197,7 +196,7 @@ class SlurmExecutor:
         tasks = []
         for task, (run, job) in enumerate(zip(runs, full, strict=True)):
             place = put_job(run.directory.absolute(), job, job_text(job, launcher="slurm"))
-            _note(place, label=run.label, array=str(folder), task=task)
+            _keep(place, run.label, array=str(folder), task=task)
             tasks.append(str(place))
         text = array_script(full, folders=tasks, at_once=self.options.array_at_once)
         put_job(directory.absolute(), replace(full[0], files=()), text)
@@ -209,10 +208,8 @@ class SlurmExecutor:
     def find(self, label: str, *, directory: Path) -> str | None:
         """Read what sbatch said; where it died too, ask Slurm for a job of that name."""
         folder = directory.absolute() / "job"
-        if not (folder / _SENT).exists():
-            return None
-        sent = json.loads((folder / _SENT).read_text())
-        if sent["label"] != label:
+        sent = kept_sent(folder, label=label)
+        if sent is None:
             return None
         stamp = Path(sent["array"] or folder) / _STAMP
         number = _number(stamp.read_text()) if stamp.exists() else None
@@ -363,9 +360,9 @@ def _outputs(run: Path) -> list[str]:
     return [f"--output={folder}/stdout.log", f"--error={folder}/stderr.log", "--open-mode=truncate"]
 
 
-def _note(folder: Path, *, label: str, array: str | None, task: int | None) -> None:
+def _keep(folder: Path, label: str, *, array: str | None, task: int | None) -> None:
     (folder / _STAMP).unlink(missing_ok=True)
-    put_whole(folder / _SENT, json.dumps({"label": label, "array": array, "task": task}))
+    keep_sent(folder, label=label, array=array, task=task)
 
 
 def _number(text: str) -> str | None:
