@@ -165,15 +165,9 @@ class _Run:
 
     def _take_engine(self, clock: Clock) -> None:
         """Take what the engine does, with its waits in iterations."""
-        engine = clock.prices.engine
+        self.engine = engine = clock.prices.engine
         self.chunk = engine.chunk_tokens or clock.most_tokens
-        self.mixed = engine.mixed
-        self.poll_steps = engine.poll_steps
-        self.overlap = engine.overlap
-        self.balance_steps = engine.balance_steps
-        self.wait_steps = engine.wait_steps
         self.full = engine.wait_share * self.chunk
-        self.whole = engine.whole_prompts
         harmonic = sum(1.0 / rank for rank in range(1, clock.prices.worker.attention_dp))
         self.peers = harmonic * sum(self.outputs) / len(self.prompts)
         """Iterations until each of the other attention ranks has seen a request, times the
@@ -232,13 +226,14 @@ class _Run:
         """See what has arrived, where the engine looks now; when idle it always looks."""
         self.waiting += self.seen
         self.seen.clear()
-        if self.ends and (self.step - self.looked) % self.poll_steps:
+        if self.ends and (self.step - self.looked) % self.engine.poll_steps:
             return
         if not (self.waiting or self.partial):
             self.opens = self.step + max(
-                self.wait_steps, min(self.balance_steps, int(self.peers / max(len(self.ends), 1)))
+                self.engine.wait_steps,
+                min(self.engine.balance_steps, int(self.peers / max(len(self.ends), 1))),
             )
-        later = self.overlap and (self.ends or self.partial)
+        later = self.engine.overlap and (self.ends or self.partial)
         (self.seen if later else self.waiting).extend(self.outside)
         self.outside.clear()
 
@@ -260,19 +255,19 @@ class _Run:
     def _full(self) -> bool:
         """Whether prompts that wait for one another fill an iteration."""
         return (
-            self.wait_steps > 0
+            self.engine.wait_steps > 0
             and sum(self.prompts[r] for r in self.waiting) + len(self.ends) >= self.full
         )
 
     def _run_prompts(self) -> None:
-        running = len(self.ends) if self.mixed else 0
+        running = len(self.ends) if self.engine.mixed else 0
         room = max(self.chunk - running, 1)
         used, attention, ended = 0, 0.0, []
         for entry in self.partial:
             request, before = entry
             left = self.prompts[request] - before
             new = min(left, room - used)
-            if new <= 0 or (self.whole and used and new < left):
+            if new <= 0 or (self.engine.whole_prompts and used and new < left):
                 break
             attention += self.clock.prompt_attention_s(new, before)
             used += new
@@ -308,7 +303,9 @@ class _Run:
         if self.seen:
             steps = 1
         if self.outside:
-            steps = min(steps, self.poll_steps - (self.step - self.looked) % self.poll_steps)
+            steps = min(
+                steps, self.engine.poll_steps - (self.step - self.looked) % self.engine.poll_steps
+            )
         each = self.clock.running_s(batch, context + 0.5 * steps)
         if self.now + steps * each > until:
             steps = max(1, min(steps, ceil((until - self.now) / each)))
@@ -332,7 +329,7 @@ class _Run:
 
     def _outcome(self) -> Outcome:
         times = (self.sent, self.first, self.done)
-        return outcome_of(self.requests, times, outside_s=self.clock.prices.engine.request_s)
+        return outcome_of(self.requests, times, outside_s=self.engine.request_s)
 
 
 def outcome_of(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,10 +44,10 @@ class Platform:
     """One cluster, as runs need to know it."""
 
     launcher: str
-    job: JobOptions
-    starter: Mapping[str, Any]
+    job: JobOptions = field(default_factory=JobOptions)
+    starter: Mapping[str, Any] = field(default_factory=dict)
     """Options of the launcher's executor."""
-    parallel: int
+    parallel: int = 1
     notes: tuple[str, ...]
     """Words that were set and change nothing."""
 
@@ -62,10 +62,9 @@ class Platform:
 def platform_of(config: Mapping[str, Any]) -> Platform:
     """Return the platform of a composed configuration; ConfigError for words that no job takes."""
     cluster, launcher = config["cluster"], _LAUNCHERS[str(config["cluster_type"])]
+    notes = tuple(_idle(cluster))
     if launcher == "local":
-        return Platform(
-            launcher=launcher, job=JobOptions(), starter={}, parallel=1, notes=tuple(_idle(cluster))
-        )
+        return Platform(launcher=launcher, notes=notes)
     # A job of ours has all of its nodes.
     memory = [f"--mem={cluster['mem']}"] if cluster.get("mem") not in (None, 0) else []
     more = {"slurm": memory, "bcp": ["--team", str(cluster["team"])] if cluster.get("team") else []}
@@ -79,13 +78,8 @@ def platform_of(config: Mapping[str, Any]) -> Platform:
     )
     namespace = cluster.get("namespace") if launcher == "k8s" else None
     starter = {"namespace": namespace} if namespace else {}
-    return Platform(
-        launcher=launcher,
-        job=job,
-        starter=starter,
-        parallel=config["parallel_runs"],
-        notes=tuple(_idle(cluster)),
-    )
+    parallel = config["parallel_runs"]
+    return Platform(launcher=launcher, job=job, starter=starter, parallel=parallel, notes=notes)
 
 
 def _mounts(config: Mapping[str, Any]) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -277,73 +278,57 @@ def run_grid(
         limit_search_runs=limit_search_runs,
         max_steps_per_run=max_steps_per_run,
     )
-    grid = _Grid.of(
-        configs,
-        program=program,
+    grid = _Grid(
+        configs=configs,
         combinations=dict(named_combinations(param_grid, model_name)),
+        program=program,
         options=JobOptions.of(dict(job or {})),
-        limits=StudyLimits(
-            max_runs=len(configs) + 1,
-            parallel=parallel,
-            minutes_per_run=float(max_minutes_per_run),
-            strategy="grid",
-        ),
+        seconds=round(float(max_minutes_per_run) * 60),
     )
-    view = _run(grid, folder / _STUDY, starter or executor(launcher), launcher=launcher)
-    failures = {
-        record.name: (record.failure.failure_class, record.failure.message)
-        for record in view.records
-        if record.failure is not None
-    }
-    return grid_results(param_grid, folder, model_name=model_name, failures=failures)
+    minutes, most = float(max_minutes_per_run), len(configs) + 1
+    limits = StudyLimits(max_runs=most, parallel=parallel, minutes_per_run=minutes, strategy="grid")
+    view = _run(grid, limits, folder / _STUDY, starter or executor(launcher), launcher=launcher)
+    return grid_results(param_grid, folder, model_name=model_name, failures=_failures(view.records))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+def _failures(records: Iterable[GridRecord]) -> dict[str, tuple[str, str]]:
+    """Class and words of each that failed, by name."""
+    failed = {record.name: record.failure for record in records if record.failure is not None}
+    return {name: (one.failure_class, one.message) for name, one in failed.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
 class _Grid:
-    configs: Mapping[str, Mapping[str, Any]]
-    exported: Mapping[str, Exported]
-    members: tuple[GridMember, ...]
+    configs: Mapping[str, Any]
+    combinations: Mapping[str, Mapping[str, Any]]
     program: str | None
     options: JobOptions
-    limits: StudyLimits
+    seconds: int
 
-    @staticmethod
-    def of(
-        configs: Mapping[str, Any],
-        *,
-        program: str | None,
-        combinations: Mapping[str, Mapping[str, Any]],
-        options: JobOptions,
-        limits: StudyLimits,
-    ) -> _Grid:
-        if not all(isinstance(config, Mapping) for config in configs.values()):
+    @cached_property
+    def exported(self) -> dict[str, Exported]:
+        if not all(isinstance(config, Mapping) for config in self.configs.values()):
             raise ConfigError(
                 "base_config: a recipe object is run by an executor of nemo_run (generate_grid"
                 " returns them); give its YAML"
             )
-        exported = {
-            name: exported_config(config, name=name, program=program)
-            for name, config in configs.items()
+        found = {
+            name: exported_config(config, name=name, program=self.program)
+            for name, config in self.configs.items()
         }
-        _require_different(exported, combinations)
-        members = tuple(
-            GridMember.of(name, combinations[name], content=_content(one))
-            for name, one in exported.items()
-        )
-        return _Grid(
-            configs=configs,
-            exported=exported,
-            members=members,
-            program=program,
-            options=options,
-            limits=limits,
+        _require_different(found, self.combinations)
+        return found
+
+    @cached_property
+    def members(self) -> tuple[GridMember, ...]:
+        return tuple(
+            GridMember.of(name, self.combinations[name], content=_content(one))
+            for name, one in self.exported.items()
         )
 
     def job(self, name: str) -> Job:
-        seconds = round(self.limits.minutes_per_run * 60)
-        return job_of_config(
-            self.configs[name], self.exported[name], options=self.options, seconds=seconds
-        )
+        config, one = self.configs[name], self.exported[name]
+        return job_of_config(config, one, options=self.options, seconds=self.seconds)
 
 
 def _content(one: Exported) -> tuple[Any, ...]:
@@ -368,9 +353,11 @@ def _require_different(
         seen[content] = name
 
 
-def _run(grid: _Grid, folder: Path, starter: Executor, *, launcher: str) -> View[GridRecord]:
-    starter.check()
+def _run(
+    grid: _Grid, limits: StudyLimits, folder: Path, starter: Executor, *, launcher: str
+) -> View[GridRecord]:
     first = grid.members[0].name
+    starter.check()
     trial = {"kind": "grid", "program": grid.program, "launcher": launcher}
     request = {
         "values": {member.name: dict(member.values) for member in grid.members},
@@ -383,7 +370,7 @@ def _run(grid: _Grid, folder: Path, starter: Executor, *, launcher: str) -> View
             lock=lock,
             candidates=grid.members,
             options=grid_options(grid.members),
-            limits=with_room(grid.limits, starter, grid.job(first)),
+            limits=with_room(limits, starter, grid.job(first)),
             executor=starter,
             num_chips=grid.job(first).num_gpus,
             job=lambda record: grid.job(record.name),
