@@ -7,9 +7,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from meshwright.sizing.size import Budget
 from meshwright.values.errors import ConfigError
+from meshwright.values.units import DAY_S, TERA
 
-__all__ = ["Sizes", "at_path", "is_whole", "made", "positive", "sizes", "text_of", "whole"]
+__all__ = [
+    "Sizes",
+    "at_path",
+    "budget_of",
+    "is_whole",
+    "made",
+    "positive",
+    "sizes",
+    "text_of",
+    "whole",
+]
 
 Sizes = tuple[int, ...] | Literal["auto"]
 
@@ -40,6 +52,12 @@ def sizes(value: Any, *, least: int = 1) -> Sizes | None:
     found = list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value]
     valid = bool(found) and all(is_whole(size, least=least) for size in found)
     return tuple(dict.fromkeys(found)) if valid else None
+
+
+def budget_of(chips: int, *, days: float, tokens_in_b: float, tflops: float) -> Budget:
+    """Return what the closed form of a size or a time is asked with."""
+    rate, tokens = tflops * TERA, tokens_in_b * 1e9
+    return Budget(chips=chips, seconds=days * DAY_S, tokens=tokens, flops_per_s_per_chip=rate)
 
 
 def at_path(tree: Any, path: str) -> Any:

@@ -45,6 +45,8 @@ BATCH = ("image", "mounts", "workdir", "account", "partition", "instance", "log_
 """Fields of a job that a batch system has words for."""
 SIZES = ("cpus", "memory", "shared_memory", "priority")
 _TEXTS = tuple(name for name in (*BATCH, *SIZES) if name not in ("mounts", "port", "cpus"))
+_DEFAULTS = ("account", "partition", "instance", "image", "time_limit_s")
+"""What executors have options for."""
 _OPTIONAL = (*BATCH, *SIZES, "words")
 IMAGE = "nvcr.io/nvidia/pytorch:25.04-py3"
 """An example."""
@@ -411,6 +413,8 @@ def dns_label(job: Job, platform: str, most: int) -> str:
     )
 
 
-def with_defaults(job: Job, **values: Any) -> Job:
-    """Return the job with values where it says none itself."""
-    return replace(job, **{n: value for n, value in values.items() if getattr(job, n) is None})
+def with_defaults(job: Job, options: Any, **more: Any) -> Job:
+    """Return the job with an executor's options where it says nothing itself; `more` are those of
+    another name."""
+    own = {name: getattr(options, name) for name in _DEFAULTS if hasattr(options, name)} | more
+    return replace(job, **{name: own[name] for name in own if getattr(job, name) is None})

@@ -16,17 +16,7 @@ from meshwright.platforms.job import (
     required,
     way,
 )
-from meshwright.platforms.shell import (
-    MASTER_PORT,
-    STRICT,
-    command,
-    heredoc,
-    lines_of,
-    node_script,
-    script,
-    timeout_words,
-    title,
-)
+from meshwright.platforms.shell import MASTER_PORT, lines_of, node_script, submitting, timeout_words
 from meshwright.values.errors import ConfigError
 
 __all__ = ["PLATFORMS", "lepton_script"]
@@ -42,12 +32,7 @@ def lepton_script(job: Job) -> JobText:
         job, "lepton", ("image", "mounts", "workdir", "partition", "instance", "port", "words")
     )
     way(job, "lepton", ("torchrun",))
-    blocks = [
-        f"#!/usr/bin/env bash\n{title(job)}\n# Submit it: bash job.sh\n{STRICT}",
-        "# What every worker runs.\n" + heredoc("worker", _worker(job)),
-        command(_submit(job)),
-    ]
-    return JobText(file_name="job.sh", text=script(blocks), submit="bash job.sh")
+    return submitting(job, _submit(job), variable="worker", who="worker", text=_worker(job))
 
 
 def _submit(job: Job) -> list[str]:

@@ -17,16 +17,7 @@ from meshwright.platforms.job import (
     required,
     way,
 )
-from meshwright.platforms.shell import (
-    STRICT,
-    command,
-    heredoc,
-    lines_of,
-    node_script,
-    script,
-    timeout_words,
-    title,
-)
+from meshwright.platforms.shell import lines_of, node_script, submitting, timeout_words
 from meshwright.values.errors import ConfigError
 
 __all__ = ["PLATFORMS", "runai_script"]
@@ -47,12 +38,7 @@ def runai_script(job: Job) -> JobText:
         ("image", "mounts", "workdir", "account", "partition", "instance", "port", "words"),
     )
     way(job, "runai", ("torchrun",))
-    blocks = [
-        f"#!/usr/bin/env bash\n{title(job)}\n# Submit it: bash job.sh\n{STRICT}",
-        "# What every pod runs.\n" + heredoc("pod", _pod(job)),
-        command(_submit(job)),
-    ]
-    return JobText(file_name="job.sh", text=script(blocks), submit="bash job.sh")
+    return submitting(job, _submit(job), variable="pod", who="pod", text=_pod(job))
 
 
 def _submit(job: Job) -> list[str]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from textwrap import fill
 
-from meshwright.platforms.job import Job
+from meshwright.platforms.job import Job, JobText
 
 __all__ = [
     "MASTER_PORT",
@@ -29,6 +29,7 @@ __all__ = [
     "reasons",
     "script",
     "start",
+    "submitting",
     "timeout_words",
     "title",
 ]
@@ -211,6 +212,16 @@ def _literal(words: Iterable[str]) -> str:
     if not codes:
         return ""
     return f"# shellcheck disable={','.join(codes)}  # these values are taken as they are\n"
+
+
+def submitting(job: Job, parts: Sequence[str], *, variable: str, who: str, text: str) -> JobText:
+    """Return a script that calls a platform's command with a script of its own in a variable."""
+    blocks = [
+        f"#!/usr/bin/env bash\n{title(job)}\n# Submit it: bash job.sh\n{STRICT}",
+        f"# What every {who} runs.\n{heredoc(variable, text)}",
+        command(parts),
+    ]
+    return JobText(file_name="job.sh", text=script(blocks), submit="bash job.sh")
 
 
 def title(job: Job, how: str = "") -> str:

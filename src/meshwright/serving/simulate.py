@@ -229,10 +229,9 @@ class _Run:
         if self.ends and (self.step - self.looked) % self.engine.poll_steps:
             return
         if not (self.waiting or self.partial):
-            self.opens = self.step + max(
-                self.engine.wait_steps,
-                min(self.engine.balance_steps, int(self.peers / max(len(self.ends), 1))),
-            )
+            balanced = int(self.peers / max(len(self.ends), 1))
+            wait = max(self.engine.wait_steps, min(self.engine.balance_steps, balanced))
+            self.opens = self.step + wait
         later = self.engine.overlap and (self.ends or self.partial)
         (self.seen if later else self.waiting).extend(self.outside)
         self.outside.clear()
@@ -303,9 +302,8 @@ class _Run:
         if self.seen:
             steps = 1
         if self.outside:
-            steps = min(
-                steps, self.engine.poll_steps - (self.step - self.looked) % self.engine.poll_steps
-            )
+            every = self.engine.poll_steps
+            steps = min(steps, every - (self.step - self.looked) % every)
         each = self.clock.running_s(batch, context + 0.5 * steps)
         if self.now + steps * each > until:
             steps = max(1, min(steps, ceil((until - self.now) / each)))

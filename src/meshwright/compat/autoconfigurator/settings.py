@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Literal
 
-from meshwright.compat.checks import Sizes, positive, sizes, text_of, whole
+from meshwright.compat.checks import Sizes, budget_of, positive, sizes, text_of, whole
 from meshwright.search.problem import dims_of
 from meshwright.sizing.shapes import shape_of
 from meshwright.sizing.size import Budget, classic_params
@@ -29,7 +29,6 @@ from meshwright.values.hardware.catalogue import find_chip
 from meshwright.values.models.catalogue import find_model
 from meshwright.values.models.params import model_params
 from meshwright.values.models.spec import ModelSpec
-from meshwright.values.units import DAY_S, TERA
 
 __all__ = [
     "CLUSTERS",
@@ -142,12 +141,9 @@ class TrainSettings:
     @property
     def budget(self) -> Budget:
         """What the closed form of a size or a time is asked with."""
-        return Budget(
-            chips=self.num_gpus,
-            seconds=self.max_training_days * DAY_S,
-            tokens=self.num_tokens_in_b * 1e9,
-            flops_per_s_per_chip=self.tflops_per_gpu * TERA,
-        )
+        days, tokens = self.max_training_days, self.num_tokens_in_b
+        tflops = self.tflops_per_gpu
+        return budget_of(self.num_gpus, days=days, tokens_in_b=tokens, tflops=tflops)
 
     @staticmethod
     def of(config: Mapping[str, Any]) -> TrainSettings:

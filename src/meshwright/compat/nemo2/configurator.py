@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 
 from meshwright import api
 from meshwright.compat.autoconfigurator.settings import card_of
-from meshwright.compat.checks import Sizes, positive, sizes, whole
+from meshwright.compat.checks import Sizes, budget_of, positive, sizes, whole
 from meshwright.compat.nemo2.given import (
     Given,
     Mode,
@@ -32,7 +32,7 @@ from meshwright.values.errors import ConfigError, UnknownNameError
 from meshwright.values.layout import Layout
 from meshwright.values.models.params import model_params
 from meshwright.values.models.spec import ModelSpec
-from meshwright.values.units import DAY_S, TERA
+from meshwright.values.units import DAY_S
 
 __all__ = ["AutoConfigurator", "Chosen", "generate_configs"]
 
@@ -164,12 +164,9 @@ class AutoConfigurator:
 
     def budget_of(self, given: Given) -> Budget:
         """Return what the closed form of a size or a time is asked with."""
-        return Budget(
-            chips=given.num_gpus,
-            seconds=self.max_training_days * DAY_S,
-            tokens=self.num_tokens_in_b * 1e9,
-            flops_per_s_per_chip=self.tflops_per_gpu * TERA,
-        )
+        days, tokens = self.max_training_days, self.num_tokens_in_b
+        tflops = self.tflops_per_gpu
+        return budget_of(given.num_gpus, days=days, tokens_in_b=tokens, tflops=tflops)
 
     @property
     def model(self) -> ModelSpec:

@@ -287,7 +287,7 @@ def run_grid(
     )
     minutes, most = float(max_minutes_per_run), len(configs) + 1
     limits = StudyLimits(max_runs=most, parallel=parallel, minutes_per_run=minutes, strategy="grid")
-    view = _run(grid, limits, folder / _STUDY, starter or executor(launcher), launcher=launcher)
+    view = _run(grid, limits, folder / _STUDY, starter, launcher=launcher)
     return grid_results(param_grid, folder, model_name=model_name, failures=_failures(view.records))
 
 
@@ -354,9 +354,10 @@ def _require_different(
 
 
 def _run(
-    grid: _Grid, limits: StudyLimits, folder: Path, starter: Executor, *, launcher: str
+    grid: _Grid, limits: StudyLimits, folder: Path, starter: Executor | None, *, launcher: str
 ) -> View[GridRecord]:
     first = grid.members[0].name
+    starter = starter or executor(launcher)
     starter.check()
     trial = {"kind": "grid", "program": grid.program, "launcher": launcher}
     request = {

@@ -176,14 +176,7 @@ class BaseCommandExecutor:
     def _full(self, job: Job, label: str) -> Job:
         own = self.options
         named = replace(job, name=check_label(label), words=(*job.words, *own.words, *JSON))
-        return with_defaults(
-            named,
-            account=own.organization,
-            partition=own.ace,
-            instance=own.instance,
-            image=own.image,
-            time_limit_s=own.time_limit_s,
-        )
+        return with_defaults(named, own, account=own.organization, partition=own.ace)
 
     def _status(self, handle: Handle, job: Mapping[str, Any] | None) -> JobStatus:
         job = job or self._info(handle)

@@ -206,9 +206,7 @@ class KubernetesExecutor:
     def _full(self, job: Job, label: str) -> Job:
         own = self.options
         named = replace(job, name=check_label(label))
-        return with_defaults(
-            named, image=own.image, partition=own.queue, time_limit_s=own.time_limit_s
-        )
+        return with_defaults(named, own, partition=own.queue)
 
     def _poll(
         self, kind: _Kind, namespace: str, handles: Sequence[_Handle]

@@ -370,13 +370,7 @@ def _name(choice: ServingChoice, where: Where) -> str:
 
 
 WRITERS: Mapping[str, Callable[[ServingChoice, Where], Exported]] = MappingProxyType(
-    {
-        "vllm": _script("vllm"),
-        "sglang": _script("sglang"),
-        "trtllm": _script("trtllm"),
-        "k8s": _k8s,
-        "dynamo": _dynamo,
-        "llm-d": _llmd,
-    }
+    {name: _script(name) for name in ("vllm", "sglang", "trtllm")}
+    | {"k8s": _k8s, "dynamo": _dynamo, "llm-d": _llmd}
 )
 """Everything that a serving plan can be written for."""

@@ -19,6 +19,7 @@ from typing import Any
 
 from meshwright.platforms.executor import (
     Handle,
+    JobState,
     JobStatus,
     check_label,
     put_job,
@@ -42,16 +43,10 @@ def _handle(text: str) -> Handle:
     return Handle.of(text, r"(\d+)@([^:]+)", wrong="local: {!r} is no handle of a local job")
 
 
-STATES = state_table(
-    {
-        "succeeded": "succeeded",
-        "failed": "failed",
-        "cancelled": "cancelled",
-        "timed_out": "timed_out",
-        "out_of_memory": "out_of_memory",
-        "preempted": "preempted",
-    }
+_ENDS: tuple[JobState, ...] = (
+    *("succeeded", "failed", "cancelled", "timed_out", "out_of_memory", "preempted"),
 )
+STATES = state_table({state: state for state in _ENDS})
 """The words that the watcher ends with."""
 
 

@@ -248,13 +248,7 @@ class SlurmExecutor:
             )
         own = self.options
         named = replace(job, name=check_label(label), words=(*job.words, *own.words))
-        return with_defaults(
-            named,
-            account=own.account,
-            partition=own.partition,
-            time_limit_s=own.time_limit_s,
-            image=own.image,
-        )
+        return with_defaults(named, own)
 
     def _sbatch(self, words: Sequence[str], folder: Path, label: str) -> str:
         stamp = folder / _STAMP
