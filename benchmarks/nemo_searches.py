@@ -21,7 +21,7 @@ from itertools import islice
 from pathlib import Path
 
 from meshwright.compat.autoconfigurator.search import Search, search_of
-from meshwright.compat.autoconfigurator.tree import search_names
+from meshwright.compat.autoconfigurator.settings import search_names
 from meshwright.compat.autoconfigurator.words import compose
 from meshwright.runs.trial import exported_of, refusal_of
 from meshwright.search.axes import axes_of

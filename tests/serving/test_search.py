@@ -8,10 +8,10 @@ import pytest
 from meshwright import serving
 from meshwright.serving.clock import Speculation
 from meshwright.serving.engine import Worker, find_engine
+from meshwright.serving.options import workers
 from meshwright.serving.request import ServingRequest
 from meshwright.serving.result import ServingOption, pareto_front
 from meshwright.serving.search import plan, predict
-from meshwright.serving.space import workers
 from meshwright.values.errors import ConfigError
 from meshwright.values.hardware.parse import parse_cluster
 from meshwright.values.models.catalogue import find_model

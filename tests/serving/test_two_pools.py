@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from tests.serving.cases import clock, plain_engine, prices
 
 from meshwright.serving.engine import Worker
+from meshwright.serving.load import Workers, closed_loop_on_two_pools
 from meshwright.serving.simulate import Requests
 from meshwright.serving.steady import prompt_s
-from meshwright.serving.two_pools import Workers, closed_loop_on_two_pools
 from meshwright.values.errors import ConfigError
 
 ENGINE = plain_engine(mixed=False, poll_steps=0)

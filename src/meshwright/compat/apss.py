@@ -9,11 +9,12 @@ context parallelism; with one kind of chip all stages hold equally many layers.
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
+from meshwright.platforms.given import ask_nvidia_smi
 from meshwright.search.mixed.plan import search_mixed_plans
 from meshwright.search.mixed.problem import MAX_GPUS
 from meshwright.search.request import PlanRequest
@@ -46,8 +47,7 @@ LEGACY_MODELS = (
     *("llama2-7b", "llama2-13b", "llama2-35b", "llama2-70b"),
     *("glm-67b", "glm-130b", "galactica-6.7b", "galactica-30b", "galactica-120b"),
 )
-"""Model names of the tool (Baidu Cloud, AIHC documentation, adaptive parallel strategy search); any
-of ours is taken too."""
+"""The tool's models (Baidu Cloud, AIHC documentation); any of ours is taken too."""
 LEGACY_CHIPS = ("a800", "h800", "h100", "kunlun3", "ascend_910b")
 """Its chips; any of ours is taken too."""
 LEGACY_MULTIPLE = 512
@@ -104,16 +104,14 @@ class ApssRequest:
         """Return the request for plans; ConfigError, in this tool's flags, if out of range."""
         kinds = self.kinds()
         self._check(kinds)
-        caps = [
-            self.num_gpus if kind.most is None else min(kind.most, self.num_gpus) for kind in kinds
-        ]
+        most = self.num_gpus
+        caps = [most if kind.most is None else min(kind.most, most) for kind in kinds]
+        names = [find_chip(kind.name).name for kind in kinds]
+        pools = [f"{name}:{cap}" for name, cap in zip(names, caps, strict=True)]
         return PlanRequest.of(
             {
                 "model": self.model_name,
-                "cluster": ",".join(
-                    f"{find_chip(kind.name).name}:{cap}"
-                    for kind, cap in zip(kinds, caps, strict=True)
-                ),
+                "cluster": ",".join(pools),
                 "num_gpus": self.num_gpus,
                 "gpus_per_node": self.nproc_per_node,
                 "seq_len": self.sequence_length,
@@ -126,13 +124,9 @@ class ApssRequest:
         )
 
     def _check(self, kinds: tuple[Kind, ...]) -> None:
-        for flag, value in (
-            ("--num-gpus", self.num_gpus),
-            ("--nproc-per-node", self.nproc_per_node),
-            ("--top", self.top),
-        ):
-            if value < 1:
-                raise ConfigError(f"{flag} {value}: expected 1 or more")
+        _at_least_one("--num-gpus", self.num_gpus)
+        _at_least_one("--nproc-per-node", self.nproc_per_node)
+        _at_least_one("--top", self.top)
         if self.num_gpus > MAX_GPUS:
             raise ConfigError(f"--num-gpus {self.num_gpus}: expected at most {MAX_GPUS}")
         if self.num_gpus % self.nproc_per_node:
@@ -149,15 +143,11 @@ class ApssRequest:
                 f" {self.num_gpus}; raise a maximum, or take --num-gpus"
                 f" {whole - whole % self.nproc_per_node}"
             )
-        for flag, value in (
-            ("--global-batch-size", self.global_batch_size),
-            ("--sequence-length", self.sequence_length),
-        ):
-            self._check_size(flag, value)
+        self._check_size("--global-batch-size", self.global_batch_size)
+        self._check_size("--sequence-length", self.sequence_length)
 
     def _check_size(self, flag: str, value: int) -> None:
-        if value < 1:
-            raise ConfigError(f"{flag} {value}: expected 1 or more")
+        _at_least_one(flag, value)
         if not self.legacy_limits:
             return
         if value > LEGACY_MOST:
@@ -170,6 +160,11 @@ class ApssRequest:
                 f"{flag} {value}: no multiple of {LEGACY_MULTIPLE}; nearest that are: {near};"
                 " --no-legacy-limits takes any"
             )
+
+
+def _at_least_one(flag: str, value: int) -> None:
+    if value < 1:
+        raise ConfigError(f"{flag} {value}: expected 1 or more")
 
 
 def _kind(part: str, text: str) -> Kind:
@@ -224,17 +219,9 @@ def _record(plan: Plan, asked: ApssRequest, model: ModelSpec) -> Record:
     layout = plan.mixed
     assert layout is not None, "plans of the mixed search say their stages"
     names = [kind.name for kind in asked.kinds()]
-    peaks = [
-        max(
-            (
-                size
-                for stage, size in zip(layout.stages, plan.peak_memory_bytes, strict=True)
-                if stage.pool == pool
-            ),
-            default=0.0,
-        )
-        for pool in range(len(names))
-    ]
+    peaks = [0.0] * len(names)
+    for stage, size in zip(layout.stages, plan.peak_memory_bytes, strict=True):
+        peaks[stage.pool] = max(peaks[stage.pool], size)
     return {
         "sim_throughput": ceil(asked.global_batch_size * asked.sequence_length / plan.step_s),
         "sim_total_time_s": plan.step_s,
@@ -245,7 +232,7 @@ def _record(plan: Plan, asked: ApssRequest, model: ModelSpec) -> Record:
 
 def _strategy(layout: MixedLayout, names: list[str], model: ModelSpec) -> Record:
     first = layout.stages[0]
-    several = len(names) > 1
+    several, chips = len(names) > 1, [names[stage.pool] for stage in layout.stages]
     experts = {"expert-model-parallel-size": layout.ep} if layout.ep > 1 else {}
     if experts and layout.etp not in (None, first.tp):
         experts["expert-tensor-parallel-size"] = layout.etp or 1
@@ -262,9 +249,7 @@ def _strategy(layout: MixedLayout, names: list[str], model: ModelSpec) -> Record
         **experts,
         "micro-batch-size": first.mbs,
         **{flag: "" for flag, applies in flags.items() if applies},
-        "pipeline-stage-chips": (
-            [names[stage.pool] for stage in layout.stages] if several else names
-        ),
+        "pipeline-stage-chips": chips if several else names,
         **({"pipeline-stage-layers": [stage.layers for stage in layout.stages]} if several else {}),
         **_recompute(layout, len(names)),
     }
@@ -272,42 +257,29 @@ def _strategy(layout: MixedLayout, names: list[str], model: ModelSpec) -> Record
 
 def _recompute(layout: MixedLayout, kinds: int) -> Record:
     """Granularity, method and layers of each kind; block's layers are of the fullest stage."""
-    own = [[stage for stage in layout.stages if stage.pool == pool] for pool in range(kinds)]
+    found: Record = {f"recompute-{name}": [] for name in ("granularity", "method", "num-layers")}
+    for pool in range(kinds):
+        own = [stage for stage in layout.stages if stage.pool == pool]
+        heaviest = max(own, key=lambda stage: stage.recompute_layers or 0, default=None)
+        for values, value in zip(found.values(), _recomputed(heaviest), strict=True):
+            values.append(value)
+    return found
 
-    def of_each(value: Callable[[StageLayout], Any]) -> list[Any]:
-        heaviest = [
-            max(stages, key=lambda stage: stage.recompute_layers or 0) if stages else None
-            for stages in own
-        ]
-        return [
-            None if stage is None or stage.recompute == "none" else value(stage)
-            for stage in heaviest
-        ]
 
-    def method(stage: StageLayout) -> str | None:
-        return stage.recompute_method if stage.recompute == "full" else None
-
-    def layers(stage: StageLayout) -> int | None:
-        return (
-            (1 if stage.recompute_layers is None else stage.recompute_layers)
-            if stage.recompute == "full"
-            else None
-        )
-
-    return {
-        "recompute-granularity": of_each(lambda stage: stage.recompute),
-        "recompute-method": of_each(method),
-        "recompute-num-layers": of_each(layers),
-    }
+def _recomputed(stage: StageLayout | None) -> tuple[str | None, str | None, int | None]:
+    """Granularity, method and layers."""
+    if stage is None or stage.recompute == "none":
+        return None, None, None
+    if stage.recompute != "full":
+        return stage.recompute, None, None
+    layers = 1 if stage.recompute_layers is None else stage.recompute_layers
+    return stage.recompute, stage.recompute_method, layers
 
 
 MEMORY_VARIABLE = "DEVICE_MEMORY_GB"
 ASSUMED_CHIP = "a100-80"
 """Where only a memory is known. Speed needs a chip; the tool with this variable was for PAI's A100
 and A800 of that time."""
-_QUERY = ["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits"]
-_SECONDS = 20.0
-"""nvidia-smi answers within a second; one that hangs is a broken driver."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -382,14 +354,7 @@ def _memory_of(environment: Mapping[str, str]) -> float | None:
 
 def _listing() -> str | None:
     try:
-        answer = subprocess.run(
-            _QUERY,
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=_SECONDS,
-            stdin=subprocess.DEVNULL,
-        )
+        listing = ask_nvidia_smi("name,memory.total", form="csv,noheader,nounits")
     except (OSError, subprocess.SubprocessError):
         return None
-    return answer.stdout if answer.stdout.strip() else None
+    return listing if listing and listing.strip() else None

@@ -28,15 +28,7 @@ from meshwright.software.contract import import_text
 from meshwright.software.registry import SOURCES
 from meshwright.values.errors import ConfigError, MeshwrightError, UnknownNameError
 
-__all__ = [
-    "PORT_STEP",
-    "PROGRAMS",
-    "Meeting",
-    "World",
-    "agree",
-    "main",
-    "run",
-]
+__all__ = ["PROGRAMS", "Meeting", "agree", "main", "run"]
 
 PORT_STEP = 1117
 """From the port where the training program will meet to ours: far enough not to be the next run's,
@@ -45,6 +37,7 @@ _MOST_BYTES = 1 << 20
 _ANSWER_S = 10.0
 """What one process may take to say who it is."""
 _RETRY_S = 0.2
+_OTHER_WORDS = "this process was started with other arguments than rank 0"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -121,10 +114,7 @@ def _tell(meeting: Meeting, server: socket.socket, answer: dict[str, Any]) -> No
             with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
                 asked = _receive(connection)
                 if asked["digest"] != meeting.digest:
-                    _send(
-                        connection,
-                        {"error": "this process was started with other arguments than rank 0"},
-                    )
+                    _send(connection, {"error": _OTHER_WORDS})
                     continue
                 _send(connection, answer)
                 if _receive(connection)["got"]:
@@ -136,9 +126,8 @@ def _ask(meeting: Meeting) -> dict[str, Any]:
     end = time.monotonic() + meeting.limit_s
     while time.monotonic() < end:
         try:
-            with socket.create_connection(
-                (meeting.address, meeting.port), timeout=_ANSWER_S
-            ) as connection:
+            place = (meeting.address, meeting.port)
+            with socket.create_connection(place, timeout=_ANSWER_S) as connection:
                 _send(connection, {"digest": meeting.digest, "rank": meeting.rank})
                 connection.settimeout(max(end - time.monotonic(), _ANSWER_S))
                 answer = _receive(connection)
@@ -147,10 +136,9 @@ def _ask(meeting: Meeting) -> dict[str, Any]:
         except (OSError, ValueError):
             time.sleep(_RETRY_S)
     where = f"{meeting.address}:{meeting.port}"
-    advice = "open that port, or name another by --exchange-port"
     raise ConfigError(
-        f"rank {meeting.rank}: no answer of rank 0 at {where} within {meeting.limit_s:g} s;"
-        f" {advice}"
+        f"rank {meeting.rank}: no answer of rank 0 at {where} within {meeting.limit_s:g} s; open"
+        " that port, or name another by --exchange-port"
     )
 
 
@@ -179,9 +167,28 @@ PROGRAMS = {
 }
 """Task types, and the program of Megatron-LM that trains them."""
 _SOFTWARE = "megatron-lm"
-_NEEDED = {"--micro-batch-size": "1"}
-"""Flags that Megatron-LM insists on, with a value to read the others by."""
+_MOST_HELP = "the largest global batch, in place of --global-batch-size"
+_COUNT: Mapping[str, Any] = {"type": int}
 _OLD_PREFIX = "llmacc."
+_OPTIONS: tuple[tuple[str, str, Mapping[str, Any], str], ...] = (
+    (
+        "--task-type",
+        "TASK",
+        {"required": True},
+        f"{', '.join(PROGRAMS)}, each with {_OLD_PREFIX} before it or not",
+    ),
+    ("--world-size", "N", _COUNT, "print the strategies for N processes, and start nothing"),
+    ("--local-world-size", "N", _COUNT, "processes on one node; with --world-size"),
+    ("--max-global-batch-size", "N", _COUNT, _MOST_HELP),
+    ("--entry", "FILE", {}, "training program, where Megatron-LM's own is not meant"),
+    ("--chip", "NAME", {}, "chip to plan for, where it is not this machine's"),
+    ("--megatron-version", "V", {}, "version of Megatron-Core whose flags and rules hold"),
+    ("--top", "N", {"type": int, "default": 10}, "strategies to print (10)"),
+    ("--exchange-port", "PORT", _COUNT, f"where processes agree (MASTER_PORT + {PORT_STEP})"),
+)
+"""Flag, what it takes, how it is read, and its help."""
+_NEEDED = ("--micro-batch-size", "1")
+"""What Megatron-LM insists on, with a value to read the others by."""
 _PATH_VARIABLE = "MEGATRON_PATH"
 _NOTHING_FITS, _BAD_REQUEST = 1, 2
 
@@ -212,13 +219,8 @@ def run(words: Sequence[str], environment: Mapping[str, str] = os.environ) -> in
         if world.meeting is None:
             return _print(_found(own, megatron, world, environment))
         program = _program_of(own.entry, task, environment)
-        _become(
-            program,
-            megatron,
-            agree(world.meeting, lambda: _decided(own, megatron, world, environment)),
-            own=own,
-            environment=environment,
-        )
+        decided = agree(world.meeting, lambda: _decided(own, megatron, world, environment))
+        _become(program, megatron, decided, own=own, environment=environment)
     except NothingFitsError as error:
         return _say(str(error), _NOTHING_FITS)
     except MeshwrightError as error:
@@ -246,45 +248,8 @@ def _split(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
             " Megatron-LM's; flags of parallelism among them are held."
         ),
     )
-    parser.add_argument(
-        "--task-type",
-        required=True,
-        metavar="TASK",
-        help=f"{', '.join(PROGRAMS)}, each with {_OLD_PREFIX} before it or not",
-    )
-    parser.add_argument(
-        "--world-size",
-        type=int,
-        metavar="N",
-        help="print the strategies for N processes, and start nothing",
-    )
-    parser.add_argument(
-        "--local-world-size", type=int, metavar="N", help="processes on one node; with --world-size"
-    )
-    parser.add_argument(
-        "--max-global-batch-size",
-        type=int,
-        metavar="N",
-        help="the largest global batch, in place of --global-batch-size",
-    )
-    parser.add_argument(
-        "--entry", metavar="FILE", help="training program, where Megatron-LM's own is not meant"
-    )
-    parser.add_argument(
-        "--chip", metavar="NAME", help="chip to plan for, where it is not this machine's"
-    )
-    parser.add_argument(
-        "--megatron-version",
-        metavar="V",
-        help="version of Megatron-Core whose flags and rules hold",
-    )
-    parser.add_argument("--top", type=int, default=10, metavar="N", help="strategies to print (10)")
-    parser.add_argument(
-        "--exchange-port",
-        type=int,
-        metavar="PORT",
-        help=f"where processes agree (MASTER_PORT + {PORT_STEP})",
-    )
+    for flag, metavar, more, text in _OPTIONS:
+        parser.add_argument(flag, metavar=metavar, help=text, **more)
     parser.add_argument(
         "--dry-run", action="store_true", help="under torchrun: print what would be started"
     )
@@ -315,18 +280,12 @@ def _world_of(
             f"{', '.join(missing)} not set: start this with torchrun, or give --world-size and"
             " --local-world-size to print strategies"
         )
-    size, local_size, rank, port = (
-        _number(environment, name)
-        for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "RANK", "MASTER_PORT")
-    )
+    numbers = (_number(environment, name) for name in names if name != "MASTER_ADDR")
+    size, local_size, rank, port = numbers
     near = port + PORT_STEP if port + PORT_STEP < 65536 else port - PORT_STEP
-    meeting = Meeting(
-        rank=rank,
-        world_size=size,
-        address=environment["MASTER_ADDR"],
-        port=near if own.exchange_port is None else own.exchange_port,
-        run_words=words,
-    )
+    own_port = near if own.exchange_port is None else own.exchange_port
+    address = environment["MASTER_ADDR"]
+    meeting = Meeting(rank=rank, world_size=size, address=address, port=own_port, run_words=words)
     return World(size=size, local_size=local_size, meeting=meeting)
 
 
@@ -344,23 +303,16 @@ def _found(
     """Return the strategies, best first; NothingFitsError where there are none."""
     device = device_of(chip=own.chip, environment=environment)
     if device.assumed:
-        print(
-            f"note: no GPU was found here; planned for {device.chip} with {MEMORY_VARIABLE} of"
-            " memory, another by --chip",
-            file=sys.stderr,
-        )
+        why = f"no GPU was found here; planned for {device.chip} with {MEMORY_VARIABLE} of memory"
+        print(f"note: {why}, another by --chip", file=sys.stderr)
     source = next(source for source in SOURCES if source.name == _SOFTWARE)
     # Megatron-LM cannot do without a micro batch; here it is part of what is searched.
-    searched = [
-        word
-        for flag, word in _NEEDED.items()
-        if not any(given.partition("=")[0] == flag for given in megatron)
-        for word in (flag, word)
-    ]
+    searched: list[str] = []
+    if not any(given.partition("=")[0] == _NEEDED[0] for given in megatron):
+        searched += _NEEDED
+    script = shlex.join([PROGRAMS[_task_of(own.task_type)], *megatron, *searched])
     answer = strategies_of(
-        import_text(
-            shlex.join([PROGRAMS[_task_of(own.task_type)], *megatron, *searched]), source=source
-        ),
+        import_text(script, source=source),
         megatron,
         device=device,
         world_size=world.size,
@@ -388,11 +340,8 @@ def _decided(
 ) -> list[str]:
     best = _found(own, megatron, world, environment)[0]
     print(f"strategy: {shlex.join(best.words)}  # {best.figures}", file=sys.stderr)
-    return [
-        *(f"{variable.name}={variable.value}" for variable in best.environment),
-        "--",
-        *best.words,
-    ]
+    variables = [f"{variable.name}={variable.value}" for variable in best.environment]
+    return [*variables, "--", *best.words]
 
 
 def _program_of(entry: str | None, task: str, environment: Mapping[str, str]) -> str:
@@ -401,11 +350,8 @@ def _program_of(entry: str | None, task: str, environment: Mapping[str, str]) ->
         if not Path(entry).is_file():
             raise ConfigError(f"--entry {entry}: no such file")
         return entry
-    folders = [
-        ".",
-        environment.get(_PATH_VARIABLE, ""),
-        *environment.get("PYTHONPATH", "").split(os.pathsep),
-    ]
+    python_path = environment.get("PYTHONPATH", "").split(os.pathsep)
+    folders = [".", environment.get(_PATH_VARIABLE, ""), *python_path]
     found = [Path(folder, PROGRAMS[task]) for folder in folders if folder]
     for path in found:
         if path.is_file():

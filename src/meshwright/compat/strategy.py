@@ -33,8 +33,7 @@ _NEWER_AXES = ("cp", "ep", "etp")
 """Axes whose flags not every version has; each is 1 by default."""
 _OLD_SHARDINGS = ["none", "zero1"]
 _OLD_MODULES = ["core_attn"]
-"""What Megatron-LM could before it had FSDP and a choice of recomputed modules; more is used where
-its version is said."""
+"""What Megatron-LM could before FSDP and recomputed modules; a version says more."""
 _SPARE = 4
 """Plans per strategy, as some cannot be written for an old version."""
 _FLAGS: dict[str, tuple[str, ...]] = {
@@ -65,6 +64,7 @@ _FLAGS: dict[str, tuple[str, ...]] = {
     "recompute_modules": ("--recompute-modules",),
 }
 """Fields of a layout and their flags: given ones are pins, a strategy consists of the others."""
+_RECOMPUTE = tuple(name for name in _FLAGS if name.startswith("recompute"))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,14 +101,10 @@ def strategies_of(
     """Return strategies for a Megatron-LM command line; flags of parallelism in it are held."""
     given = _given(words)
     version = megatron_version or imported.megatron_version
-    asked = _request(
-        imported, given, version, device=device, max_global_batch_size=max_global_batch_size
-    )
-    asked |= {
-        "cluster": f"{device.chip}:{world_size}",
-        "gpus_per_node": local_world_size,
-        "top": min(top * _SPARE, MOST_PLANS),
-    }
+    asked = _request(imported, given, version, device.max_memory_gib)
+    asked |= _batch(imported, given, max_global_batch_size)
+    asked |= {"cluster": f"{device.chip}:{world_size}", "gpus_per_node": local_world_size}
+    asked["top"] = min(top * _SPARE, MOST_PLANS)
     request = PlanRequest.of(asked if version is None else {**asked, "megatron_version": version})
     result = api.plan(request)
     problem = api.problem_of(request)
@@ -116,12 +112,10 @@ def strategies_of(
     found = [entry for entry in entries if isinstance(entry, Strategy)]
     faster = dict.fromkeys(itertools.takewhile(lambda entry: isinstance(entry, str), entries))
     reasons = dict.fromkeys(entry for entry in entries if isinstance(entry, str))
+    left_out = [f"a faster one is left out: {reason}" for reason in faster if found]
     return Answer(
         strategies=tuple(found[:top]),
-        notes=(
-            *imported.warnings,
-            *(f"a faster one is left out: {reason}" for reason in faster if found),
-        ),
+        notes=(*imported.warnings, *left_out),
         why_none="; ".join(reasons) or _why_none(result),
     )
 
@@ -131,21 +125,16 @@ def _written(
 ) -> Strategy | str:
     """Return a plan as a strategy, or why it cannot be written."""
     if version is None and plan.layout.layers_per_stage is not None:
-        return (
-            "uneven stages need a version of Megatron-Core that takes them, said by"
-            " --megatron-version"
-        )
+        needed = "a version of Megatron-Core that takes them, said by --megatron-version"
+        return f"uneven stages need {needed}"
     asked = ask({one.name: getattr(plan.layout, one.name) for one in fields(Layout)}, problem)
     whole = plan_of(asked, settings=imported.settings, details=imported.details)
     try:
         exported = export_plan(whole, target=find_target(_SOFTWARE))
     except CannotExpress as error:
         return str(error)
-    return Strategy(
-        words=_added(exported.command, given, version),
-        environment=exported.environment,
-        figures=_figures(plan),
-    )
+    added = _added(exported.command, given, version)
+    return Strategy(words=added, environment=exported.environment, figures=_figures(plan))
 
 
 def _given(words: Sequence[str]) -> set[str]:
@@ -154,12 +143,7 @@ def _given(words: Sequence[str]) -> set[str]:
 
 
 def _request(
-    imported: Imported,
-    given: set[str],
-    version: str | None,
-    *,
-    device: Device,
-    max_global_batch_size: int | None,
+    imported: Imported, given: set[str], version: str | None, max_memory_gib: float | None
 ) -> dict[str, Any]:
     """Return the request: what the command line says is pinned, the rest is left to the search."""
     work = imported.work
@@ -169,12 +153,12 @@ def _request(
         "precision": work.precision,
         "attention": work.attention,
         "stack": imported.stack,
-        "max_memory_gib": device.max_memory_gib,
+        "max_memory_gib": max_memory_gib,
         "pins": _pins(imported, given, version),
     }
     if work.decoder_seq_len is not None:
         asked["decoder_seq_len"] = work.decoder_seq_len
-    return asked | _batch(imported, given, max_global_batch_size)
+    return asked
 
 
 def _batch(imported: Imported, given: set[str], most: int | None) -> dict[str, int]:
@@ -183,19 +167,16 @@ def _batch(imported: Imported, given: set[str], most: int | None) -> dict[str, i
     batch = imported.work.gbs
     assert batch is not None, "the reader takes it from the flag"
     if most is not None and batch > most:
-        raise ConfigError(
-            f"--global-batch-size {batch} is above --max-global-batch-size {most}; leave one of"
-            " them out"
-        )
+        above = f"--global-batch-size {batch} is above --max-global-batch-size {most}"
+        raise ConfigError(f"{above}; leave one of them out")
     return {"gbs": batch}
 
 
 def _pins(imported: Imported, given: set[str], version: str | None) -> dict[str, list[Any]]:
     """Return the values that the command line holds; one word on recomputation holds all of it."""
     layout = imported.layout
-    recompute = [name for name in _FLAGS if name.startswith("recompute")]
-    held = [name for name in _FLAGS if name in given and name not in recompute and name != "gbs"]
-    if given & set(recompute):
+    held = [name for name in _FLAGS if name in given and name not in (*_RECOMPUTE, "gbs")]
+    if given & set(_RECOMPUTE):
         kind = layout.get("recompute", "none")
         held += ["recompute", *_RECOMPUTE_OF[kind]]
         layout = {"recompute": kind, **layout}
@@ -223,11 +204,8 @@ def _added(command: Sequence[str], given: set[str], version: str | None) -> tupl
             field = groups.get(word)
             if field in _NEWER_AXES and after == "1":
                 field = None
-            adding = (
-                field is not None
-                and not _family(field) & given
-                and not (version is None and field == "recompute_modules")
-            )
+            unsaid = version is None and field == "recompute_modules"
+            adding = field is not None and not _family(field) & given and not unsaid
         if adding:
             found.append(word)
     return tuple(found)
@@ -235,11 +213,7 @@ def _added(command: Sequence[str], given: set[str], version: str | None) -> tupl
 
 def _family(field: str) -> set[str]:
     """Return the fields that one word holds together."""
-    return (
-        {name for name in _FLAGS if name.startswith("recompute")}
-        if field.startswith("recompute")
-        else {field}
-    )
+    return set(_RECOMPUTE) if field in _RECOMPUTE else {field}
 
 
 def _figures(plan: Plan) -> str:
@@ -250,9 +224,7 @@ def _figures(plan: Plan) -> str:
 def _why_none(result: PlanResult) -> str:
     reasons = ", ".join(f"{count} {reason}" for reason, count in result.rejected.items())
     miss = result.nearest_miss
-    near = (
-        ""
-        if miss is None
-        else f"; nearest miss {miss.layout.words()}: {miss.over_bytes / GIB:.1f} GiB too much"
-    )
+    near = ""
+    if miss is not None:
+        near = f"; nearest miss {miss.layout.words()}: {miss.over_bytes / GIB:.1f} GiB too much"
     return f"nothing fits: {reasons}{near}"

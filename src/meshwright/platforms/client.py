@@ -12,13 +12,18 @@ import re
 import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
+from meshwright.platforms.contract import Platform
 from meshwright.platforms.executor import (
     Answer,
+    Handle,
     JobState,
     JobStatus,
+    LogFetcher,
     ask,
     check_label,
     keep_end,
@@ -42,19 +47,15 @@ __all__ = [
     "ClientExecutor",
     "ClientOptions",
     "Seen",
+    "client_platform",
 ]
 
 LIMIT = "timeout {time}"
 """Where the limit on time stands, as no such platform has one of its own."""
 CAVEATS = (
-    (
-        "the platform has no limit on time: coreutils' timeout around the program ends it, in every"
-        " node by its own clock"
-    ),
-    (
-        "it tells no exit code, keeps no stderr apart, and a job that its limit ended reads as"
-        " failed"
-    ),
+    "the platform has no limit on time: coreutils' timeout around the program ends it, in every"
+    " node by its own clock",
+    "it tells no exit code, keeps no stderr apart, and a job that its limit ended reads as failed",
 )
 _RAN = "running.json"
 
@@ -99,70 +100,45 @@ class Client:
     states: Mapping[str, JobState]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Handle:
+def _handle(text: str) -> Handle:
     """`NAME@PROJECT:DIRECTORY`; without a project the command line's own is meant."""
-
-    name: str
-    project: str
-    directory: Path
-
-    @staticmethod
-    def of(text: str) -> _Handle:
-        found = re.fullmatch(r"([a-z0-9-]+)@([^:]*):(.+)", text, flags=re.DOTALL)
-        if found is None:
-            raise LauncherError(f"{text!r} is no handle of a job")
-        return _Handle(name=found[1], project=found[2], directory=Path(found[3]))
-
-    def __str__(self) -> str:
-        return f"{self.name}@{self.project}:{self.directory}"
-
-    @property
-    def folder(self) -> Path:
-        return self.directory / "job"
+    return Handle.of(text, r"([a-z0-9-]+)@([^:]*)", wrong="{!r} is no handle of a job")
 
 
 class ClientExecutor:
     """Jobs by the command line of a platform."""
 
     def __init__(self, client: Client, options: ClientOptions | None = None) -> None:
-        """Take the command line; nothing is asked before it is needed."""
         self.client, self.options = client, options or ClientOptions()
-        self._read_s: dict[str, float] = {}
+        self._log = LogFetcher(self.options.log_every_s)
 
     @property
     def name(self) -> str:
-        """That of the launcher."""
         return self.client.name
 
     def check(self) -> None:
-        """Look for the command line."""
         require(self.client.name, ("bash", self.client.program), advice=self.client.advice)
 
     def slots(self, job: Job) -> None:
-        """It has a queue for as many as there are."""
         return None
 
     def written(self, job: Job, *, directory: Path, label: str) -> JobText:
         """Return the script or task, and what sends it."""
         text = job_text(replace(job, name=check_label(label)), launcher=self.client.name)
-        return replace(
-            text, submit=shlex.join(self._submit_words(label, text, directory.absolute() / "job"))
-        )
+        words = self._submit_words(label, text, directory.absolute() / "job")
+        return replace(text, submit=shlex.join(words))
 
     def submit(self, job: Job, *, directory: Path, label: str) -> str:
-        """Write it and send it."""
         run = directory.absolute()
         text = self.written(job, directory=run, label=label)
         folder = put_job(run, replace(job, name=label), text)
         (folder / _RAN).unlink(missing_ok=True)
-        handle = _Handle(name=label, project=job.account or "", directory=run)
+        handle = Handle(key=label, owner=job.account or "", directory=run)
         keep_sent(folder, label=label, handle=str(handle))
         answer = self._ask(*self._submit_words(label, text, folder))
         if answer.code:
-            raise LauncherError(
-                f"{self.client.name}: {self.client.program} refuses {label}: {last_line(answer)}"
-            )
+            own = self.client
+            raise LauncherError(f"{own.name}: {own.program} refuses {label}: {last_line(answer)}")
         return str(handle)
 
     def find(self, label: str, *, directory: Path) -> str | None:
@@ -170,25 +146,20 @@ class ClientExecutor:
         known = kept_sent(directory.absolute() / "job", label=label)
         if known is None:
             return None
-        return known["handle"] if self._seen(_Handle.of(known["handle"])) is not None else None
+        return known["handle"] if self._seen(_handle(known["handle"])) is not None else None
 
     def poll(self, handles: Sequence[str]) -> Mapping[str, JobStatus]:
         """Ask for each; logs are fetched now and then, and at the end."""
-        return {text: self._status(_Handle.of(text)) for text in handles}
+        return {text: self._status(_handle(text)) for text in handles}
 
     def cancel(self, handle: str) -> None:
-        """Tell the platform to end a job."""
-        own = _Handle.of(handle)
+        own = _handle(handle)
         seen = self._seen(own)
-        if seen is None or state_of(seen.word, self.client.states) not in (
-            "queued",
-            "running",
-            "unknown",
-        ):
+        if seen is None or JobStatus(state=state_of(seen.word, self.client.states)).ended:
             return
         answer = self._ask(*self._words(self.client.cancel, own, seen))
         if answer.code:
-            raise LauncherError(f"{self.client.name}: {own.name} is not ended: {last_line(answer)}")
+            raise LauncherError(f"{self.client.name}: {own.key} is not ended: {last_line(answer)}")
 
     def _submit_words(self, label: str, text: JobText, folder: Path) -> list[str]:
         if self.client.submit is None:
@@ -198,15 +169,14 @@ class ClientExecutor:
             for word in self.client.submit
         ]
 
-    def _status(self, handle: _Handle) -> JobStatus:
+    def _status(self, handle: Handle) -> JobStatus:
         end = kept_end(handle.folder)
         if end is not None:
             return end
         seen = self._seen(handle)
         if seen is None:
-            return JobStatus(
-                state="unknown", reason=f"{self.client.name} knows no job {handle.name}"
-            )
+            reason = f"{self.client.name} knows no job {handle.key}"
+            return JobStatus(state="unknown", reason=reason)
         state = state_of(seen.word, self.client.states)
         plain = state in ("running", "succeeded")
         status = JobStatus(
@@ -223,54 +193,36 @@ class ClientExecutor:
             keep_end(handle.folder, status)
         return status
 
-    def _seen(self, handle: _Handle) -> Seen | None:
+    def _seen(self, handle: Handle) -> Seen | None:
         answer = self._ask(*self._words(self.client.status, handle, None))
-        found = self.client.read(answer.out, handle.name)
-        if (
-            found is None
-            and answer.code
-            and not re.search(r"not found|no job", answer.out + answer.err, flags=re.IGNORECASE)
-        ):
-            raise LauncherSilent(
-                f"{self.client.name}: {shlex.join(self.client.status[:3])}: {last_line(answer)}"
-            )
+        found = self.client.read(answer.out, handle.key)
+        said = answer.out + answer.err
+        absent = re.search(r"not found|no job", said, flags=re.IGNORECASE)
+        if found is None and answer.code and not absent:
+            asked = shlex.join(self.client.status[:3])
+            raise LauncherSilent(f"{self.client.name}: {asked}: {last_line(answer)}")
         return found
 
-    def _fetch_log(self, handle: _Handle, seen: Seen, *, now: bool) -> None:
-        last_s = self._read_s.get(str(handle))
-        if not now and last_s is not None and time.monotonic() - last_s < self.options.log_every_s:
-            return
-        self._read_s[str(handle)] = time.monotonic()
-        try:
-            answer = self._ask(*self._words(self.client.log, handle, seen))
-        except LauncherSilent:
-            return  # the log of a job that ended well is no reason to doubt its end
-        if answer.code == 0:
-            put_whole(handle.directory / "stdout.log", answer.out)
-            (handle.directory / "stderr.log").touch()
+    def _fetch_log(self, handle: Handle, seen: Seen, *, now: bool) -> None:
+        # The log of a job that ended well is no reason to doubt its end.
+        with suppress(LauncherSilent):
+            words = self._words(self.client.log, handle, seen)
+            self._log.fetch(handle, lambda: self._ask(*words), now=now)
 
-    def _words(self, words: Sequence[str], handle: _Handle, seen: Seen | None) -> list[str]:
+    def _words(self, words: Sequence[str], handle: Handle, seen: Seen | None) -> list[str]:
         found: list[str] = []
         for word in words:
             if word == "{project}":
-                found += ["--project", handle.project] if handle.project else []
+                found += ["--project", handle.owner] if handle.owner else []
             else:
-                found.append(
-                    word.format(
-                        name=handle.name,
-                        id=(seen.job_id if seen is not None else None) or handle.name,
-                    )
-                )
+                job_id = seen.job_id if seen is not None else None
+                found.append(word.format(name=handle.key, id=job_id or handle.key))
         return found
 
     def _ask(self, *words: str) -> Answer:
         # A wide terminal: leptonai folds what it prints, JSON too, at the width that it is told.
-        return ask(
-            words,
-            launcher=self.client.name,
-            env={**os.environ, "COLUMNS": "100000"},
-            patience_s=self.options.patience_s,
-        )
+        env, patience_s = {**os.environ, "COLUMNS": "100000"}, self.options.patience_s
+        return ask(words, launcher=self.client.name, env=env, patience_s=patience_s)
 
 
 def _seen_running_s(folder: Path, state: JobState) -> float | None:
@@ -279,3 +231,23 @@ def _seen_running_s(folder: Path, state: JobState) -> float | None:
     if state == "running" and folder.exists() and not path.exists():
         put_whole(path, json.dumps({"seen_s": time.time()}))
     return float(json.loads(path.read_text())["seen_s"]) if path.exists() else None
+
+
+def client_platform(
+    client: Client, *, title: str, place: int, write: Callable[[Job], JobText], copies: bool = False
+) -> Platform:
+    """Return the record of a platform whose jobs its own command line starts."""
+    return Platform(
+        name=client.name,
+        title=title,
+        place=place,
+        write=write,
+        without_gpus=True,
+        needs=client.advice,
+        start=partial(ClientExecutor, client),
+        options=ClientOptions,
+        states=client.states,
+        limit=LIMIT,
+        copies_paths=copies,
+        caveats=CAVEATS,
+    )

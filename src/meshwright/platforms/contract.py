@@ -11,9 +11,7 @@ from meshwright.platforms.executor import UNKNOWN, Executor, JobState
 from meshwright.platforms.job import Job, JobText
 from meshwright.software.folders import TimeForm
 
-__all__ = [
-    "Platform",
-]
+__all__ = ["Platform"]
 
 _LAST_PLACE = 1000
 
@@ -80,7 +78,6 @@ class Platform:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All of its names."""
         return (self.name,) if self.runs_as is None else (self.name, self.runs_as)
 
     @property

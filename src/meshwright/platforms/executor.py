@@ -6,9 +6,12 @@ import json
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, Protocol
 
 from meshwright.platforms.job import Job, JobText
@@ -18,9 +21,12 @@ __all__ = [
     "UNKNOWN",
     "Answer",
     "Executor",
+    "Handle",
     "JobState",
     "JobStatus",
+    "LogFetcher",
     "ask",
+    "by_word",
     "check_label",
     "keep_end",
     "keep_sent",
@@ -31,6 +37,7 @@ __all__ = [
     "put_whole",
     "require",
     "state_of",
+    "state_table",
     "was_sent",
 ]
 
@@ -83,25 +90,46 @@ class JobStatus:
         return self.state not in _OPEN
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Handle:
+    """`KEY@OWNER:DIRECTORY`: a job in its launcher's words, whose it is, and its directory."""
+
+    key: str
+    owner: str
+    directory: Path
+
+    @staticmethod
+    def of(text: str, form: str, *, wrong: str) -> Handle:
+        """Read it, the part before the directory by its form; LauncherError where it is none."""
+        found = re.fullmatch(rf"{form}:(.+)", text, flags=re.DOTALL)
+        if found is None:
+            raise LauncherError(wrong.format(text))
+        return Handle(key=found[1], owner=found[2], directory=Path(found[3]))
+
+    def __str__(self) -> str:
+        return f"{self.key}@{self.owner}:{self.directory}"
+
+    @property
+    def folder(self) -> Path:
+        """What was sent, and what is known of it."""
+        return self.directory / "job"
+
+
 class Executor(Protocol):
-    """Starts jobs on one launcher. Handles are texts that outlive this process: another one goes on
-    from them."""
+    """Starts jobs on one launcher. Handles are texts that outlive this process."""
 
     @property
     def name(self) -> str:
         """That of the launcher: `local`, `slurm`, ..."""
 
     def check(self) -> None:
-        """Return where jobs can be started from here; LauncherError with one clear line
-        otherwise."""
+        """Return where jobs can be started from here, else LauncherError in one line."""
 
     def slots(self, job: Job) -> int | None:
-        """Return how many such jobs run here at a time; None: the launcher has a queue for as many
-        as there are."""
+        """Return how many such jobs run here at a time; None: there is a queue for all."""
 
     def written(self, job: Job, *, directory: Path, label: str) -> JobText:
-        """Return what `submit` would send, to the letter, and the command that would send it;
-        nothing is written or asked."""
+        """Return what `submit` would send, to the letter, and by what; nothing is asked."""
 
     def submit(self, job: Job, *, directory: Path, label: str) -> str:
         """Start a job and return its handle.
@@ -116,11 +144,20 @@ class Executor(Protocol):
         perhaps by a process that died meanwhile."""
 
     def poll(self, handles: Sequence[str]) -> Mapping[str, JobStatus]:
-        """Return how each job is; few calls for all of them. LauncherSilent where the launcher does
-        not answer."""
+        """Return how each job is, in few calls; LauncherSilent where there is no answer."""
 
     def cancel(self, handle: str) -> None:
         """End a job; one that has ended, or is gone, stays as it is."""
+
+
+def by_word(words: Mapping[JobState, str]) -> dict[str, JobState]:
+    """Return what each of a platform's words means, from the words of each state."""
+    return {word: state for state, told in words.items() for word in told.split()}
+
+
+def state_table(words: Mapping[JobState, str]) -> Mapping[str, JobState]:
+    """Return the same with the row for all words that it does not have."""
+    return MappingProxyType({**by_word(words), UNKNOWN: "unknown"})
 
 
 def state_of(word: str, states: Mapping[str, JobState]) -> JobState:
@@ -139,15 +176,12 @@ def check_label(label: str) -> str:
 
 
 def put_job(run: Path, job: Job, text: JobText) -> Path:
-    """Write the script or manifest and the files that the job names into `job/`; return that
-    folder."""
+    """Write the script or manifest and the job's files into `job/`; return that folder."""
     folder = run / "job"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, content in [
-            (text.file_name, text.text),
-            *((file.name, file.text) for file in job.files),
-        ]:
+        own = [(file.name, file.text) for file in job.files]
+        for name, content in [(text.file_name, text.text), *own]:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_text(content, encoding="utf-8", newline="")
         for file in job.files:
@@ -160,9 +194,27 @@ def put_job(run: Path, job: Job, text: JobText) -> Path:
     return folder
 
 
+class LogFetcher:
+    """Keeps the log of a job that has no file of it; every fetch is a transfer."""
+
+    def __init__(self, every_s: float) -> None:
+        self.every_s = every_s
+        self._read_s: dict[str, float] = {}
+
+    def fetch(self, handle: Handle, log: Callable[[], Answer], *, now: bool) -> None:
+        """Write what the log says; the platform keeps no stderr apart."""
+        last_s = self._read_s.get(str(handle))
+        if not now and last_s is not None and time.monotonic() - last_s < self.every_s:
+            return
+        self._read_s[str(handle)] = time.monotonic()
+        answer = log()
+        if answer.code == 0:
+            put_whole(handle.directory / "stdout.log", answer.out)
+            (handle.directory / "stderr.log").touch()
+
+
 def put_whole(path: Path, text: str) -> None:
-    """Write a file that others see whole or not at all; LauncherError where it cannot be written,
-    and what stood there stays."""
+    """Write a file that others see whole or not at all, or raise LauncherError."""
     new = path.with_name(f"{path.name}.new")
     try:
         new.write_text(text, encoding="utf-8", newline="")
@@ -171,16 +223,16 @@ def put_whole(path: Path, text: str) -> None:
         raise LauncherError(f"{path} could not be written: {error.strerror or error}") from None
 
 
-def keep_sent(folder: Path, *, label: str, **known: str) -> None:
+def keep_sent(folder: Path, *, label: str, **known: Any) -> None:
     """Write down what a job is found again by, before it is sent; an earlier job's end goes."""
     (folder / _END).unlink(missing_ok=True)
     put_whole(folder / _SENT, json.dumps({"label": label, **known}))
 
 
-def kept_sent(folder: Path, *, label: str) -> Mapping[str, str] | None:
+def kept_sent(folder: Path, *, label: str) -> Mapping[str, Any] | None:
     """Return what was written before a job of this label was sent; None where none was to be."""
     path = folder / _SENT
-    known: dict[str, str] = json.loads(path.read_text()) if path.exists() else {}
+    known: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
     return known if known.get("label") == label else None
 
 
@@ -224,30 +276,20 @@ def ask(
     patience_s: float,
     out: Path | None = None,
 ) -> Answer:
-    """Run a command; with `out` the command itself writes its output there, so that it is not lost
-    if this process dies meanwhile."""
+    """Run a command; with `out` it writes its output there itself, in case this process dies."""
     try:
-        if out is None:
+        with nullcontext() if out is None else out.open("wb") as file:
             done = subprocess.run(
                 words,
                 env=env,
                 stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=patience_s,
-                check=False,
-            )
-            return Answer(code=done.returncode, out=_text(done.stdout), err=_text(done.stderr))
-        with out.open("wb") as file:
-            into = subprocess.run(
-                words,
-                env=env,
-                stdin=subprocess.DEVNULL,
-                stdout=file,
+                stdout=subprocess.PIPE if out is None else file,
                 stderr=subprocess.PIPE,
                 timeout=patience_s,
                 check=False,
             )
-        return Answer(code=into.returncode, out=_text(out.read_bytes()), err=_text(into.stderr))
+        said = done.stdout if out is None else out.read_bytes()
+        return Answer(code=done.returncode, out=_text(said), err=_text(done.stderr))
     except FileNotFoundError:
         raise LauncherError(f"{launcher}: {words[0]} is not there") from None
     except subprocess.TimeoutExpired:

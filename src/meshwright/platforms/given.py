@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+from collections import Counter
 from pathlib import Path
 
 from meshwright.values.errors import ConfigError
@@ -17,6 +18,7 @@ from meshwright.values.models.huggingface import HfReading, hf_reading
 
 __all__ = [
     "LOCAL",
+    "ask_nvidia_smi",
     "cluster_from_flag",
     "cluster_of_listing",
     "find_local_cluster",
@@ -26,7 +28,6 @@ __all__ = [
     "read_hf_config",
 ]
 
-_QUERY = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
 _NO_GPU = (
     "cluster 'local': no nvidia-smi here, so no accelerator was found; name a cluster such as"
     " h100:8, or plan for this processor: `meshwright profile -o here.npz` measures it, then add"
@@ -66,46 +67,51 @@ def load_cluster(text_or_path: str | Path, *, gpus_per_node: int | None = None) 
 
 
 def local_cluster() -> Cluster:
-    """Return this machine's accelerators as a cluster of one node; ConfigError where it has
-    none."""
+    """Return this machine's accelerators as one node; ConfigError where it has none."""
     try:
-        answer = subprocess.run(
-            _QUERY,
+        listing = ask_nvidia_smi("name")
+    except (OSError, subprocess.SubprocessError) as error:
+        raise ConfigError(
+            f"cluster 'local': nvidia-smi failed ({error}); name a cluster such as h100:8"
+        ) from None
+    if listing is None:
+        raise ConfigError(_NO_GPU)
+    return cluster_of_listing(listing)
+
+
+def ask_nvidia_smi(fields: str, *, form: str = "csv,noheader") -> str | None:
+    """Return what nvidia-smi says of each GPU, one a line; None where there is no nvidia-smi.
+
+    Raises OSError or SubprocessError where it fails.
+    """
+    words = ["nvidia-smi", f"--query-gpu={fields}", f"--format={form}"]
+    try:
+        return subprocess.run(
+            words,
             capture_output=True,
             text=True,
             check=True,
             timeout=_SECONDS,
             stdin=subprocess.DEVNULL,
-        )
+        ).stdout
     except FileNotFoundError:
-        raise ConfigError(_NO_GPU) from None
-    except (OSError, subprocess.SubprocessError) as error:
-        raise ConfigError(
-            f"cluster 'local': nvidia-smi failed ({error}); name a cluster such as h100:8"
-        ) from None
-    return cluster_of_listing(answer.stdout)
+        return None
 
 
 def find_local_cluster() -> Cluster | None:
-    """Return this machine's accelerators, or None where there is no nvidia-smi that could know of
-    any."""
-    return None if shutil.which(_QUERY[0]) is None else local_cluster()
+    """Return this machine's accelerators, or None where there is no nvidia-smi."""
+    return None if shutil.which("nvidia-smi") is None else local_cluster()
 
 
 def cluster_of_listing(listing: str) -> Cluster:
     """Make a cluster of nvidia-smi's answer, one GPU's name a line."""
-    counts: dict[str, int] = {}
-    for line in listing.splitlines():
-        if line.strip():
-            counts[line.strip()] = counts.get(line.strip(), 0) + 1
+    counts = Counter(line.strip() for line in listing.splitlines() if line.strip())
     if not counts:
         raise ConfigError("cluster 'local': nvidia-smi lists no GPU; name a cluster such as h100:8")
-    return Cluster(
-        pools=tuple(
-            Pool(node=default_node(name, gpus_per_node=n), num_chips=n)
-            for name, n in counts.items()
-        )
+    pools = (
+        Pool(node=default_node(name, gpus_per_node=n), num_chips=n) for name, n in counts.items()
     )
+    return Cluster(pools=tuple(pools))
 
 
 def load_profile(path: Path, /) -> Profile:
@@ -120,8 +126,7 @@ def load_profile(path: Path, /) -> Profile:
 
 
 def read_hf_config(path: Path, *, name: str | None = None) -> HfReading:
-    """Read a config.json, or the one in the folder `path`; the model is called after the folder
-    unless `name` is given."""
+    """Read a config.json, or a folder's; the folder names the model unless `name` does."""
     file = path / "config.json" if path.is_dir() else path
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
@@ -131,10 +136,8 @@ def read_hf_config(path: Path, *, name: str | None = None) -> HfReading:
         raise ConfigError(
             f"{file}: no JSON at line {error.lineno}, column {error.colno}: {error.msg}"
         ) from error
-    except (
-        ValueError,
-        RecursionError,
-    ) as error:  # not UTF-8, a number of thousands of digits, brackets without end
+    except (ValueError, RecursionError) as error:
+        # Not UTF-8, a number of thousands of digits, or brackets without end.
         raise ConfigError(f"{file}: no JSON: {str(error)[:80]}") from error
     stem = file.resolve().parent.name if file.name == "config.json" else file.stem
     return hf_reading(config, name=name or stem or "model")

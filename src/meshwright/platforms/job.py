@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields, replace
+from types import MappingProxyType
 from typing import Annotated, Any, Literal, get_args
 
 from meshwright.software.contract import EnvVar, Exported, ExportedFile, RunsOn
@@ -14,6 +15,9 @@ from meshwright.values.options import Option
 from meshwright.values.units import parse_duration
 
 __all__ = [
+    "BATCH",
+    "IMAGE",
+    "SIZES",
     "Job",
     "JobOptions",
     "JobText",
@@ -37,6 +41,15 @@ platform starts one task per chip."""
 _MOUNT = re.compile(
     r"(?:(?P<kind>[a-z][\w:.-]*)=)?(?P<source>.+?):(?P<target>/[^:]*)(?::(?P<mode>ro|rw))?"
 )
+BATCH = ("image", "mounts", "workdir", "account", "partition", "instance", "log_dir", "port")
+"""Fields of a job that a batch system has words for."""
+SIZES = ("cpus", "memory", "shared_memory", "priority")
+_TEXTS = tuple(name for name in (*BATCH, *SIZES) if name not in ("mounts", "port", "cpus"))
+_DEFAULTS = ("account", "partition", "instance", "image", "time_limit_s")
+"""What executors have options for."""
+_OPTIONAL = (*BATCH, *SIZES, "words")
+IMAGE = "nvcr.io/nvidia/pytorch:25.04-py3"
+"""An example."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -45,8 +58,7 @@ class Mount:
     """What a container sees of the world outside."""
 
     kind: str = "path"
-    """`path` of the host; or the platform's word for a volume: `pvc`, `workspace`, `dataset`, a
-    volume of Lepton."""
+    """`path` of the host; else the platform's word: `pvc`, `workspace`, `dataset`, ..."""
     source: str
     """A path, or the name of the volume."""
     target: str
@@ -54,7 +66,6 @@ class Mount:
     read_only: bool = False
 
     def __post_init__(self) -> None:
-        """Check that it can be written on one line."""
         for text in (self.source, self.target):
             _check_line(text, "a mount")
         if not self.target.startswith("/"):
@@ -66,8 +77,7 @@ class Mount:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
-    """Everything that a job script says. What a platform has no word for is refused there, not
-    dropped."""
+    """What a job script says. A platform refuses what it has no word for."""
 
     name: str
     command: tuple[str, ...]
@@ -82,8 +92,7 @@ class Job:
     launch: Launch | None = None
     """None: the platform's usual way."""
     asks_for: Literal["gpus", "nodes"] = "gpus"
-    """`nodes`: work for processors alone, one process on each node; the platform is asked for no
-    chip."""
+    """`nodes`: work for processors, one process on each node; no chip is asked for."""
     time_limit_s: int | None = None
     image: str | None = None
     """A container image, or a file of one (.sif, .sqsh)."""
@@ -115,7 +124,6 @@ class Job:
     """More options for the platform's own command, as they are."""
 
     def __post_init__(self) -> None:
-        """Check what holds on every platform."""
         for name in ("nodes", "gpus_per_node"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}={getattr(self, name)}: expected 1 or more")
@@ -146,17 +154,7 @@ class Job:
             _check_text(word, "a word of the program")
         for variable in self.environment:
             _check_variable(variable)
-        for name in (
-            "image",
-            "workdir",
-            "account",
-            "partition",
-            "instance",
-            "log_dir",
-            "memory",
-            "shared_memory",
-            "priority",
-        ):
+        for name in _TEXTS:
             _check_line(getattr(self, name) or "", name)
         for word in self.words:
             _check_line(word, "an option for the platform")
@@ -229,8 +227,7 @@ def _check_line(text: str, what: str) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobOptions:
-    """Fields of a job file, and flags of `meshwright export`; docs/jobs.md says what each means on
-    a platform."""
+    """Fields of a job file, and flags of `meshwright export` (docs/jobs.md)."""
 
     name: Annotated[
         str | None, Option("Name of the job [default: the model's].", ("--job-name",))
@@ -257,8 +254,7 @@ class JobOptions:
     log_dir: Annotated[str | None, Option("Folder for the job's output.")] = None
     cpus: Annotated[int | None, Option("Cores of one node.")] = None
     memory: Annotated[
-        str | None,
-        Option("Host memory of one node, 1000Gi.", ("--node-memory",), metavar="SIZE"),
+        str | None, Option("Host memory of one node, 1000Gi.", ("--node-memory",), metavar="SIZE")
     ] = None
     shared_memory: Annotated[
         str | None, Option("Shared memory of one node, 256Gi.", metavar="SIZE")
@@ -276,20 +272,14 @@ class JobOptions:
 
     @staticmethod
     def of(given: Mapping[str, Any]) -> JobOptions:
-        """Build options from plain values (YAML, flags); an unknown key is an error with the
-        nearest one."""
+        """Read plain values (YAML, flags); an unknown key is an error with the nearest one."""
         known = [field.name for field in fields(JobOptions)]
         values: dict[str, Any] = {}
         for key, value in given.items():
             if key not in known:
                 raise UnknownNameError("key of a job", str(key), known)
-            values[key] = (
-                _list(key, value)
-                if key in ("mounts", "words")
-                else _number(key, value)
-                if key == "cpus"
-                else _text(key, value)
-            )
+            read: Callable[[str, Any], Any] = _READERS.get(key, _text)
+            values[key] = read(key, value)
         return JobOptions(**values)
 
 
@@ -311,6 +301,11 @@ def _list(key: str, value: Any) -> tuple[str, ...]:
     return tuple(value)
 
 
+_READERS: Mapping[str, Callable[[str, Any], Any]] = MappingProxyType(
+    {"mounts": _list, "words": _list, "cpus": _number}
+)
+
+
 def job_of(exported: Exported, *, model: str, pool: Pool, options: JobOptions) -> Job:
     """Return the job that runs an export on a pool's chips."""
     per_node = min(pool.node.chips_per_node, pool.num_chips)
@@ -321,7 +316,7 @@ def job_of(exported: Exported, *, model: str, pool: Pool, options: JobOptions) -
         )
     reads = any(_names(word, file.name) for file in exported.files for word in exported.command)
     return Job(
-        name=options.name or _name(model),
+        name=options.name or _plain(model, 40) or "training",
         command=exported.command,
         runs_on=exported.runs_on,
         environment=exported.environment,
@@ -330,56 +325,24 @@ def job_of(exported: Exported, *, model: str, pool: Pool, options: JobOptions) -
         vendor=pool.node.chip.vendor,
         launch=options.start,
         time_limit_s=None if options.time is None else parse_duration(options.time, name="time"),
-        image=options.image,
         mounts=tuple(map(parse_mount, options.mounts)),
-        workdir=options.workdir,
         files=exported.files if reads else (),
-        account=options.account,
-        partition=options.partition,
-        instance=options.instance,
-        log_dir=options.log_dir,
-        cpus=options.cpus,
-        memory=options.memory,
-        shared_memory=options.shared_memory,
-        priority=options.priority,
         words=options.words,
+        cpus=options.cpus,
+        **{name: getattr(options, name) for name in _TEXTS},
     )
 
 
 def _names(word: str, file: str) -> bool:
-    """Whether a word of the command is about a file: by its name, as a module of Python, or as a
-    configuration of Hydra."""
+    """Whether a word is about a file: its name, a module of Python, or Hydra's configuration."""
     module = file.endswith(".py") and word == file.removesuffix(".py").replace("/", ".")
-    return (
-        file in word
-        or module
-        or (file.endswith(".yaml") and word == f"--config-name={file.removesuffix('.yaml')}")
-    )
+    config = file.endswith(".yaml") and word == f"--config-name={file.removesuffix('.yaml')}"
+    return file in word or module or config
 
 
-def _name(model: str) -> str:
-    """Return a name that every platform takes."""
-    return (
-        re.sub(r"[^a-z0-9]+", "-", model.lower()).lstrip("-0123456789")[:40].strip("-")
-        or "training"
-    )
-
-
-_OPTIONAL = (
-    "image",
-    "mounts",
-    "workdir",
-    "account",
-    "partition",
-    "instance",
-    "log_dir",
-    "port",
-    "cpus",
-    "memory",
-    "shared_memory",
-    "priority",
-    "words",
-)
+def _plain(name: str, most: int) -> str:
+    """Return a name in what every platform takes; empty where nothing is left."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).lstrip("-0123456789")[:most].strip("-")
 
 
 def check_fields(job: Job, platform: str, known: Collection[str]) -> None:
@@ -401,8 +364,7 @@ def required(job: Job, platform: str, field: str, example: str) -> str:
 
 
 def way(job: Job, platform: str, ways: tuple[Launch, ...]) -> Launch:
-    """Return how processes are started: as asked, else the first of the platform's ways; `torchrun`
-    stands for one task per node."""
+    """Return how processes are started: as asked, else the first of the platform's ways."""
     if job.runs_on == "node" and "torchrun" not in ways:
         raise ConfigError(
             f"{platform} starts one process per GPU; {job.command[0]} is to be run once per node"
@@ -441,27 +403,18 @@ def mount_of(mount: Mount, platform: str, kinds: tuple[str, ...]) -> Mount:
 
 
 def dns_label(job: Job, platform: str, most: int) -> str:
-    """Return the name where the platform makes host names of it, which have lower case, digits and
-    dashes."""
+    """Return the name where the platform makes host names of it."""
     if re.fullmatch(r"[a-z](?:[a-z0-9-]*[a-z0-9])?", job.name) and len(job.name) <= most:
         return job.name
-    near = (
-        re.sub(r"[^a-z0-9]+", "-", job.name.lower()).lstrip("-0123456789")[:most].strip("-")
-        or "job"
-    )
+    near = _plain(job.name, most) or "job"
     raise ConfigError(
         f"name={job.name}: {platform} takes up to {most} lower-case letters, digits and dashes, the"
         f" first a letter; {near} would do"
     )
 
 
-def with_defaults(job: Job, **values: Any) -> Job:
-    """Return the job with values where it says none itself."""
-    return replace(
-        job,
-        **{
-            name: value
-            for name, value in values.items()
-            if value is not None and getattr(job, name) is None
-        },
-    )
+def with_defaults(job: Job, options: Any, **more: Any) -> Job:
+    """Return the job with an executor's options where it says nothing itself; `more` are those of
+    another name."""
+    own = {name: getattr(options, name) for name in _DEFAULTS if hasattr(options, name)} | more
+    return replace(job, **{name: own[name] for name in own if getattr(job, name) is None})

@@ -3,32 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from functools import partial
-from types import MappingProxyType
 
-from meshwright.platforms.client import CAVEATS, LIMIT, Client, ClientExecutor, ClientOptions, Seen
-from meshwright.platforms.contract import Platform
-from meshwright.platforms.executor import UNKNOWN, JobState
-from meshwright.platforms.job import Job, JobText, Mount, check_fields, dns_label, required, way
-from meshwright.platforms.shell import (
-    MASTER_PORT,
-    STRICT,
-    command,
-    heredoc,
-    lines_of,
-    node_script,
-    script,
-    timeout_words,
-    title,
+from meshwright.platforms.client import Client, Seen, client_platform
+from meshwright.platforms.executor import state_table
+from meshwright.platforms.job import (
+    IMAGE,
+    Job,
+    JobText,
+    Mount,
+    check_fields,
+    dns_label,
+    required,
+    way,
 )
+from meshwright.platforms.shell import MASTER_PORT, lines_of, node_script, submitting, timeout_words
 from meshwright.values.errors import ConfigError
 
-__all__ = [
-    "PLATFORMS",
-    "STATES",
-    "lepton_script",
-]
+__all__ = ["PLATFORMS", "lepton_script"]
 
 _MOST_LETTERS = 50
 _LOCAL = "node-local"
@@ -36,27 +27,18 @@ _LOCAL = "node-local"
 
 
 def lepton_script(job: Job) -> JobText:
-    """Write a script that creates a job with one worker per node; Lepton has no limit on its time,
-    so `timeout` stops it."""
+    """Write a script that creates a job; `timeout` stops it, as Lepton has no limit on time."""
     check_fields(
         job, "lepton", ("image", "mounts", "workdir", "partition", "instance", "port", "words")
     )
     way(job, "lepton", ("torchrun",))
-    blocks = [
-        f"#!/usr/bin/env bash\n{title(job)}\n# Submit it: bash job.sh\n{STRICT}",
-        "# What every worker runs.\n" + heredoc("worker", _worker(job)),
-        command(_submit(job)),
-    ]
-    return JobText(file_name="job.sh", text=script(blocks), submit="bash job.sh")
+    return submitting(job, _submit(job), variable="worker", who="worker", text=_worker(job))
 
 
 def _submit(job: Job) -> list[str]:
     words = [
         *("--name", dns_label(job, "lepton", _MOST_LETTERS)),
-        *(
-            "--container-image",
-            required(job, "lepton", "image", "nvcr.io/nvidia/pytorch:25.04-py3"),
-        ),
+        *("--container-image", required(job, "lepton", "image", IMAGE)),
         *("--resource-shape", required(job, "lepton", "instance", "gpu.8xh100-sxm")),
         *("--num-workers", str(job.nodes)),
         *(("--node-group", job.partition) if job.partition else ()),
@@ -96,25 +78,19 @@ def _worker(job: Job) -> str:
 
 def _read(out: str, _name: str) -> Seen | None:
     """The state of the job's JSON, behind a line of words."""
-    state, job_id = (
-        re.search(r'"state"\s*:\s*"(\w+)"', out),
-        re.search(r'"id"\s*:\s*"([^"]+)"', out),
-    )
-    return (
-        None if state is None else Seen(word=state[1], job_id=None if job_id is None else job_id[1])
-    )
+    state, job_id = (re.search(rf'"{name}"\s*:\s*"([^"]+)"', out) for name in ("state", "id"))
+    if state is None:
+        return None
+    return Seen(word=state[1], job_id=None if job_id is None else job_id[1])
 
 
-STATES: Mapping[str, JobState] = MappingProxyType(
+STATES = state_table(
     {
-        **dict.fromkeys(("Queueing", "Awaiting", "Starting", "PendingRetry"), "queued"),
-        **dict.fromkeys(
-            ("Running", "Restarting", "Stopping", "Terminating", "Deleting"), "running"
-        ),
-        "Completed": "succeeded",
-        "Failed": "failed",
-        **dict.fromkeys(("Stopped", "Deleted"), "cancelled"),
-        UNKNOWN: "unknown",
+        "queued": "Queueing Awaiting Starting PendingRetry",
+        "running": "Running Restarting Stopping Terminating Deleting",
+        "succeeded": "Completed",
+        "failed": "Failed",
+        "cancelled": "Stopped Deleted",
     }
 )
 """States of a job, leptonai 0.47.1."""
@@ -131,17 +107,5 @@ _CLIENT = Client(
 )
 
 PLATFORMS = (
-    Platform(
-        name="lepton",
-        title="NVIDIA DGX Cloud Lepton",
-        place=60,
-        write=lepton_script,
-        without_gpus=True,
-        needs=_CLIENT.advice,
-        start=partial(ClientExecutor, _CLIENT),
-        options=ClientOptions,
-        states=STATES,
-        limit=LIMIT,
-        caveats=CAVEATS,
-    ),
+    client_platform(_CLIENT, title="NVIDIA DGX Cloud Lepton", place=60, write=lepton_script),
 )

@@ -1,5 +1,4 @@
-"""A job of Deep Learning Containers of Alibaba Cloud's PAI: the body of CreateJob (pai-dlc
-2020-12-03)."""
+"""A job of Alibaba Cloud's PAI-DLC: the body of CreateJob (pai-dlc 2020-12-03)."""
 
 from __future__ import annotations
 
@@ -7,21 +6,12 @@ import json
 from typing import Any
 
 from meshwright.platforms.contract import Platform
-from meshwright.platforms.job import Job, JobText, Mount, check_fields, required, way
-from meshwright.platforms.shell import (
-    MASTER_PORT,
-    STRICT,
-    node_script,
-    quote,
-    title,
-)
+from meshwright.platforms.job import BATCH, SIZES, Job, JobText, Mount, check_fields, required, way
+from meshwright.platforms.shell import MASTER_PORT, STRICT, node_script, quote, title
 from meshwright.values.errors import ConfigError
 from meshwright.values.units import MINUTE_S
 
-__all__ = [
-    "PLATFORMS",
-    "pai_dlc_job",
-]
+__all__ = ["PLATFORMS", "pai_dlc_job"]
 
 _MOST_BYTES = 65_536
 """Of all parameters of CreateJob together, by its documentation."""
@@ -37,18 +27,7 @@ def pai_dlc_job(job: Job) -> JobText:
     GPUs; without it `instance` is a type of machine of the public resources, which has them by
     itself.
     """
-    known = (
-        "image",
-        "mounts",
-        "workdir",
-        "account",
-        "partition",
-        "instance",
-        "cpus",
-        "memory",
-        "shared_memory",
-        "priority",
-    )
+    known = [name for name in (*BATCH, *SIZES) if name not in ("log_dir", "port")]
     check_fields(job, "pai-dlc", known)
     way(job, "pai-dlc", ("torchrun",))
     content: dict[str, Any] = {
@@ -80,26 +59,18 @@ def pai_dlc_job(job: Job) -> JobText:
 
 
 def _node(job: Job) -> dict[str, Any]:
-    node: dict[str, Any] = {
-        "Image": required(
-            job, "pai-dlc", "image", "dsw-registry.cn-hangzhou.cr.aliyuncs.com/pai/pytorch:2.3"
-        )
-    }
+    image = "dsw-registry.cn-hangzhou.cr.aliyuncs.com/pai/pytorch:2.3"
+    node: dict[str, Any] = {"Image": required(job, "pai-dlc", "image", image)}
     if job.partition is None:
-        given = [
-            name for name in ("cpus", "memory", "shared_memory") if getattr(job, name) is not None
-        ]
+        sizes = ("cpus", "memory", "shared_memory")
+        given = [name for name in sizes if getattr(job, name) is not None]
         if given:
             raise ConfigError(
                 f"pai-dlc: {', '.join(given)}: a type of machine has its own; they are asked for of"
                 " a quota (partition)"
             )
-        return {
-            **node,
-            "EcsSpec": required(
-                job, "pai-dlc", "instance", "ecs.gn7e-c16g1.4xlarge, or a quota as partition"
-            ),
-        }
+        example = "ecs.gn7e-c16g1.4xlarge, or a quota as partition"
+        return {**node, "EcsSpec": required(job, "pai-dlc", "instance", example)}
     if job.instance:
         raise ConfigError(
             f"pai-dlc: instance={job.instance}: of no effect in the quota {job.partition}; leave"
@@ -111,12 +82,10 @@ def _node(job: Job) -> dict[str, Any]:
         "Memory": job.memory,
         "SharedMemory": job.shared_memory,
     }
-    for name in ("cpus", "memory"):
-        required(job, "pai-dlc", name, {"cpus": "96", "memory": "1000Gi"}[name])
-    return {
-        **node,
-        "ResourceConfig": {key: value for key, value in asked.items() if value is not None},
-    }
+    for name, example in (("cpus", "96"), ("memory", "1000Gi")):
+        required(job, "pai-dlc", name, example)
+    told = {key: value for key, value in asked.items() if value is not None}
+    return {**node, "ResourceConfig": told}
 
 
 def _priority(text: str) -> int:

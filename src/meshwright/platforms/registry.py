@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
@@ -16,7 +16,6 @@ from meshwright.platforms.job import Job, JobText
 from meshwright.values.errors import ConfigError, UnknownNameError
 
 __all__ = [
-    "GROUP",
     "executor",
     "find_platform",
     "find_runner",
@@ -33,8 +32,7 @@ GROUP = "meshwright.platforms"
 
 @cache
 def platforms() -> tuple[Platform, ...]:
-    """Return every platform in the order of lists; ConfigError where two have one name, or one of
-    another package can't be loaded."""
+    """Return every platform in order; ConfigError for a name twice, or one that can't be loaded."""
     found = [*_own(), *_of_other_packages()]
     owners: dict[str, Platform] = {}
     for platform in found:
@@ -92,28 +90,27 @@ def runners() -> tuple[str, ...]:
 
 
 def find_platform(name: str) -> Platform:
-    """Return the platform of a name; UnknownNameError where there is none, for none stands in for
-    another."""
-    for platform in platforms():
-        if name in platform.names:
-            return platform
-    raise UnknownNameError("launcher", name, launchers())
+    """Return the platform of a name; none stands in for another."""
+    return _named(name, launchers)
 
 
 def find_runner(name: str) -> Platform:
-    """Return a platform that runs can be started on; ConfigError with the reason where its jobs are
-    only written."""
+    """Return a platform that runs can be started on; ConfigError says why others can't."""
+    platform = _named(name, runners)
+    if platform.start is None:
+        raise ConfigError(f"launcher {name}: {platform.why_not_started}")
+    return platform
+
+
+def _named(name: str, others: Callable[[], tuple[str, ...]]) -> Platform:
     for platform in platforms():
         if name in platform.names:
-            if platform.start is None:
-                raise ConfigError(f"launcher {name}: {platform.why_not_started}")
             return platform
-    raise UnknownNameError("launcher", name, runners())
+    raise UnknownNameError("launcher", name, others())
 
 
 def job_text(job: Job, *, launcher: str) -> JobText:
-    """Write a job for a platform; UnknownNameError where there is none of that name, or it takes no
-    job without GPUs."""
+    """Write a job for a platform; UnknownNameError where none is, or none without GPUs."""
     platform = find_platform(launcher)
     if job.asks_for == "nodes" and not platform.without_gpus:
         raise UnknownNameError("launcher of jobs without GPUs", launcher, launchers_without_gpus())
@@ -121,8 +118,7 @@ def job_text(job: Job, *, launcher: str) -> JobText:
 
 
 def executor(launcher: str, **options: Any) -> Executor:
-    """Return the executor of a launcher; UnknownNameError for a launcher or an option that does not
-    exist, with the nearest."""
+    """Return the executor of a launcher with its options, each by its known name."""
     platform = find_runner(launcher)
     for name in options:
         if name not in platform.option_names:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from functools import partial
-from types import MappingProxyType
 
-from meshwright.platforms.client import CAVEATS, LIMIT, Client, ClientExecutor, ClientOptions, Seen
-from meshwright.platforms.contract import Platform
-from meshwright.platforms.executor import UNKNOWN, JobState
+from meshwright.platforms.client import Client, Seen, client_platform
+from meshwright.platforms.executor import state_table
 from meshwright.platforms.job import (
+    IMAGE,
     Job,
     JobText,
     Mount,
@@ -20,23 +17,10 @@ from meshwright.platforms.job import (
     required,
     way,
 )
-from meshwright.platforms.shell import (
-    STRICT,
-    command,
-    heredoc,
-    lines_of,
-    node_script,
-    script,
-    timeout_words,
-    title,
-)
+from meshwright.platforms.shell import lines_of, node_script, submitting, timeout_words
 from meshwright.values.errors import ConfigError
 
-__all__ = [
-    "PLATFORMS",
-    "STATES",
-    "runai_script",
-]
+__all__ = ["PLATFORMS", "runai_script"]
 
 _MOST_LETTERS = 50
 """Of a name: pods are called NAME-worker-N, and a host name has 63 letters."""
@@ -54,18 +38,13 @@ def runai_script(job: Job) -> JobText:
         ("image", "mounts", "workdir", "account", "partition", "instance", "port", "words"),
     )
     way(job, "runai", ("torchrun",))
-    blocks = [
-        f"#!/usr/bin/env bash\n{title(job)}\n# Submit it: bash job.sh\n{STRICT}",
-        "# What every pod runs.\n" + heredoc("pod", _pod(job)),
-        command(_submit(job)),
-    ]
-    return JobText(file_name="job.sh", text=script(blocks), submit="bash job.sh")
+    return submitting(job, _submit(job), variable="pod", who="pod", text=_pod(job))
 
 
 def _submit(job: Job) -> list[str]:
     words = [
         *(("--project", job.account) if job.account else ()),
-        *("--image", required(job, "runai", "image", "nvcr.io/nvidia/pytorch:25.04-py3")),
+        *("--image", required(job, "runai", "image", IMAGE)),
         *(("--workers", str(job.nodes - 1)) if job.nodes > 1 else ()),
         *(("--gpu-devices-request", str(job.gpus_per_node)) if job.asks_for == "gpus" else ()),
         "--large-shm",
@@ -78,14 +57,8 @@ def _submit(job: Job) -> list[str]:
         words += _mount_words(mount_of(mount, "runai", ("path", "pvc")))
     # A failed pod must not start again on its own: the others would wait for a rank that never
     # comes back.
-    words += [
-        "--backoff-limit",
-        "0",
-        "--restart-policy",
-        "Never",
-        "--master-restart-policy",
-        "Never",
-    ]
+    words += ["--backoff-limit", "0", "--restart-policy", "Never"]
+    words += ["--master-restart-policy", "Never"]
     name = dns_label(job, "runai", _MOST_LETTERS)
     return [
         f"runai training pytorch submit {name}",
@@ -101,10 +74,8 @@ def _mount_words(mount: Mount) -> list[str]:
             " there is one in a path"
         )
     if mount.kind == "path":
-        return [
-            "--host-path",
-            f"path={mount.source},mount={mount.target}{'' if mount.read_only else ',readwrite'}",
-        ]
+        mode = "" if mount.read_only else ",readwrite"
+        return ["--host-path", f"path={mount.source},mount={mount.target}{mode}"]
     if mount.read_only:
         raise ConfigError(
             f"mount pvc={mount.source}: Run:ai cannot mount an existing claim read only"
@@ -128,16 +99,13 @@ def _read(out: str, _name: str) -> Seen | None:
     return None if found is None else Seen(word=found[1])
 
 
-STATES: Mapping[str, JobState] = MappingProxyType(
+STATES = state_table(
     {
-        **dict.fromkeys(("Creating", "Initializing", "Resuming", "Pending"), "queued"),
-        **dict.fromkeys(
-            ("Running", "Updating", "Degraded", "Stopping", "Terminating", "Deleting"), "running"
-        ),
-        "Completed": "succeeded",
-        "Failed": "failed",
-        "Stopped": "cancelled",
-        UNKNOWN: "unknown",
+        "queued": "Creating Initializing Resuming Pending",
+        "running": "Running Updating Degraded Stopping Terminating Deleting",
+        "succeeded": "Completed",
+        "failed": "Failed",
+        "cancelled": "Stopped",
     }
 )
 """Phases of a workload, by Run:ai's documentation of its command line 2."""
@@ -146,34 +114,11 @@ _CLIENT = Client(
     program="runai",
     advice="install Run:ai's command line 2 and log in by `runai login`",
     source=("docs.nvidia.com/run-ai, runai training pytorch submit, describe, logs, delete"),
-    status=(
-        "runai",
-        "training",
-        "pytorch",
-        "describe",
-        "{name}",
-        "{project}",
-        "-o",
-        "json",
-    ),
+    status=("runai", "training", "pytorch", "describe", "{name}", "{project}", "-o", "json"),
     read=_read,
     log=("runai", "training", "pytorch", "logs", "{name}", "{project}"),
     cancel=("runai", "training", "pytorch", "suspend", "{name}", "{project}"),
     states=STATES,
 )
 
-PLATFORMS = (
-    Platform(
-        name="runai",
-        title="NVIDIA Run:ai",
-        place=50,
-        write=runai_script,
-        without_gpus=True,
-        needs=_CLIENT.advice,
-        start=partial(ClientExecutor, _CLIENT),
-        options=ClientOptions,
-        states=STATES,
-        limit=LIMIT,
-        caveats=CAVEATS,
-    ),
-)
+PLATFORMS = (client_platform(_CLIENT, title="NVIDIA Run:ai", place=50, write=runai_script),)

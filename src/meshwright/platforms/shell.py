@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from textwrap import fill
 
-from meshwright.platforms.job import Job
+from meshwright.platforms.job import Job, JobText
 
 __all__ = [
     "MASTER_PORT",
@@ -29,6 +29,7 @@ __all__ = [
     "reasons",
     "script",
     "start",
+    "submitting",
     "timeout_words",
     "title",
 ]
@@ -41,8 +42,7 @@ _PER_NODE = {
     "node": "One task per node: the program starts one process per GPU itself.",
 }
 KILL_AFTER_S = 60
-"""Time that torchrun gets to stop its workers once the limit is reached; it gives them 30 s
-itself."""
+"""Time for torchrun to stop its workers at the limit; it gives them 30 s itself."""
 _WIDTH = 120
 
 
@@ -56,8 +56,7 @@ def quote(word: str) -> str:
 
 
 def lines_of(words: Sequence[str]) -> list[str]:
-    """Return words in lines, each option with its values on one of its own; `python -u -m` stays
-    together."""
+    """Return words in lines, each option with its values; `python -u -m` stays together."""
     lines: list[str] = []
     for word in map(quote, words):
         starts = re.match(r"'?--" if len(lines) == 1 else r"'?-(?!\d)", word)
@@ -75,11 +74,11 @@ def command(parts: Iterable[str]) -> str:
 
 def environment(job: Job) -> str:
     """Return the exports, each behind the reason for it."""
-    return "\n".join(
-        f"# {' '.join(variable.why.split())}\n{_literal([variable.value])}export"
-        f" {variable.name}={quote(variable.value)}"
-        for variable in job.environment
-    )
+    lines = []
+    for variable in job.environment:
+        set_it = f"export {variable.name}={quote(variable.value)}"
+        lines += [f"# {' '.join(variable.why.split())}", f"{_literal([variable.value])}{set_it}"]
+    return "\n".join(lines)
 
 
 def reasons(job: Job) -> str:
@@ -126,14 +125,12 @@ def heredoc(name: str, text: str) -> str:
 
 
 def rank_words(job: Job) -> list[str]:
-    """Return the command as one rank runs it without torchrun, and without buffers between its
-    output and the log."""
+    """Return the command of one rank without torchrun, its output unbuffered."""
     return ["python3", "-u", *job.command]
 
 
 def timeout_words(job: Job) -> list[str]:
-    """Return what stops the job at its limit on platforms that have no limit of their own; it ends
-    with 124 then."""
+    """Return what stops a job with 124 where the platform itself has no limit."""
     if job.time_limit_s is None:
         return []
     return ["timeout", "--signal=TERM", f"--kill-after={KILL_AFTER_S}", str(job.time_limit_s)]
@@ -156,22 +153,12 @@ def start(
     if job.runs_on == "node":
         where = node_words(job, rank=rank, address=address, port=port)
         return "\n".join([f"export {' '.join(where)}", " ".join([*before, '"${program[@]}"'])])
-    several = [
-        f"--nnodes={job.nodes}",
-        f"--node-rank={rank}",
-        f"--master-addr={address}",
-        f"--master-port={port}",
-    ]
+    several = [f"--nnodes={job.nodes}", f"--node-rank={rank}"]
+    several += [f"--master-addr={address}", f"--master-port={port}"]
     flags = several if job.nodes > 1 else ["--standalone"]
-    return command(
-        [
-            " ".join([*before, "torchrun"]),
-            *flags,
-            f"--nproc-per-node={job.gpus_per_node}",
-            *options,
-            '"${program[@]}"',
-        ]
-    )
+    processes = f"--nproc-per-node={job.gpus_per_node}"
+    first = " ".join([*before, "torchrun"])
+    return command([first, *flags, processes, *options, '"${program[@]}"'])
 
 
 def node_script(
@@ -214,24 +201,27 @@ def node_words(job: Job, *, rank: str, address: str, port: str) -> list[str]:
     """Return the variables by which a program that starts its ranks itself knows where it is."""
     if job.nodes == 1:
         rank, address = "0", "127.0.0.1"
-    return [
-        f"NNODES={job.nodes}",
-        f"NODE_RANK={rank}",
-        f"MASTER_ADDR={address}",
-        f"MASTER_PORT={port}",
-    ]
+    where = [f"MASTER_ADDR={address}", f"MASTER_PORT={port}"]
+    return [f"NNODES={job.nodes}", f"NODE_RANK={rank}", *where]
 
 
 def _literal(words: Iterable[str]) -> str:
-    """Tell shellcheck that dollar signs and backslashes in single quotes are meant to stay what
-    they are."""
+    """Tell shellcheck that dollars and backslashes in single quotes are meant to stay."""
     signs = set("".join(words))
     codes = [code for code, found in (("SC1003", {"\\"}), ("SC2016", {"$", "`"})) if signs & found]
-    return (
-        f"# shellcheck disable={','.join(codes)}  # these values are taken as they are\n"
-        if codes
-        else ""
-    )
+    if not codes:
+        return ""
+    return f"# shellcheck disable={','.join(codes)}  # these values are taken as they are\n"
+
+
+def submitting(job: Job, parts: Sequence[str], *, variable: str, who: str, text: str) -> JobText:
+    """Return a script that calls a platform's command with a script of its own in a variable."""
+    blocks = [
+        f"#!/usr/bin/env bash\n{title(job)}\n# Submit it: bash job.sh\n{STRICT}",
+        f"# What every {who} runs.\n{heredoc(variable, text)}",
+        command(parts),
+    ]
+    return JobText(file_name="job.sh", text=script(blocks), submit="bash job.sh")
 
 
 def title(job: Job, how: str = "") -> str:
@@ -252,6 +242,7 @@ def script(blocks: Iterable[str]) -> str:
 
 
 _NODE_SCRIPT_WIDTH = 120
+_LACKS = "is not in this image"
 _WAIT = """\
 # One log for each node; pipefail gives the program's code, not that of tee. A signal reaches the
 # program, which may save.
@@ -321,8 +312,7 @@ def on_nodes(
 
 
 def _start(job: Job) -> str:
-    """The shell of the pipeline becomes the program, so that a signal to it is one to the
-    program."""
+    """The shell of the pipeline becomes the program, which signals reach so."""
     if job.runs_on == "node":
         return 'exec "${program[@]}"'
     return start(
@@ -341,46 +331,34 @@ def _needs(name: str, paths: Sequence[str]) -> list[str]:
         break_long_words=False,
         break_on_hyphens=False,
     )
-    lacking = (
-        f"{name}: $path is not there: is it mounted, and has the job before this one ended well?"
-    )
+    lacking = "is not there: is it mounted, and has the job before this one ended well?"
     return [
         f"needs=(\n{listed}\n)",
         'for path in "${needs[@]}"; do',
-        f'  [[ -e $path ]] || {{ echo "{lacking}" >&2; exit 2; }}',
+        f'  [[ -e $path ]] || {{ echo "{name}: $path {lacking}" >&2; exit 2; }}',
         "done",
     ]
 
 
 def _programs(name: str, programs: Sequence[str]) -> list[str]:
     return [
-        f"command -v {quote(word)} > /dev/null || {{ echo"
-        f" {quote(f'{name}: {word} is not in this image')} >&2; exit 2; }}"
+        f"command -v {quote(word)} > /dev/null || {{ echo {quote(f'{name}: {word} {_LACKS}')} >&2;"
+        " exit 2; }"
         for word in programs
     ]
 
 
 def _copied(copy: Copy) -> str:
     source, target = copy.source.rstrip("/") + "/", copy.target.rstrip("/") + "/"
-    words = [
-        "rsync",
-        "-a",
-        *(f"--exclude={quote(pattern)}" for pattern in copy.exclude),
-        "--",
-        quote(source),
-        quote(target),
-    ]
+    exclude = [f"--exclude={quote(pattern)}" for pattern in copy.exclude]
+    words = ["rsync", "-a", *exclude, "--", quote(source), quote(target)]
+    failed = f"{copy.source} is not copied to {copy.target}; it is still where it was"
     return "\n".join(
         [
-            (
-                "# The first node alone copies, and once: what all would write at the same time"
-                " would be torn."
-            ),
+            "# The first node alone copies, and once:"
+            " what all would write at the same time would be torn.",
             "if [[ ${NODE_RANK:-0} == 0 ]]; then",
-            (
-                f"  {' '.join(words)} || echo"
-                f" {quote(f'{copy.source} is not copied to {copy.target}; it is still where it was')} >&2"  # noqa: E501
-            ),
+            f"  {' '.join(words)} || echo {quote(failed)} >&2",
             "fi",
         ]
     )

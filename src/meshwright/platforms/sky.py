@@ -3,29 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from functools import partial
-from types import MappingProxyType
 from typing import Any
 
-from meshwright.platforms.client import CAVEATS, LIMIT, Client, ClientExecutor, ClientOptions, Seen
-from meshwright.platforms.contract import Platform
-from meshwright.platforms.executor import UNKNOWN, JobState
+from meshwright.platforms.client import Client, Seen, client_platform
+from meshwright.platforms.executor import state_table
 from meshwright.platforms.job import Job, JobText, Mount, check_fields, dns_label, required, way
-from meshwright.platforms.shell import (
-    MASTER_PORT,
-    node_script,
-    timeout_words,
-    title,
-)
+from meshwright.platforms.shell import MASTER_PORT, node_script, timeout_words, title
 from meshwright.values.errors import ConfigError
 from meshwright.values.text import write_yaml
 
-__all__ = [
-    "PLATFORMS",
-    "STATES",
-    "sky_task",
-]
+__all__ = ["PLATFORMS", "sky_task"]
 
 _MOST_LETTERS = 50
 
@@ -102,23 +89,20 @@ def _read(out: str, name: str) -> Seen | None:
         return None
     named = [job for job in jobs if job.get("job_name") == name]
     newest = max(named, key=lambda job: int(job.get("job_id") or 0), default=None)
-    return (
-        None
-        if newest is None
-        else Seen(word=str(newest.get("status")), job_id=str(newest.get("job_id")))
-    )
+    if newest is None:
+        return None
+    return Seen(word=str(newest.get("status")), job_id=str(newest.get("job_id")))
 
 
-STATES: Mapping[str, JobState] = MappingProxyType(
+STATES = state_table(
     {
-        **dict.fromkeys(("PENDING", "SUBMITTED", "STARTING"), "queued"),
-        **dict.fromkeys(("RUNNING", "RECOVERING", "CANCELLING", "WINDING_DOWN"), "running"),
-        "SUCCEEDED": "succeeded",
-        "CANCELLED": "cancelled",
-        **dict.fromkeys(("FAILED", "FAILED_SETUP"), "failed"),
-        **dict.fromkeys(("FAILED_PRECHECKS", "FAILED_NO_RESOURCE"), "never_started"),
-        "FAILED_CONTROLLER": "node_failed",
-        UNKNOWN: "unknown",
+        "queued": "PENDING SUBMITTED STARTING",
+        "running": "RUNNING RECOVERING CANCELLING WINDING_DOWN",
+        "succeeded": "SUCCEEDED",
+        "cancelled": "CANCELLED",
+        "failed": "FAILED FAILED_SETUP",
+        "never_started": "FAILED_PRECHECKS FAILED_NO_RESOURCE",
+        "node_failed": "FAILED_CONTROLLER",
     }
 )
 """States of a managed job, by jobs/state.py of skypilot 0.14.1. A managed job ends its cluster;
@@ -128,16 +112,7 @@ _CLIENT = Client(
     program="sky",
     advice="pip install skypilot with your cloud, and see that `sky check` is well",
     source="skypilot 0.14.1, client/cli/command.py and jobs/state.py",
-    submit=(
-        "sky",
-        "jobs",
-        "launch",
-        "--yes",
-        "--detach-run",
-        "--name",
-        "{name}",
-        "job.sky.yaml",
-    ),
+    submit=("sky", "jobs", "launch", "--yes", "--detach-run", "--name", "{name}", "job.sky.yaml"),
     status=("sky", "jobs", "queue", "--all", "--output", "json"),
     read=_read,
     log=("sky", "jobs", "logs", "--no-follow", "--tail", "0", "--name", "{name}"),
@@ -145,19 +120,4 @@ _CLIENT = Client(
     states=STATES,
 )
 
-PLATFORMS = (
-    Platform(
-        name="sky",
-        title="SkyPilot",
-        place=70,
-        write=sky_task,
-        without_gpus=True,
-        needs=_CLIENT.advice,
-        start=partial(ClientExecutor, _CLIENT),
-        options=ClientOptions,
-        states=STATES,
-        limit=LIMIT,
-        copies_paths=True,
-        caveats=CAVEATS,
-    ),
-)
+PLATFORMS = (client_platform(_CLIENT, title="SkyPilot", place=70, write=sky_task, copies=True),)

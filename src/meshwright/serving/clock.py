@@ -46,6 +46,11 @@ class _Plane:
     columns: list[float]
     values: list[list[float]]
 
+    @staticmethod
+    def of(rows: Floats, columns: Floats, values: Floats) -> _Plane:
+        lists = values.tolist()
+        return _Plane(rows=np.log(rows).tolist(), columns=np.log(columns).tolist(), values=lists)
+
     def at(self, row: float, column: float) -> float:
         x, y = log(row), log(column)
         i = min(max(bisect_right(self.rows, x) - 1, 0), len(self.rows) - 2)
@@ -79,9 +84,8 @@ class Clock:
     def tokens_s(self) -> list[float]:
         """Seconds by tokens of the iteration, from none on."""
         points = _points(self.most_tokens)
-        parts = sum(
-            self.prices.by_tokens_s(points).values(), np.zeros_like(points)
-        ) + self.prices.messages_s(points)
+        terms = sum(self.prices.by_tokens_s(points).values(), np.zeros_like(points))
+        parts = terms + self.prices.messages_s(points)
         wanted = np.arange(1, self.most_tokens + 1, dtype=np.float64)
         return [0.0, *np.interp(wanted, points, parts).tolist()]
 
@@ -98,21 +102,16 @@ class Clock:
     def _running(self) -> _Plane:
         batches, contexts = _halves(self.most_tokens), _halves(self.most_context)
         values = self.prices.running_s(batch=batches[:, None], context=contexts[None, :])
-        return _Plane(
-            rows=np.log(batches).tolist(), columns=np.log(contexts).tolist(), values=values.tolist()
-        )
+        return _Plane.of(batches, contexts, values)
 
     @cached_property
     def _prompts(self) -> _Plane:
         """By new tokens and by tokens seen in all."""
         news, totals = _halves(self.most_context), _halves(self.most_context)
         new, total = np.broadcast_arrays(news[:, None], totals[None, :])
-        values = self.prices.prompts_s(
-            batch=np.ones(()), new=new, context=np.maximum(total - new, 0.0)
-        )
-        return _Plane(
-            rows=np.log(news).tolist(), columns=np.log(totals).tolist(), values=values.tolist()
-        )
+        before = np.maximum(total - new, 0.0)
+        values = self.prices.prompts_s(batch=np.ones(()), new=new, context=before)
+        return _Plane.of(news, totals, values)
 
     @cached_property
     def launch_s(self) -> float:
@@ -128,30 +127,24 @@ class Clock:
         """
         guess = self.speculation
         each = 1 if guess is None else 1 + guess.drafted
-        device = self.tokens_s[min(batch * each, self.most_tokens)] + self._running.at(
-            batch, max(context, 1.0)
-        )
+        tokens = min(batch * each, self.most_tokens)
+        device = self.tokens_s[tokens] + self._running.at(batch, max(context, 1.0))
         if not self.prices.engine.graphs:
             device = max(device, self.launch_s)
         if guess is None:
             return device + self.head_s[batch]
-        draft = guess.drafted * (
-            self.tokens_s[batch] / self.prices.model.num_layers + self.head_s[batch]
-        )
-        return (device + draft + self.head_s[min(batch * each, self.most_tokens)]) / (
-            1.0 + guess.accepted
-        )
+        layer_s = self.tokens_s[batch] / self.prices.model.num_layers
+        draft = guess.drafted * (layer_s + self.head_s[batch])
+        return (device + draft + self.head_s[tokens]) / (1.0 + guess.accepted)
 
     def prompt_attention_s(self, new: int, before: int) -> float:
-        """Return the time of attention of a chunk of one prompt, `before` tokens of which are in
-        the cache."""
+        """Return the time of attention of a chunk of a prompt after `before` cached tokens."""
         return self._prompts.at(new, new + before)
 
     def mixed_s(
         self, *, new: int, attention: float, heads: int, batch: int, context: float
     ) -> float:
-        """Return the time of an iteration with `new` tokens of prompts, of which `heads` end, and
-        `batch` running sequences."""
+        """Return an iteration's time: `new` prompt tokens, `heads` last ones, `batch` running."""
         device = self.tokens_s[min(new + batch, self.most_tokens)] + attention
         if batch:
             device += self._running.at(batch, max(context, 1.0))
@@ -171,13 +164,11 @@ def clock_of(
 
 
 def _points(most: int) -> Floats:
-    """1, 2, ..., then a few per doubling, and the same plus one, where another wave of tiles
-    starts."""
+    """1, 2, ..., then a few per doubling, and one more each, where a wave of tiles starts."""
     steps = _halves(most)
     later = steps[steps > _SINGLE]
-    return np.unique(
-        np.concatenate([np.arange(1.0, min(_SINGLE, most) + 1), later, later[later < most] + 1])
-    )
+    single = np.arange(1.0, min(_SINGLE, most) + 1)
+    return np.unique(np.concatenate([single, later, later[later < most] + 1]))
 
 
 def _halves(most: int) -> Floats:

@@ -4,9 +4,9 @@ requests are batched."""
 from __future__ import annotations
 
 import csv
-from dataclasses import dataclass, fields
+import pkgutil
+from dataclasses import dataclass, fields, replace
 from functools import cache
-from importlib import resources
 from typing import Any, Literal, get_args
 
 from meshwright.values.errors import ConfigError, LayoutError, UnknownNameError
@@ -41,8 +41,7 @@ class Engine:
     kernels: Kernels
     """Whose measured operators it runs (docs/operators.md)."""
     kernel_s: float
-    """Time that every kernel of a decode iteration adds to its own: start, drain and gap inside a
-    CUDA graph."""
+    """Time that a kernel of a decode iteration adds to its own inside a CUDA graph."""
     launch_s: float
     """Host time per kernel where no CUDA graph covers the batch (prefill); the longer of it and the
     device's time counts."""
@@ -76,8 +75,7 @@ class Engine:
     """Whether a prompt is never cut where an iteration holds others before it: it waits for an
     iteration that has room for all of it."""
     mixed: bool
-    """Whether an iteration holds prompts and running sequences together; otherwise prompts stop the
-    others."""
+    """Whether prompts and running sequences share an iteration, or prompts stop the others."""
     overlap: bool
     """Whether the host schedules an iteration while the device runs the one before, so that a
     request joins one iteration later."""
@@ -92,8 +90,7 @@ class Engine:
     base_gib: float
     """Context, libraries, graphs and communication buffers of a process."""
     vendors: tuple[str, ...] = ()
-    """Whose chips alone it runs on; none named: any maker's, through a plugin where need be
-    (vllm-ascend, vLLM's TPU backend)."""
+    """Whose chips alone it runs on; none: any maker's, if through a plugin (vllm-ascend)."""
     aliases: tuple[str, ...] = ()
     source: str = ""
     poll_steps: int = 1
@@ -119,9 +116,8 @@ def find_engine(name: str) -> Engine:
     for engine in _engines():
         if word in (engine.name, *engine.aliases):
             return engine
-    raise UnknownNameError(
-        "engine", name, [word for engine in _engines() for word in (engine.name, *engine.aliases)]
-    )
+    known = [word for engine in _engines() for word in (engine.name, *engine.aliases)]
+    raise UnknownNameError("engine", name, known)
 
 
 def engine_names() -> tuple[str, ...]:
@@ -131,23 +127,13 @@ def engine_names() -> tuple[str, ...]:
 
 @cache
 def _engines() -> tuple[Engine, ...]:
-    text = (
-        resources.files("meshwright").joinpath("serving", "engines.csv").read_text(encoding="utf-8")
-    )
+    table = pkgutil.get_data("meshwright", "serving/engines.csv")
+    assert table is not None, "the package is installed without serving/engines.csv"
+    kinds = {field.name: str(field.type) for field in fields(Engine)}
     return tuple(
-        Engine(
-            **{
-                field.name: _value(str(field.type), row[field.name])
-                for field in fields(Engine)
-                if field.name in row
-            }
-        )
-        for row in _rows(text)
+        Engine(**{name: _value(kinds[name], cell) for name, cell in row.items()})
+        for row in csv.DictReader(table.decode().splitlines())
     )
-
-
-def _rows(text: str) -> list[dict[str, str]]:
-    return list(csv.DictReader(text.splitlines()))
 
 
 def _value(annotation: str, cell: str) -> Any:
@@ -165,32 +151,20 @@ QUANTISATIONS: tuple[Weights, ...] = get_args(Weights)
 Cache = Literal["fp32", "bf16", "fp16", "fp8", "int8"]
 CACHES: tuple[Cache, ...] = get_args(Cache)
 
-_BYTES: dict[Weights, float] = {
-    "fp32": 4.0,
-    "bf16": 2.0,
-    "fp16": 2.0,
-    "fp8": 1.0,
-    "fp8-blockwise": 1.0,
-    "int8": 1.0,
-    "int4": 0.5625,
-    "nvfp4": 0.5625,
-    "mxfp4": 0.53125,
+_KEPT: dict[Weights, tuple[float, Precision]] = {
+    "fp32": (4.0, "tf32"),
+    "bf16": (2.0, "bf16"),
+    "fp16": (2.0, "fp16"),
+    "fp8": (1.0, "fp8"),
+    "fp8-blockwise": (1.0, "fp8-blockwise"),
+    "int8": (1.0, "bf16"),
+    "int4": (0.5625, "bf16"),
+    "nvfp4": (0.5625, "nvfp4"),
+    "mxfp4": (0.53125, "bf16"),
 }
-"""Of a weight with its scales: int4 and nvfp4 one 16- or 8-bit scale per 32 or 16 weights, mxfp4
-one byte per 32."""
-_PRODUCT: dict[Weights, Precision] = {
-    "fp32": "tf32",
-    "bf16": "bf16",
-    "fp16": "fp16",
-    "fp8": "fp8",
-    "fp8-blockwise": "fp8-blockwise",
-    "int8": "bf16",
-    "int4": "bf16",
-    "nvfp4": "nvfp4",
-    "mxfp4": "bf16",
-}
-"""What products of such weights run in: int8, int4 and mxfp4 weights are unpacked for 16-bit
-activations."""
+"""Bytes of a weight with its scales (int4 and nvfp4 have one 16- or 8-bit scale per 32 or 16
+weights, mxfp4 one byte per 32), and what products of such weights run in: int8, int4 and mxfp4 are
+unpacked for 16-bit activations."""
 _CACHE_BYTES: dict[Cache, float] = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0}
 
 
@@ -209,29 +183,25 @@ class Quantisation:
 
     @staticmethod
     def bytes_of(weights: Weights) -> float:
-        """Bytes of one weight."""
-        return _BYTES[weights]
+        return _KEPT[weights][0]
 
     @staticmethod
     def product_of(weights: Weights) -> Precision:
-        """Precision of a product with such weights."""
-        return _PRODUCT[weights]
+        return _KEPT[weights][1]
 
     def check(self, chip: Chip) -> None:
         """Raise ConfigError unless the chip has the units for it."""
         for weights in (self.linear, self.attention, self.output, self.experts):
-            chip.peak_flops_per_s(_PRODUCT[weights])
+            chip.peak_flops_per_s(_KEPT[weights][1])
 
 
 def published_fp8(model: ModelSpec) -> Weights:
     """Return how models of this make are published in fp8: with block scales where a latent is kept
     or experts are many (DeepSeek, Qwen3, MiniMax), else with one scale a tensor, as Mixtral's
     generation and dense models are."""
-    return (
-        "fp8-blockwise"
-        if model.moe is not None and (model.mla is not None or model.moe.num_experts > _FEW_EXPERTS)
-        else "fp8"
-    )
+    many = model.moe is not None and model.moe.num_experts > _FEW_EXPERTS
+    latent = model.moe is not None and model.mla is not None
+    return "fp8-blockwise" if many or latent else "fp8"
 
 
 _FEW_EXPERTS = 16
@@ -250,27 +220,18 @@ def quantisation(weights: str, model: ModelSpec) -> Quantisation:
     """
     if weights not in QUANTISATIONS:
         raise UnknownNameError("quantisation", weights, QUANTISATIONS)
-    if model.moe is None:
-        if weights == "mxfp4":
-            raise ConfigError(
-                f"{model.name}: mxfp4 weights are modelled for experts only; nvfp4 or int4 would do"
-            )
-        return Quantisation(
-            name=weights, linear=weights, attention=weights, output=weights, experts=weights
-        )
-    if weights in ("fp8", "fp8-blockwise"):
-        return Quantisation(
-            name=weights, linear=weights, attention=weights, output=weights, experts=weights
-        )
-    if weights in ("nvfp4", "int4", "mxfp4"):
-        shared: Weights = "bf16" if weights == "mxfp4" else weights
-        output: Weights = "nvfp4" if weights == "nvfp4" and model.mla is not None else "bf16"
-        return Quantisation(
-            name=weights, linear=shared, attention="bf16", output=output, experts=weights
-        )
-    return Quantisation(
+    whole = Quantisation(
         name=weights, linear=weights, attention=weights, output=weights, experts=weights
     )
+    if model.moe is None and weights == "mxfp4":
+        raise ConfigError(
+            f"{model.name}: mxfp4 weights are modelled for experts only; nvfp4 or int4 would do"
+        )
+    if model.moe is None or weights not in ("nvfp4", "int4", "mxfp4"):
+        return whole
+    output: Weights = "nvfp4" if weights == "nvfp4" and model.mla is not None else "bf16"
+    shared: Weights = "bf16" if weights == "mxfp4" else weights
+    return replace(whole, linear=shared, attention="bf16", output=output)
 
 
 def cache_bytes(cache: Cache) -> float:
@@ -304,12 +265,10 @@ class Worker:
 
     @property
     def stage_chips(self) -> int:
-        """Chips of one pipeline stage."""
         return self.tp * self.attention_dp
 
     @property
     def chips(self) -> int:
-        """Chips of the whole copy."""
         return self.stage_chips * self.pp
 
     @property
@@ -325,8 +284,7 @@ class Worker:
 
 
 def check_worker(worker: Worker, model: ModelSpec) -> None:
-    """Raise LayoutError where the engine can't cut this model so; the message names what does
-    divide."""
+    """Raise LayoutError, with what divides, where the engine can't cut this model so."""
     _divides("num_heads", model.num_heads, "tp", worker.tp)
     _shares_key_heads(model, worker.tp)
     if model.num_layers < worker.pp:
@@ -353,11 +311,8 @@ def _shares_key_heads(model: ModelSpec, tp: int) -> None:
     """
     heads = model.num_kv_heads
     if model.mla is None and heads % tp and tp % heads:
-        able = ", ".join(
-            str(n)
-            for n in range(1, model.num_heads + 1)
-            if model.num_heads % n == 0 and (heads % n == 0 or n % heads == 0)
-        )
+        sizes = [n for n in range(1, model.num_heads + 1) if model.num_heads % n == 0]
+        able = ", ".join(str(n) for n in sizes if heads % n == 0 or n % heads == 0)
         raise LayoutError(
             f"num_kv_heads={heads} neither divides tp={tp} nor is divisible by it; tp may be {able}"
         )

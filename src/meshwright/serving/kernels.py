@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,7 +68,6 @@ class Kernels:
 
     @property
     def chip(self) -> Chip:
-        """The chip."""
         return self.pool.node.chip
 
     @property
@@ -93,9 +93,8 @@ class Kernels:
         if stored >= element_bytes(precision):
             return whole
         rate = self.chip.memory_bytes_per_s * self.chip.memory_efficiency
-        work_s = (
-            2.0 * m * n * k / (self.chip.peak_flops_per_s(precision) * self.chip.matmul_efficiency)
-        )
+        work_rate = self.chip.peak_flops_per_s(precision) * self.chip.matmul_efficiency
+        work_s = 2.0 * m * n * k / work_rate
         least = np.maximum(work_s, stored * n * k / rate) + self.chip.ramp_s
         return np.maximum(whole - (element_bytes(precision) - stored) * n * k / rate, least)
 
@@ -107,18 +106,14 @@ class Kernels:
 
     def _product_s(self, precision: Precision, *, m: Floats, n: float, k: float) -> Floats:
         near = self.kin
-        found = None
-        if near.relation in ("itself", "generation"):
-            found = gemm_seconds(near.table, precision=precision, m=m, n=n, k=k)
+        found = self._read(lambda: gemm_seconds(near.table, precision=precision, m=m, n=n, k=k))
         if found is None:
-            return gemm_s(
-                self.chip, m=m, n=np.full_like(m, n), k=np.full_like(m, k), precision=precision
-            )
+            wide, deep = np.full_like(m, n), np.full_like(m, k)
+            return gemm_s(self.chip, m=m, n=wide, k=deep, precision=precision)
         read_s = element_bytes(precision) * n * k / self.chip.memory_bytes_per_s
         work_s = 2.0 * m * n * k / self.chip.peak_flops_per_s(precision)
-        scaled = found.seconds * np.where(
-            work_s > read_s, near.compute_scale(precision), near.memory_scale
-        )
+        scale = np.where(work_s > read_s, near.compute_scale(precision), near.memory_scale)
+        scaled = found.seconds * scale
         busy = np.minimum(work_s / scaled, 1.0)
         return scaled * (1.0 + busy * (1.0 / sustained_share(self.chip, precision) - 1.0))
 
@@ -146,9 +141,8 @@ class Kernels:
         """
         same = _as_much_work(new, context, window)
         near = self.kin
-        found = None
-        if near.relation in ("itself", "generation"):
-            found = attention_forward_seconds(
+        found = self._read(
+            lambda: attention_forward_seconds(
                 near.table,
                 batch=batch,
                 heads=heads,
@@ -156,6 +150,7 @@ class Kernels:
                 head_dim=float(head_dim),
                 sequence=same,
             )
+        )
         if found is None:
             return self._attention_work_s(batch * heads * same**2 * head_dim * 2.0)
         return found.seconds * near.compute_scale("bf16")
@@ -175,18 +170,16 @@ class Kernels:
         same = _as_much_work(new, context, None)
         near = self.kin
         width = mla.qk_nope_head_dim + mla.qk_rope_head_dim + mla.v_head_dim
-        found = None
-        if near.relation in ("itself", "generation"):
-            found = mla_forward_seconds(near.table, batch=batch, heads=heads, sequence=same)
+        found = self._read(
+            lambda: mla_forward_seconds(near.table, batch=batch, heads=heads, sequence=same)
+        )
         if found is None:
             return self._attention_work_s(batch * heads * same**2 * width)
         return found.seconds * near.compute_scale("bf16") * width / _MEASURED_LATENT_WIDTH
 
     def _attention_work_s(self, flops: Floats) -> Floats:
-        return (
-            flops / (self.chip.peak_flops_per_s("bf16") * self.chip.attention_forward_efficiency)
-            + self.chip.ramp_s
-        )
+        rate = self.chip.peak_flops_per_s("bf16") * self.chip.attention_forward_efficiency
+        return flops / rate + self.chip.ramp_s
 
     def decode_attention_s(
         self,
@@ -220,11 +213,9 @@ class Kernels:
             )
         )
         values = 2.0 * batch * kv_heads * context * head_dim
-        return (
-            found
-            if found is not None
-            else self._cache_s(cache, values, 2.0 * values * heads / kv_heads)
-        )
+        if found is not None:
+            return found
+        return self._cache_s(cache, values, 2.0 * values * heads / kv_heads)
 
     def decode_latent_s(
         self, cache: Cache, *, batch: Floats, context: Floats, heads: float, mla: MlaSpec
@@ -252,11 +243,8 @@ class Kernels:
         return found if found is not None else self._cache_s(cache, values, 4.0 * values * heads)
 
     def _cache_s(self, cache: Cache, values: Floats, flops: Floats) -> Floats:
-        read_s = (
-            cache_bytes(cache)
-            * values
-            / (self.chip.memory_bytes_per_s * self.chip.memory_efficiency)
-        )
+        rate = self.chip.memory_bytes_per_s * self.chip.memory_efficiency
+        read_s = cache_bytes(cache) * values / rate
         work_s = flops / (self.chip.peak_flops_per_s("bf16") * DECODE_EFFICIENCY)
         return np.maximum(read_s, work_s) + self.chip.ramp_s
 
@@ -282,9 +270,8 @@ class Kernels:
         Checked:  tests/serving/test_kernels.py
         """
         word = "bf16" if weights in ("fp16", "fp32", "int8") else weights
-        other = (
-            weights == "mxfp4" and self.engine.mxfp4_kernels != "own" and self.chip.fp4_flops_per_s
-        )
+        other = weights == "mxfp4" and self.engine.mxfp4_kernels != "own"
+        other = other and bool(self.chip.fp4_flops_per_s)
         whose = self.engine.mxfp4_kernels if other else self.engine.kernels
         found = self._serving(
             lambda chip: expert_layer_seconds(
@@ -303,15 +290,8 @@ class Kernels:
         hit = np.maximum(-experts * np.expm1(-per_expert), 1.0)
         rate = self.chip.memory_bytes_per_s * self.chip.memory_efficiency
         read_s = Quantisation.bytes_of(weights) * matrices * hit * hidden * inter / rate
-        work_s = (
-            2.0
-            * matrices
-            * per_expert
-            * experts
-            * hidden
-            * inter
-            / (0.6 * self.chip.peak_flops_per_s(precision))
-        )
+        flops = 2.0 * matrices * per_expert * experts * hidden * inter
+        work_s = flops / (0.6 * self.chip.peak_flops_per_s(precision))
         return np.maximum(read_s, work_s) + 2 * self.chip.ramp_s
 
     def spread_experts_s(
@@ -335,30 +315,21 @@ class Kernels:
         Valid:    as experts_s.
         Checked:  tests/serving/test_kernels.py
         """
-        plain = self.experts_s(
-            weights,
-            per_expert=per_expert,
-            experts=experts,
-            hidden=hidden,
-            inter=inter,
-            matrices=matrices,
-        )
+        size = {"experts": experts, "hidden": hidden, "inter": inter}
+        plain = self.experts_s(weights, per_expert=per_expert, matrices=matrices, **size)
         few = self._serving(
             lambda chip: spread_expert_seconds(
                 chip,
                 kernels=self.engine.kernels,
                 weights=weights,
                 tokens_per_expert=per_expert,
-                experts=experts,
-                hidden=hidden,
-                inter=inter,
+                **size,
             )
         )
         if few is None:
             return plain
-        return np.where(
-            per_expert * experts <= SPREAD_TOKENS, np.minimum(few * matrices / 3.0, plain), plain
-        )
+        fast = np.minimum(few * matrices / 3.0, plain)
+        return np.where(per_expert * experts <= SPREAD_TOKENS, fast, plain)
 
     def all_reduce_s(self, *, ranks: int, buffer_bytes: Floats) -> Floats:
         """Time of one all-reduce over neighbouring ranks.
@@ -377,23 +348,13 @@ class Kernels:
         ring = np.asarray(all_reduce_s(group_of(ranks, 1, self._reducing_pool), buffer_bytes))
         if self.kin.relation != "itself" or ranks > self.pool.node.domain_size:
             return ring
-        measured = [
-            collective_seconds(
-                self.chip, op="all_reduce", ranks=float(ranks), buffer_bytes=buffer_bytes
-            )
-        ]
+        size: dict[str, Any] = {"ranks": float(ranks), "buffer_bytes": buffer_bytes}
+        measured = [collective_seconds(self.chip, op="all_reduce", **size)]
         if self.engine.reduces_by == "own":
-            measured.append(
-                engine_all_reduce_seconds(
-                    self.chip.name,
-                    kernels=self.engine.kernels,
-                    ranks=float(ranks),
-                    buffer_bytes=buffer_bytes,
-                )
-            )
-        return np.asarray(
-            np.minimum.reduce([ring, *(found.seconds for found in measured if found is not None)])
-        )
+            kernels = self.engine.kernels
+            measured.append(engine_all_reduce_seconds(self.chip.name, kernels=kernels, **size))
+        known = [found.seconds for found in measured if found is not None]
+        return np.asarray(np.minimum.reduce([ring, *known]))
 
     @property
     def _reducing_pool(self) -> Pool:
@@ -429,27 +390,17 @@ class Kernels:
         group, node = group_of(ranks, 1, self.pool), self.pool.node
         size, domains = float(group.size), float(np.ceil(group.size / group.local))
         members, visited = (n * (1.0 - (1.0 - 1.0 / n) ** copies) for n in (size, domains))
-        inside = (
-            token_bytes
-            * members
-            * float((group.local - 1) / group.local)
-            / (EXCHANGE_SHARE * float(group.local_bytes_per_s))
-        )
-        outside = (
-            token_bytes * visited * (domains - 1.0) / domains / float(group.remote_bytes_per_s)
-        )
+        share = float((group.local - 1) / group.local)
+        rate = EXCHANGE_SHARE * float(group.local_bytes_per_s)
+        inside = token_bytes * members * share / rate
+        away = token_bytes * visited * (domains - 1.0) / domains
+        outside = away / float(group.remote_bytes_per_s)
         hops = np.ceil(np.log2(domains)) * _hop_s(node.network_link)
-        setup = (
-            node.domain_link.setup_s
-            if domains == 1.0
-            else max(node.domain_link.setup_s, node.network_link.setup_s)
-        )
-        return np.asarray(
-            np.maximum(inside, outside)
-            + setup
-            + (_hop_s(node.domain_link) if group.local > 1 else 0.0)
-            + hops
-        )
+        setup = node.domain_link.setup_s
+        if domains > 1.0:
+            setup = max(setup, node.network_link.setup_s)
+        first_hop = _hop_s(node.domain_link) if group.local > 1 else 0.0
+        return np.asarray(np.maximum(inside, outside) + setup + first_hop + hops)
 
     def passes_s(self, moved_bytes: Floats) -> Floats:
         """Time of element-wise work by the bytes that it reads and writes, launches apart.
@@ -462,20 +413,15 @@ class Kernels:
         """
         return moved_bytes / (self.chip.memory_bytes_per_s * self.chip.memory_efficiency)
 
-    def _serving(self, read: _Reader) -> Floats | None:
+    def _serving(self, read: Callable[[str], Lookup | None]) -> Floats | None:
         """Read a serving table of the chip, or of one of its generation at this chip's
         bandwidth."""
-        near = self.kin
-        if near.relation not in ("itself", "generation"):
-            return None
-        found = read(near.table.name)
-        return None if found is None else found.seconds * near.memory_scale
+        found = self._read(lambda: read(self.kin.table.name))
+        return None if found is None else found.seconds * self.kin.memory_scale
 
-
-class _Reader(Protocol):
-    """A lookup that is given the chip's name."""
-
-    def __call__(self, chip: str) -> Lookup | None: ...
+    def _read(self, table: Callable[[], Lookup | None]) -> Lookup | None:
+        """Read a table of the chip, or of one of its generation; others' are too far."""
+        return table() if self.kin.relation in ("itself", "generation") else None
 
 
 _MEASURED_LATENT_WIDTH = 192 + 128

@@ -29,8 +29,7 @@ class Memory:
 
     @property
     def cache_tokens(self) -> int:
-        """Tokens that the cache has room for, of one attention rank; 0 where the weights alone
-        don't fit."""
+        """Tokens that one attention rank's cache holds; 0 where the weights alone don't fit."""
         room = self.limit - self.weights - self.activations - self.base
         return max(0, int(room / self.cache_per_token))
 
@@ -80,14 +79,10 @@ def weight_bytes(prices: Prices) -> float:
         split = worker.tp if "attention" in block.kind or worker.attention_dp == 1 else 1
         size = part.sharded / split * Quantisation.bytes_of(dense) + 2.0 * part.replicated
         if "attention" in block.kind:
-            size -= (
-                _output_params(model)
-                / split
-                * (Quantisation.bytes_of(dense) - Quantisation.bytes_of(kept.output))
-            )
-        total += count * (
-            size + part.expert / worker.stage_chips * Quantisation.bytes_of(kept.experts)
-        )
+            narrower = Quantisation.bytes_of(dense) - Quantisation.bytes_of(kept.output)
+            size -= _output_params(model) / split * narrower
+        experts = part.expert / worker.stage_chips * Quantisation.bytes_of(kept.experts)
+        total += count * (size + experts)
     table = 2.0 * model.vocab * model.hidden / worker.tp
     ends = table if model.tied or worker.pp > 1 else 2.0 * table
     return total / worker.pp + ends + 2.0 * norm_params(model)
@@ -95,11 +90,8 @@ def weight_bytes(prices: Prices) -> float:
 
 def _output_params(model: ModelSpec) -> float:
     """Of the projection after attention."""
-    return float(
-        model.hidden
-        * model.num_heads
-        * (model.head_dim if model.mla is None else model.mla.v_head_dim)
-    )
+    width = model.head_dim if model.mla is None else model.mla.v_head_dim
+    return float(model.hidden * model.num_heads * width)
 
 
 def cache_bytes_per_token(prices: Prices) -> float:

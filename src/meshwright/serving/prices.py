@@ -58,13 +58,11 @@ class Prices:
 
     @cached_property
     def kernels(self) -> Kernels:
-        """The kernels that run."""
         return Kernels(pool=self.pool, engine=self.engine)
 
     @cached_property
     def blocks(self) -> tuple[tuple[Block, float], ...]:
-        """Every kind of block, and how many the model has (of the decoder, in encoder-decoder
-        models both)."""
+        """Every kind of block, and how many the model has of it, in both of its halves."""
         counts: dict[Block, float] = {}
         for segment in self.model.segments:
             for block, per_layer in segment.blocks:
@@ -86,15 +84,11 @@ class Prices:
         Checked:  tests/serving/test_prices.py
         """
         tokens = np.asarray(tokens, dtype=np.float64)
-        total = {
-            name: np.zeros_like(tokens) for name in ("linear", "experts", "exchange", "pointwise")
-        }
+        names = ("linear", "experts", "exchange", "pointwise")
+        total = {name: np.zeros_like(tokens) for name in names}
         for block, count in self._of(stream):
-            parts = (
-                self._mixer(tokens, block)
-                if "attention" in block.kind
-                else self._feed_forward(tokens, block)
-            )
+            price = self._mixer if "attention" in block.kind else self._feed_forward
+            parts = price(tokens, block)
             for name, seconds in parts.items():
                 total[name] = total[name] + count * seconds
         return total
@@ -105,20 +99,15 @@ class Prices:
         weights = kept.attention
         values = tokens * (2.0 * self._query_width + 2.0 * self._cache_width)
         moved = HALF * (4.0 * tokens * width + values)
-        exchange, extra = (
-            self.kernels.all_reduce_s(ranks=self.worker.tp, buffer_bytes=HALF * tokens * width),
-            3.0,
-        )
-        if self.model.qk_norm_all_heads and self.worker.tp > 1:
-            exchange = exchange + self.kernels.all_reduce_s(
-                ranks=self.worker.tp, buffer_bytes=_STATISTIC_BYTES * tokens
-            )
+        tp, extra = self.worker.tp, 3.0
+        exchange = self.kernels.all_reduce_s(ranks=tp, buffer_bytes=HALF * tokens * width)
+        if self.model.qk_norm_all_heads and tp > 1:
+            norms = _STATISTIC_BYTES * tokens
+            exchange = exchange + self.kernels.all_reduce_s(ranks=tp, buffer_bytes=norms)
             extra += _STATISTIC_KERNELS
+        last = self._product(kept.output, tokens, *shapes[-1])
         return {
-            "linear": sum(
-                (self._product(weights, tokens, n, k) for n, k in shapes[:-1]),
-                self._product(kept.output, tokens, *shapes[-1]),
-            ),
+            "linear": sum((self._product(weights, tokens, n, k) for n, k in shapes[:-1]), last),
             "exchange": exchange,
             "pointwise": self._pointwise(weights, tokens, moved, shapes, extra=extra),
         }
@@ -132,13 +121,11 @@ class Prices:
             down = mla.kv_lora_rank + mla.qk_rope_head_dim
             absorbed = [(heads * (mla.qk_nope_head_dim + mla.v_head_dim), float(mla.kv_lora_rank))]
             query = heads * (mla.qk_nope_head_dim + mla.qk_rope_head_dim)
-            if mla.q_lora_rank is None:
-                first = [(query + down, float(model.hidden))]
-            else:
-                first = [
-                    (float(mla.q_lora_rank + down), float(model.hidden)),
-                    (query, float(mla.q_lora_rank)),
-                ]
+            width = float(model.hidden)
+            first = [(query + down, width)]
+            if mla.q_lora_rank is not None:
+                rank = float(mla.q_lora_rank)
+                first = [(rank + down, width), (query, rank)]
             return [*first, *absorbed, (float(model.hidden), heads * mla.v_head_dim)]
         keys = 0.0 if block.kind == "cross_attention" else 2.0 * self._kv_heads
         return [
@@ -153,11 +140,8 @@ class Prices:
 
     @property
     def _query_width(self) -> float:
-        dim = (
-            self.model.head_dim
-            if self.model.mla is None
-            else self.model.mla.qk_nope_head_dim + self.model.mla.qk_rope_head_dim
-        )
+        mla = self.model.mla
+        dim = self.model.head_dim if mla is None else mla.qk_nope_head_dim + mla.qk_rope_head_dim
         return self.model.num_heads / self.worker.tp * dim
 
     @property
@@ -170,22 +154,19 @@ class Prices:
     def _feed_forward(self, tokens: Floats, block: Block) -> dict[str, Floats]:
         if block.kind == "moe":
             return self._expert_layer(tokens)
-        ranks, width = self.worker.tp, self.model.hidden
-        inner = self.model.ffn / ranks
-        parts = self._dense(tokens, inner)
-        return parts | {
-            "exchange": self.kernels.all_reduce_s(ranks=ranks, buffer_bytes=HALF * tokens * width)
-        }
+        ranks = self.worker.tp
+        moved = HALF * tokens * self.model.hidden
+        exchange = self.kernels.all_reduce_s(ranks=ranks, buffer_bytes=moved)
+        return self._dense(tokens, self.model.ffn / ranks) | {"exchange": exchange}
 
     def _dense(self, tokens: Floats, inner: float) -> dict[str, Floats]:
         weights, width = self.quantisation.linear, float(self.model.hidden)
         fan = 2.0 if self.model.gated else 1.0
         shapes = [(fan * inner, width), (width, inner)]
         moved = HALF * tokens * (4.0 * width + (fan + 1.0) * inner)
+        none = np.zeros_like(tokens)
         return {
-            "linear": sum(
-                (self._product(weights, tokens, n, k) for n, k in shapes), np.zeros_like(tokens)
-            ),
+            "linear": sum((self._product(weights, tokens, n, k) for n, k in shapes), none),
             "pointwise": self._pointwise(weights, tokens, moved, shapes, extra=2.0),
         }
 
@@ -216,15 +197,13 @@ class Prices:
             "pointwise": self._pointwise("bf16", tokens, moved, [(1.0, 1.0)], extra=3.0),
         }
         if moe.shared_ffn:
-            shared = self._dense(
-                tokens, moe.shared_ffn / (worker.tp if worker.attention_dp == 1 else 1)
-            )
+            split = worker.tp if worker.attention_dp == 1 else 1
+            shared = self._dense(tokens, moe.shared_ffn / split)
             parts = {name: seconds + shared.get(name, 0.0) for name, seconds in parts.items()}
         return parts
 
     def _to_experts(self, tokens: Floats) -> Floats:
-        """Ranks that all have the same tokens sum their results; others send tokens out and get
-        results back."""
+        """Ranks with the same tokens sum their results; others send tokens out and back."""
         moe = self.model.moe
         assert moe is not None
         width = float(self.model.hidden)
@@ -253,16 +232,13 @@ class Prices:
         *,
         extra: float,
     ) -> Floats:
-        """Element-wise passes, the casts before narrow products, and what every kernel costs beside
-        its work."""
+        """Element-wise passes, casts before narrow products, and each kernel's own cost."""
         size = element_bytes(Quantisation.product_of(weights))
         casts = len(shapes) if size <= 1.0 else 0
         cast_bytes = sum(k for _, k in shapes) * (HALF + size) * tokens if casts else 0.0
         kernels = len(shapes) + casts + extra
-        return (
-            self.kernels.passes_s(moved * self.engine.pass_scale + cast_bytes)
-            + kernels * self.engine.kernel_s
-        )
+        passes = self.kernels.passes_s(moved * self.engine.pass_scale + cast_bytes)
+        return passes + kernels * self.engine.kernel_s
 
     def kernel_count(self, stream: str = "main") -> float:
         """Kernels of one iteration, which the host launches one by one where no graph does.
@@ -274,9 +250,8 @@ class Prices:
         Valid:    one rank.
         Checked:  tests/serving/test_prices.py
         """
-        narrow = (
-            2.0 if element_bytes(Quantisation.product_of(self.quantisation.linear)) <= 1.0 else 0.0
-        )
+        size = element_bytes(Quantisation.product_of(self.quantisation.linear))
+        narrow = 2.0 if size <= 1.0 else 0.0
         more = narrow + (1.0 if self.worker.tp > 1 else 0.0)
         mixer = LATENT_KERNELS if self.model.mla is not None else MIXER_KERNELS
         each = {"mlp": FEED_FORWARD_KERNELS + more, "moe": EXPERT_KERNELS + more}
@@ -370,11 +345,8 @@ class Prices:
         part = self.model.vocab / self.worker.tp
         logits = 4.0 * sequences * self.model.vocab
         product = self._product("bf16", sequences, part, float(self.model.hidden))
-        return (
-            product
-            + self.kernels.passes_s(SAMPLING_PASSES * logits)
-            + SAMPLING_KERNELS * self.engine.kernel_s
-        )
+        passes = self.kernels.passes_s(SAMPLING_PASSES * logits)
+        return product + passes + SAMPLING_KERNELS * self.engine.kernel_s
 
     def messages_s(self, tokens: Floats) -> Floats:
         """Time of the messages between pipeline stages.
@@ -398,11 +370,9 @@ class Prices:
         stream = "decoder" if self.model.family == "encoder-decoder" else "main"
         count = np.asarray(float(batch))
         terms = {name: float(seconds) for name, seconds in self.by_tokens_s(count, stream).items()}
-        terms["attention"] = float(
-            self.running_s(
-                batch=count, context=np.asarray(float(context)), source=source, stream=stream
-            )
-        )
+        seen = np.asarray(float(context))
+        attention = self.running_s(batch=count, context=seen, source=source, stream=stream)
+        terms["attention"] = float(attention)
         terms["head"] = float(self.head_s(count))
         terms["pipeline"] = float(self.messages_s(count))
         terms["host"] = self.engine.host_s + self.engine.host_per_sequence_s * float(batch)

@@ -25,11 +25,10 @@ from meshwright.values.hardware.parse import parse_cluster
 from meshwright.values.models.catalogue import named_model
 from meshwright.values.models.spec import ModelSpec
 
-__all__ = ["MODES", "Mode", "Objective", "ServingRequest", "usual_weights"]
+__all__ = ["Mode", "Objective", "ServingRequest", "usual_weights"]
 
 Mode = Literal["aggregated", "disaggregated", "static"]
-"""aggregated: prompts and answers on the same workers; disaggregated: a pool of workers for each;
-static: whole batches."""
+"""Prompts and answers on the same workers, a pool of workers for each, or whole batches."""
 MODES: tuple[Mode, ...] = get_args(Mode)
 Objective = Literal["throughput", "latency"]
 """Most new tokens a second and chip, or the shortest requests."""
@@ -53,8 +52,7 @@ class ServingRequest:
     target_rate: float | None = None
     """Requests per second that the deployment must carry; the fewest chips win."""
     rate: float | None = None
-    """Requests per second that arrive at random on all chips; the shortest requests win, and
-    percentiles are simulated."""
+    """Requests per second at random on all chips; simulated, the shortest requests win."""
     modes: tuple[Mode, ...] = ("aggregated", "disaggregated")
     weights: tuple[Weights, ...] | None = None
     cache: tuple[Cache, ...] | None = None
@@ -100,15 +98,7 @@ class ServingRequest:
         for name in ("input_len", "output_len"):
             if not 1 <= getattr(self, name) <= _LONGEST:
                 raise ConfigError(f"{name}={getattr(self, name)}: expected 1 to {_LONGEST} tokens")
-        for name in (
-            "ttft_s",
-            "tpot_s",
-            "e2e_s",
-            "target_rate",
-            "rate",
-            "concurrency",
-            "usd_per_chip_hour",
-        ):
+        for name in _POSITIVE:
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):
                 raise ConfigError(f"{name}={value}: expected a positive number")
@@ -116,15 +106,14 @@ class ServingRequest:
             raise ConfigError(
                 f"prefix hit share {self.cached_share}: expected 0 or more and less than 1"
             )
-        for word in self.weights or ():
-            if word not in QUANTISATIONS:
-                raise UnknownNameError("quantisation", word, QUANTISATIONS)
-        for cache in self.cache or ():
-            if cache not in CACHES:
-                raise UnknownNameError("type of cache", cache, CACHES)
-        for mode in self.modes:
-            if mode not in MODES:
-                raise UnknownNameError("mode", mode, MODES)
+        for what, words, known in (
+            ("quantisation", self.weights, QUANTISATIONS),
+            ("type of cache", self.cache, CACHES),
+            ("mode", self.modes, MODES),
+        ):
+            for word in words or ():
+                if word not in known:
+                    raise UnknownNameError(what, word, known)
         for chip in (pool.node.chip for pool in self.cluster.pools):
             if self.engine.vendors and chip.vendor not in self.engine.vendors:
                 others = ", ".join(name for name in engine_names() if not find_engine(name).vendors)
@@ -169,26 +158,12 @@ class ServingRequest:
                 )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what was asked in plain types, for the heading of an answer and for those who read
-        its plans."""
-        nodes = {
-            pool.node.chip.name: {
-                "vendor": pool.node.chip.vendor,
-                "gpus_per_node": pool.node.chips_per_node,
-                "chips": pool.num_chips,
-            }
-            for pool in self.cluster.pools
-        }
-        names = (
-            "ttft_s",
-            "tpot_s",
-            "e2e_s",
-            "target_rate",
-            "rate",
-            "concurrency",
-            "usd_per_chip_hour",
-        )
-        limits = {name: getattr(self, name) for name in names}
+        """Return what was asked in plain types, for an answer's heading and its readers."""
+        nodes = {}
+        for pool in self.cluster.pools:
+            size = {"gpus_per_node": pool.node.chips_per_node, "chips": pool.num_chips}
+            nodes[pool.node.chip.name] = {"vendor": pool.node.chip.vendor, **size}
+        limits = {name: getattr(self, name) for name in _POSITIVE}
         return {
             "model": self.model.name,
             "cluster": self.cluster.name,
@@ -208,6 +183,7 @@ class ServingRequest:
 
 
 _LONGEST = 2**20
+_POSITIVE = ("ttft_s", "tpot_s", "e2e_s", "target_rate", "rate", "concurrency", "usd_per_chip_hour")
 
 
 def usual_weights(model: ModelSpec, chip: Chip) -> tuple[Weights, ...]:

@@ -49,11 +49,9 @@ class Part:
 
     @property
     def chips(self) -> int:
-        """Chips of all these workers."""
         return self.count * self.worker.chips
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
         axes = {name: getattr(self.worker, name) for name in ("tp", "pp", "ep", "attention_dp")}
         return {
             "role": self.role,
@@ -89,17 +87,14 @@ class ServingOption:
 
     @property
     def chips(self) -> int:
-        """Chips in use."""
         return sum(part.chips for part in self.parts)
 
     @property
     def tokens_per_s(self) -> float:
-        """New tokens of the whole deployment."""
         return self.requests_per_s * self.output_len
 
     @property
     def tokens_per_s_per_chip(self) -> float:
-        """New tokens per chip."""
         return self.tokens_per_s / self.chips
 
     @property
@@ -110,14 +105,13 @@ class ServingOption:
     @property
     def usd_per_million_tokens(self) -> float | None:
         """Cost of a million new tokens at this load."""
-        return (
-            None
-            if self.usd_per_hour is None
-            else self.usd_per_hour / 3600 / self.tokens_per_s * 1e6
-        )
+        if self.usd_per_hour is None:
+            return None
+        return self.usd_per_hour / 3600 / self.tokens_per_s * 1e6
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
+        seen = self.arrivals
+        arrivals = None if seen is None else {f"{name}_s": dict(seen[name]) for name in seen}
         return {
             "mode": self.mode,
             "weights": self.weights,
@@ -133,11 +127,7 @@ class ServingOption:
             "tokens_per_s_per_gpu": self.tokens_per_s_per_chip,
             "tokens_per_s_per_user": self.tokens_per_s_per_user,
             "usd_per_million_tokens": self.usd_per_million_tokens,
-            "arrivals": (
-                None
-                if self.arrivals is None
-                else {f"{name}_s": dict(figures) for name, figures in self.arrivals.items()}
-            ),
+            "arrivals": arrivals,
         }
 
 
@@ -148,8 +138,7 @@ class ServingPlan:
     options: tuple[ServingOption, ...]
     """Those that keep the limits, best first, the best load of each deployment."""
     pareto: tuple[ServingOption, ...]
-    """Of all that fit: none has both more tokens per chip and more per user; most per user
-    first."""
+    """None has both more tokens per chip and more per user; most per user first."""
     nearest: Mapping[str, ServingOption]
     """Where nothing keeps the limits: the best on each limited axis, and the one with the least
     excess over all."""
@@ -162,11 +151,8 @@ class ServingPlan:
     """Kinds of chips of the cluster."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
         return {
-            "plans": [
-                {"rank": rank, **option.to_dict()} for rank, option in enumerate(self.options, 1)
-            ],
+            "plans": [{"rank": n, **one.to_dict()} for n, one in enumerate(self.options, 1)],
             "pareto": [option.to_dict() for option in self.pareto],
             "nearest": {name: option.to_dict() for name, option in self.nearest.items()},
             "rejected": dict(self.rejected),
@@ -178,12 +164,9 @@ class ServingPlan:
 
 def excess(request: ServingRequest, option: ServingOption) -> float:
     """Return the largest of figure / limit; 0 without limits."""
-    limits = (
-        (option.ttft_s, request.ttft_s),
-        (option.tpot_s, request.tpot_s),
-        (option.e2e_s, request.e2e_s),
-    )
-    return max((value / limit for value, limit in limits if limit is not None), default=0.0)
+    asked = {name: getattr(request, name) for name in ("ttft_s", "tpot_s", "e2e_s")}
+    limits = {name: limit for name, limit in asked.items() if limit is not None}
+    return max((getattr(option, name) / limit for name, limit in limits.items()), default=0.0)
 
 
 def order(request: ServingRequest, option: ServingOption) -> tuple[float, ...]:
@@ -201,20 +184,15 @@ def best_of_each(request: ServingRequest, options: Iterable[ServingOption]) -> l
     """Return of every deployment, apart from load and counts of workers, the best."""
     best: dict[tuple[object, ...], ServingOption] = {}
     for option in options:
-        key = (
-            option.mode,
-            option.weights,
-            option.cache,
-            tuple((part.role, part.chip, part.worker) for part in option.parts),
-        )
+        parts = tuple((part.role, part.chip, part.worker) for part in option.parts)
+        key = (option.mode, option.weights, option.cache, parts)
         if key not in best or order(request, option) < order(request, best[key]):
             best[key] = option
     return list(best.values())
 
 
 def pareto_front(options: Iterable[ServingOption]) -> tuple[ServingOption, ...]:
-    """Return the options that no other beats in both tokens per chip and tokens per user; most per
-    user first."""
+    """Return what none beats in both tokens per chip and per user; most per user first."""
     front: list[ServingOption] = []
     for option in sorted(
         options, key=lambda one: (-one.tokens_per_s_per_user, -one.tokens_per_s_per_chip)

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from meshwright.serving.engine import Cache, Weights, Worker
 from meshwright.serving.load import under_arrivals
-from meshwright.serving.options import option_of, part_of, priced_options, transfer_s
+from meshwright.serving.options import (
+    Candidate,
+    Rejected,
+    candidate_of,
+    candidates,
+    of_one_pool,
+    priced_options,
+    transfer_s,
+)
 from meshwright.serving.request import ServingRequest
 from meshwright.serving.result import (
     Part,
@@ -21,8 +30,6 @@ from meshwright.serving.result import (
     order,
     pareto_front,
 )
-from meshwright.serving.space import Candidate, Rejected, candidate_of, candidates
-from meshwright.serving.steady import most_running, steady
 from meshwright.values.errors import ConfigError
 
 __all__ = ["plan", "predict"]
@@ -56,9 +63,7 @@ def _search(request: ServingRequest) -> ServingPlan:
     priced = [option for option in priced_options(request, found) if option is not None]
     able = [option for option in priced if option.requests_per_s >= (request.rate or 0.0)]
     fitting = [option for option in able if excess(request, option) <= 1.0]
-    best = sorted(best_of_each(request, fitting), key=lambda option: order(request, option))[
-        :_MOST_LISTED
-    ]
+    best = sorted(best_of_each(request, fitting), key=partial(order, request))[:_MOST_LISTED]
     if request.rate is not None and best:
         able = _simulated(request, best[:_MOST_SIMULATED], found)
         best = [option for option in able if excess(request, option) <= 1.0]
@@ -79,16 +84,12 @@ def _nearest(
     priced: Sequence[ServingOption],
     found: Sequence[Candidate],
 ) -> dict[str, ServingOption]:
-    """The nearest to the limits of those that carry the rate; where none does, what carries most,
-    within the limits if any keeps them."""
+    """The nearest to the limits of those that carry the rate; else what carries most."""
     if able:
         return nearest_of(request, able)
     if not priced and request.target_rate is not None:
-        priced = [
-            option
-            for option in priced_options(replace(request, target_rate=None), found)
-            if option is not None
-        ]
+        options = priced_options(replace(request, target_rate=None), found)
+        priced = [option for option in options if option is not None]
     keeping = [option for option in priced if excess(request, option) <= 1.0]
     return {"requests_per_s": most_requests(keeping or priced)} if priced else {}
 
@@ -96,39 +97,16 @@ def _nearest(
 def predict(
     request: ServingRequest, *, worker: Worker, weights: Weights, cache: Cache, concurrency: int
 ) -> ServingOption:
-    """Return what one worker of the first pool does under `concurrency` requests; ConfigError where
-    it can't run or hold them."""
+    """Return what one worker does under `concurrency` requests; ConfigError if it can't."""
     one = candidate_of(request, request.cluster.pools[0], worker, weights, cache)
-    ranks = worker.attention_dp
-    most = most_running(
-        one.clock,
-        input_len=request.input_len,
-        output_len=request.output_len,
-        cache_tokens=one.memory.cache_tokens,
-    )
-    if concurrency > most * ranks:
+    most = one.most_running(request) * worker.attention_dp
+    if concurrency > most:
         raise ConfigError(
-            f"concurrency={concurrency}: the cache has room for {most * ranks} requests of this"
-            " length at once"
+            f"concurrency={concurrency}: the cache has room for {most} requests of this length at"
+            " once"
         )
-    found = steady(
-        one.clock,
-        concurrency=max(1.0, concurrency / ranks),
-        input_len=request.input_len,
-        output_len=request.output_len,
-        cached=request.cached_share,
-    )
-    part = part_of("prompts and answers", request, one, 1, found.running)
-    times = (found.ttft_s, found.tpot_s, found.e2e_s)
-    return option_of(
-        request,
-        "aggregated",
-        one,
-        (part,),
-        concurrency=concurrency,
-        times=times,
-        rate=found.requests_per_s,
-    )
+    found = one.steady(request, concurrency=max(1.0, concurrency / worker.attention_dp))
+    return of_one_pool(request, "aggregated", one, 1, found, concurrency=concurrency)
 
 
 def _simulated(
@@ -138,25 +116,19 @@ def _simulated(
     seen = []
     for option in best:
         parts = [_candidate(part, option, found) for part in option.parts]
-        seen.append(
-            under_arrivals(request, option, parts=parts, transfer_s=transfer_s(request, parts[-1]))
-        )
-    return sorted(seen, key=lambda option: order(request, option))
+        sent_s = transfer_s(request, parts[-1])
+        seen.append(under_arrivals(request, option, parts=parts, transfer_s=sent_s))
+    return sorted(seen, key=partial(order, request))
 
 
 def _candidate(part: Part, option: ServingOption, found: Sequence[Candidate]) -> Candidate:
     wanted = (part.chip, part.worker, option.weights, option.cache)
-    return next(
-        one
-        for one in found
-        if (
-            one.pool.node.chip.name,
-            one.prices.worker,
-            one.prices.quantisation.name,
-            one.prices.cache,
-        )
-        == wanted
-    )
+    priced = {(one.chip, one.prices.worker, *_types(one)): one for one in reversed(found)}
+    return priced[wanted]
+
+
+def _types(one: Candidate) -> tuple[Weights, Cache]:
+    return one.prices.quantisation.name, one.prices.cache
 
 
 def _notes(request: ServingRequest, found: Sequence[Candidate]) -> tuple[str, ...]:

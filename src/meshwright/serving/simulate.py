@@ -15,7 +15,7 @@ from meshwright.serving.kernels import Floats
 from meshwright.values.errors import ConfigError
 from meshwright.values.units import counted
 
-__all__ = ["Outcome", "Requests", "closed_loop", "open_loop"]
+__all__ = ["Outcome", "Requests", "closed_loop", "open_loop", "outcome_of"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -121,7 +121,8 @@ class _Run:
 
     def __init__(self, clock: Clock, requests: Requests, *, slots: int, cache_tokens: int) -> None:
         count = len(requests.prompts)
-        self.clock, self.prompts, self.outputs = clock, requests.prompts, requests.outputs
+        self.clock, self.requests = clock, requests
+        self.prompts, self.outputs = requests.prompts, requests.outputs
         self.hits = [int(requests.cached * prompt) for prompt in self.prompts]
         if requests.distinct is not None:
             self.hits[requests.distinct :] = [
@@ -129,13 +130,9 @@ class _Run:
             ]
         self.slots, self.cache_tokens = slots, cache_tokens
         kept = clock.prices.engine.cache_reserved
-        self.rooms = [
-            prompt + int(kept * output)
-            for prompt, output in zip(self.prompts, self.outputs, strict=True)
-        ]
-        longest = max(
-            prompt + output for prompt, output in zip(self.prompts, self.outputs, strict=True)
-        )
+        lengths = list(zip(self.prompts, self.outputs, strict=True))
+        self.rooms = [prompt + int(kept * output) for prompt, output in lengths]
+        longest = max(prompt + output for prompt, output in lengths)
         if longest > cache_tokens:
             raise ConfigError(
                 f"a request of {longest} tokens does not fit into a cache of {cache_tokens} tokens"
@@ -145,8 +142,7 @@ class _Run:
         self.step = 0
         self.ends: list[tuple[int, int]] = []
         self.offset = 0
-        """Sum over running sequences of (tokens seen - step): contexts sum to offset + running *
-        step."""
+        """Sum over running ones of (tokens seen - step): contexts sum to this + running * step."""
         self.held = 0
         self.opens = 0
         """The step from which prompts may begin."""
@@ -163,33 +159,21 @@ class _Run:
         self.waiting: deque[int] = deque()
         self.partial: list[list[int]] = []
         """[request, prompt tokens done] of prompts under way."""
-        self.sent = [0.0] * count
-        self.first = [0.0] * count
-        self.done = [0.0] * count
+        self.sent, self.first, self.done = [0.0] * count, [0.0] * count, [0.0] * count
         self.next = 0
         self.concurrency = 0
 
     def _take_engine(self, clock: Clock) -> None:
         """Take what the engine does, with its waits in iterations."""
-        engine = clock.prices.engine
+        self.engine = engine = clock.prices.engine
         self.chunk = engine.chunk_tokens or clock.most_tokens
-        self.mixed = engine.mixed
-        self.poll_steps = engine.poll_steps
-        self.overlap = engine.overlap
-        self.balance_steps = engine.balance_steps
-        self.wait_steps = engine.wait_steps
         self.full = engine.wait_share * self.chunk
-        self.whole = engine.whole_prompts
-        self.peers = (
-            sum(1.0 / rank for rank in range(1, clock.prices.worker.attention_dp))
-            * sum(self.outputs)
-            / len(self.prompts)
-        )
+        harmonic = sum(1.0 / rank for rank in range(1, clock.prices.worker.attention_dp))
+        self.peers = harmonic * sum(self.outputs) / len(self.prompts)
         """Iterations until each of the other attention ranks has seen a request, times the
         sequences that run on one: the mean of the longest of as many exponential waits."""
         self.front_s = engine.token_s * clock.prices.worker.attention_dp
-        """Time of the front process per token of a prompt, the other attention ranks' prompts
-        between."""
+        """Time of the front process per token of a prompt, the other ranks' between."""
 
     def closed(self, concurrency: int, gap_s: float) -> Outcome:
         self.concurrency = concurrency
@@ -239,17 +223,16 @@ class _Run:
             self._run_answers(until)
 
     def _look(self) -> None:
-        """See what has arrived, where the engine looks now; with nothing to do it looks all the
-        time."""
+        """See what has arrived, where the engine looks now; when idle it always looks."""
         self.waiting += self.seen
         self.seen.clear()
-        if self.ends and (self.step - self.looked) % self.poll_steps:
+        if self.ends and (self.step - self.looked) % self.engine.poll_steps:
             return
         if not (self.waiting or self.partial):
-            self.opens = self.step + max(
-                self.wait_steps, min(self.balance_steps, int(self.peers / max(len(self.ends), 1)))
-            )
-        later = self.overlap and (self.ends or self.partial)
+            balanced = int(self.peers / max(len(self.ends), 1))
+            wait = max(self.engine.wait_steps, min(self.engine.balance_steps, balanced))
+            self.opens = self.step + wait
+        later = self.engine.overlap and (self.ends or self.partial)
         (self.seen if later else self.waiting).extend(self.outside)
         self.outside.clear()
 
@@ -271,19 +254,19 @@ class _Run:
     def _full(self) -> bool:
         """Whether prompts that wait for one another fill an iteration."""
         return (
-            self.wait_steps > 0
+            self.engine.wait_steps > 0
             and sum(self.prompts[r] for r in self.waiting) + len(self.ends) >= self.full
         )
 
     def _run_prompts(self) -> None:
-        running = len(self.ends) if self.mixed else 0
+        running = len(self.ends) if self.engine.mixed else 0
         room = max(self.chunk - running, 1)
         used, attention, ended = 0, 0.0, []
         for entry in self.partial:
             request, before = entry
             left = self.prompts[request] - before
             new = min(left, room - used)
-            if new <= 0 or (self.whole and used and new < left):
+            if new <= 0 or (self.engine.whole_prompts and used and new < left):
                 break
             attention += self.clock.prompt_attention_s(new, before)
             used += new
@@ -319,7 +302,8 @@ class _Run:
         if self.seen:
             steps = 1
         if self.outside:
-            steps = min(steps, self.poll_steps - (self.step - self.looked) % self.poll_steps)
+            every = self.engine.poll_steps
+            steps = min(steps, every - (self.step - self.looked) % every)
         each = self.clock.running_s(batch, context + 0.5 * steps)
         if self.now + steps * each > until:
             steps = max(1, min(steps, ceil((until - self.now) / each)))
@@ -342,18 +326,27 @@ class _Run:
             self._send(self.now)
 
     def _outcome(self) -> Outcome:
-        sent, first, done = np.array(self.sent), np.array(self.first), np.array(self.done)
-        later = np.array(self.outputs, dtype=np.float64) - 1.0
-        with np.errstate(invalid="ignore", divide="ignore"):
-            tpot = np.where(later > 0, (done - first) / later, np.nan)
-        return Outcome(
-            sent_s=sent,
-            ttft_s=first - sent + self.clock.prices.engine.request_s,
-            tpot_s=tpot,
-            e2e_s=done - sent + self.clock.prices.engine.request_s,
-            output_tokens=int(sum(self.outputs)),
-            makespan_s=float(done.max() - sent.min()),
-        )
+        times = (self.sent, self.first, self.done)
+        return outcome_of(self.requests, times, outside_s=self.engine.request_s)
+
+
+def outcome_of(
+    requests: Requests, times: tuple[list[float], list[float], list[float]], *, outside_s: float
+) -> Outcome:
+    """Return what requests saw that were sent, began and ended at these times in the engine, and
+    spent `outside_s` before."""
+    sent, first, done = map(np.array, times)
+    later = np.array(requests.outputs, dtype=np.float64) - 1.0
+    with np.errstate(invalid="ignore", divide="ignore"):
+        tpot = np.where(later > 0, (done - first) / later, np.nan)
+    return Outcome(
+        sent_s=sent,
+        ttft_s=first - sent + outside_s,
+        tpot_s=tpot,
+        e2e_s=done - sent + outside_s,
+        output_tokens=int(sum(requests.outputs)),
+        makespan_s=float(done.max() - sent.min()),
+    )
 
 
 _BLOCK = 16

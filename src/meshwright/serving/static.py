@@ -1,5 +1,4 @@
-"""A static batch: all requests start together, run to the same length, and leave together
-(FasterTransformer's way)."""
+"""A static batch, as FasterTransformer's: requests start, run and leave together."""
 
 from __future__ import annotations
 
@@ -49,24 +48,18 @@ def static_batch(prices: Prices, *, batch: int, input_len: int, output_len: int)
     split = batch / parts
     first = _first_s(prices, batch, input_len)
     if parts > 1:
-        first = min(
-            first,
-            _first_s(prices, split, input_len) * (prices.worker.pp + parts - 1) / prices.worker.pp,
-        )
-    steps = (
-        np.unique(np.linspace(0, output_len - 2, _STEPS).round()) if output_len > 1 else np.zeros(0)
-    )
+        stages = prices.worker.pp
+        filled = _first_s(prices, split, input_len) * (stages + parts - 1) / stages
+        first = min(first, filled)
+    steps = np.zeros(0)
+    if output_len > 1:
+        steps = np.unique(np.linspace(0, output_len - 2, _STEPS).round())
     contexts = input_len + 1.0 + steps
     source = float(input_len)
-    each = np.array(
-        [
-            min(
-                _step_s(prices, batch, context, source),
-                _step_s(prices, split, context, source) if parts > 1 else np.inf,
-            )
-            for context in contexts
-        ]
-    )
+    each = np.array([_step_s(prices, batch, context, source) for context in contexts])
+    if parts > 1:
+        cut = np.array([_step_s(prices, split, context, source) for context in contexts])
+        each = np.minimum(each, cut)
     rest = float(np.interp(np.arange(output_len - 1), steps, each).sum()) if output_len > 1 else 0.0
     memory = memory_of(prices, iteration_tokens=split * input_len)
     used = memory.used(batch * (input_len + output_len))
@@ -83,20 +76,15 @@ def _first_s(prices: Prices, batch: float, input_len: int) -> float:
     tokens = np.asarray(batch * input_len)
     one = np.asarray(float(batch))
     device = sum(float(part) for part in prices.by_tokens_s(tokens).values())
-    device += float(
-        prices.prompts_s(batch=one, new=np.asarray(float(input_len)), context=np.zeros(()))
-    )
+    new = np.asarray(float(input_len))
+    device += float(prices.prompts_s(batch=one, new=new, context=np.zeros(())))
     count = prices.kernel_count()
     if prices.model.family == "encoder-decoder":
         device += sum(float(part) for part in prices.by_tokens_s(one, "decoder").values())
         count += prices.kernel_count("decoder")
     device = max(device, count * prices.engine.launch_s)
-    return (
-        device
-        + float(prices.head_s(one))
-        + float(prices.messages_s(tokens))
-        + _host_s(prices, batch)
-    )
+    head, messages = float(prices.head_s(one)), float(prices.messages_s(tokens))
+    return device + head + messages + _host_s(prices, batch)
 
 
 def _step_s(prices: Prices, batch: float, context: float, source: float) -> float:

@@ -1,5 +1,4 @@
-"""The steady state of continuous batching in closed form, for searches that ask about every layout
-and load."""
+"""The steady state of continuous batching in closed form, for every layout and load."""
 
 from __future__ import annotations
 
@@ -14,6 +13,7 @@ __all__ = [
     "Steady",
     "at_rate",
     "batched_prompt_s",
+    "cut",
     "decode_s",
     "disaggregated",
     "front_s",
@@ -40,6 +40,12 @@ class Steady:
     """Of the whole deployment."""
     running: float
     """Sequences that run at once per attention rank."""
+
+
+def cut(input_len: int, cached: float) -> tuple[int, int]:
+    """Return the new tokens of a prompt, one at least, and those in the prefix cache."""
+    before = int(cached * input_len)
+    return max(1, input_len - before), before
 
 
 def decode_s(clock: Clock, running: float, context: float) -> float:
@@ -98,9 +104,8 @@ def _added_s(
     if together <= 1.0:
         return prompt_s(clock, new=new, before=before, beside=beside)
     last = min(beside + round(together * new), clock.most_tokens)
-    return (clock.tokens_s[last] - clock.tokens_s[beside]) / together + clock.prompt_attention_s(
-        new, before
-    )
+    device = (clock.tokens_s[last] - clock.tokens_s[beside]) / together
+    return device + clock.prompt_attention_s(new, before)
 
 
 def prompts_s(clock: Clock, *, count: int, new: int, before: int = 0) -> float:
@@ -186,8 +191,7 @@ def steady(
     Valid:    requests whose ends are spread; synchronous waves are told by the simulator alone.
     Checked:  tests/serving/test_steady.py
     """
-    before = int(cached * input_len)
-    new = max(1, input_len - before)
+    new, before = cut(input_len, cached)
     context = input_len + 0.5 * output_len
     engine, pp = clock.prices.engine, clock.prices.worker.pp
     alone = prompt_s(clock, new=new, before=before)
@@ -197,19 +201,16 @@ def steady(
         rate = concurrency * clock.prices.worker.attention_dp / cycle if cycle else 0.0
         lot = max(1.0, running / pp)
         step = decode_s(clock, lot, context)
-        added = (
-            _added_s(clock, running=lot, each_iteration=lot / output_len, new=new, before=before)
-            if engine.mixed
-            else alone
-        )
+        added = alone
+        if engine.mixed:
+            each = lot / output_len
+            added = _added_s(clock, running=lot, each_iteration=each, new=new, before=before)
         load = min(running, concurrency) / output_len * added / pp
         tpot = step + load
         rho = min(load / tpot, 0.98)
-        ttft = (
-            max(alone, added) * (1.0 + 0.5 * rho / (1.0 - rho))
-            + 0.5 * engine.poll_steps * step
-            + engine.request_s
-        )
+        ttft = max(alone, added) * (1.0 + 0.5 * rho / (1.0 - rho))
+        ttft += 0.5 * engine.poll_steps * step
+        ttft += engine.request_s
         ttft += tpot * min(max(running - 1.0, 0.0), 1.0) if engine.overlap else 0.0
         ttft += front_s(clock, input_len=input_len, requests_per_s=rate)
         cycle = ttft + (output_len - 1) * tpot
@@ -255,12 +256,12 @@ def disaggregated(
     Valid:    the cache of a request is sent once, after its prompt.
     Checked:  tests/serving/test_steady.py
     """
-    before = int(cached * input_len)
-    prompt = prompt_s(prefill, new=max(1, input_len - before), before=before)
+    new, before = cut(input_len, cached)
+    prompt = prompt_s(prefill, new=new, before=before)
     servers = prefill_workers * prefill.prices.worker.attention_dp * prefill.prices.worker.pp
     ranks = decode_workers * decode.prices.worker.attention_dp
     context = input_len + 0.5 * output_len
-    each = batched_prompt_s(prefill, new=max(1, input_len - before), before=before)
+    each = batched_prompt_s(prefill, new=new, before=before)
     price = partial(at_rate, prompt=prompt, each=each, servers=servers, ranks=ranks, decode=decode)
     price = partial(price, context=context, output_len=output_len, transfer_s=transfer_s)
     if slots is not None and output_len > 1:
@@ -270,9 +271,8 @@ def disaggregated(
             found = price(rate)
             ttft = concurrency / rate - (output_len - 1) * full
             if ttft > found.ttft_s:
-                return replace(
-                    found, ttft_s=ttft, tpot_s=full, e2e_s=concurrency / rate, running=slots / ranks
-                )
+                found = replace(found, ttft_s=ttft, tpot_s=full, e2e_s=concurrency / rate)
+                return replace(found, running=slots / ranks)
     low, high = 0.0, min(servers / each, concurrency / prompt)
     found = price(0.0)
     for _ in range(_BISECTIONS):
@@ -308,14 +308,13 @@ def matching_workers(
     Checked:  tests/serving/test_steady.py
     """
     ranks = decode_workers * decode.prices.worker.attention_dp
-    before = int(cached * input_len)
-    prompt = prompt_s(prefill, new=max(1, input_len - before), before=before)
-    tpot = decode_s(
-        decode, min(concurrency / ranks, float(decode.most_tokens)), input_len + 0.5 * output_len
-    )
+    new, before = cut(input_len, cached)
+    prompt = prompt_s(prefill, new=new, before=before)
+    running = min(concurrency / ranks, float(decode.most_tokens))
+    tpot = decode_s(decode, running, input_len + 0.5 * output_len)
     rate = concurrency / (prompt + (output_len - 1) * tpot)
     servers = prefill.prices.worker.attention_dp * prefill.prices.worker.pp
-    each = batched_prompt_s(prefill, new=max(1, input_len - before), before=before)
+    each = batched_prompt_s(prefill, new=new, before=before)
     return max(1, ceil(rate * each / (servers * BUSY)))
 
 
@@ -353,18 +352,10 @@ def at_rate(
     running, tpot = 1.0, 0.0
     for _ in range(_ROUNDS):
         tpot = decode_s(decode, max(1.0, running / pp), context)
-        running = min(
-            0.5 * (running + max(rate * (output_len - 1) * tpot / ranks, 1.0)),
-            float(decode.most_tokens),
-        )
+        wanted = max(rate * (output_len - 1) * tpot / ranks, 1.0)
+        running = min(0.5 * (running + wanted), float(decode.most_tokens))
     engine = decode.prices.engine
-    ttft = (
-        prompt
-        + wait
-        + transfer_s
-        + 0.5 * engine.poll_steps * tpot
-        + engine.request_s
-        + engine.handover_s
-    )
+    look = 0.5 * engine.poll_steps * tpot
+    ttft = prompt + wait + transfer_s + look + engine.request_s + engine.handover_s
     e2e = ttft + (output_len - 1) * tpot
     return Steady(ttft_s=ttft, tpot_s=tpot, e2e_s=e2e, requests_per_s=rate, running=running)

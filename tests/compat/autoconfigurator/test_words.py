@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from meshwright.compat.autoconfigurator.tree import clusters, search_names
+from meshwright.compat.autoconfigurator.settings import clusters, search_names
 from meshwright.compat.autoconfigurator.words import compose, write_tree
 from meshwright.values.errors import ConfigError
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from meshwright.compat.autoconfigurator.inference import PointTable
 from meshwright.compat.autoconfigurator.search import Search
+from meshwright.compat.checks import at_path, made, whole
 from meshwright.platforms.job import JobText
 from meshwright.runs.candidates import Candidate
 from meshwright.runs.record import RunRecord
@@ -46,25 +47,10 @@ _FLAGS = ("run_training_hp_search", "run_inference_hp_search", "dry_run", "wandb
 _TEXTS = ("base_results_dir", "data_dir", "wandb.project", "search_config.train_settings.logs")
 _SECTIONS = ("cluster", "wandb", "search_config", "search_config.train_settings")
 _ASKED = (
-    *(
-        "model_size_in_b",
-        "act_ckpt_layers",
-        "num_nodes",
-        "gpus_per_node",
-        "gpu_memory_gb",
-        "max_training_days",
-        "limit_search_runs",
-    ),
-    *(
-        "output_top_n",
-        "max_steps_per_run",
-        "max_minutes_per_run",
-        "tflops_per_gpu",
-        "num_tokens_in_b",
-        "vocab_size",
-        "seq_length",
-        "logs",
-    ),
+    *("model_size_in_b", "act_ckpt_layers", "num_nodes", "gpus_per_node", "gpu_memory_gb"),
+    *("max_training_days", "limit_search_runs", "output_top_n", "max_steps_per_run"),
+    *("max_minutes_per_run", "tflops_per_gpu", "num_tokens_in_b", "vocab_size", "seq_length"),
+    "logs",
 )
 """Keys of `train_settings` that every search has."""
 _NODE = 8
@@ -74,18 +60,18 @@ _NODE = 8
 def check_config(config: Mapping[str, Any]) -> None:
     """Check that every value is of its kind; ConfigError names the first that is not."""
     for key in _SECTIONS:
-        if not isinstance(_at(config, key), Mapping):
-            raise ConfigError(f"{key}={_at(config, key)}: expected a section of keys")
+        if not isinstance(at_path(config, key), Mapping):
+            raise ConfigError(f"{key}={at_path(config, key)}: expected a section of keys")
     train = config["search_config"]["train_settings"]
     for name in _ASKED:
         if name not in train:
             raise ConfigError(f"search_config.train_settings.{name}: missing; give it a value")
     for key in _FLAGS:
-        if not isinstance(_at(config, key), bool):
-            raise ConfigError(f"{key}={_at(config, key)}: expected True or False")
+        if not isinstance(at_path(config, key), bool):
+            raise ConfigError(f"{key}={at_path(config, key)}: expected True or False")
     for key in _TEXTS:
-        if not isinstance(_at(config, key), str) or not _at(config, key):
-            raise ConfigError(f"{key}={_at(config, key)}: expected a text")
+        if not isinstance(at_path(config, key), str) or not at_path(config, key):
+            raise ConfigError(f"{key}={at_path(config, key)}: expected a text")
     if (
         "auto_configurator_path" in config
         and config["auto_configurator_path"] in (None, "")
@@ -100,9 +86,7 @@ def check_config(config: Mapping[str, Any]) -> None:
         raise ConfigError(
             f"container_mounts={mounts}: expected a list, such as [/raw/data:/data,/models]"
         )
-    runs = config["parallel_runs"]
-    if isinstance(runs, bool) or not isinstance(runs, int) or runs < 1:
-        raise ConfigError(f"parallel_runs={runs}: expected a whole number of 1 or more")
+    whole(config["parallel_runs"], f"parallel_runs={config['parallel_runs']}", below=2**63)
     _check_node(config["cluster"].get("gpus_per_node", _NODE), train["gpus_per_node"])
 
 
@@ -112,13 +96,6 @@ def _check_node(said: Any, used: Any) -> None:
             f"cluster.gpus_per_node={said}: nodes have {used} by"
             " search_config.train_settings.gpus_per_node, which counts"
         )
-
-
-def _at(config: Mapping[str, Any], path: str) -> Any:
-    part: Any = config
-    for name in path.split("."):
-        part = part.get(name) if isinstance(part, Mapping) else None
-    return part
 
 
 CANDIDATES, LOGS, FINAL, FIRST = "candidate_configs", "training_logs", "final_results", "first_job"
@@ -132,7 +109,7 @@ def base_name(search: Search) -> str:
 def write_candidates(search: Search) -> list[Path]:
     """Write the base configuration and one file or folder per candidate; return their paths."""
     for name in (CANDIDATES, LOGS, FINAL):
-        _make(search.folder / name)
+        made(search.folder / name)
     write_whole(search.folder / base_name(search), _text(search, search.members[0], whole_run=True))
     paths = []
     for member in search.members:
@@ -166,9 +143,8 @@ def write_other_forms(search: Search) -> dict[Path, str]:
             exported = exported_of(trial, search.prepared.problem, search.members[0].layout)
         except ConfigError as error:
             path.unlink(missing_ok=True)
-            found[path] = (
-                f"not written: {error.reason if isinstance(error, CannotExpress) else error}"
-            )
+            reason = error.reason if isinstance(error, CannotExpress) else error
+            found[path] = f"not written: {reason}"
             continue
         write_whole(path, _main_file(exported).text)
         found[path] = f"the same for {find_target(target).title}"
@@ -186,7 +162,7 @@ def write_job(folder: Path, text: JobText, *, files: Sequence[ExportedFile]) -> 
     """Write a job into a folder of its own, where what it reads lies beside it."""
     path = folder / FIRST / text.file_name
     for name, content in ((text.file_name, text.text), *((file.name, file.text) for file in files)):
-        _make((path.parent / name).parent)
+        made((path.parent / name).parent)
         write_whole(path.parent / name, content)
     return path
 
@@ -194,19 +170,10 @@ def write_job(folder: Path, text: JobText, *, files: Sequence[ExportedFile]) -> 
 def _whole_run(search: Search, member: Candidate) -> Trial:
     """A trial as long as the training."""
     settings, trial = search.settings, search.tuning.trial
-    steps = max(
-        1, round(settings.num_tokens_in_b * 1e9 / (settings.seq_length * member.layout.gbs))
-    )
-    return replace(
-        trial, settings={**trial.settings, "train_steps": steps}, steps=max(trial.steps, steps)
-    )
-
-
-def _make(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"{folder}: {error.strerror or error}") from None
+    tokens_per_step = settings.seq_length * member.layout.gbs
+    steps = max(1, round(settings.num_tokens_in_b * 1e9 / tokens_per_step))
+    whole = {**trial.settings, "train_steps": steps}
+    return replace(trial, settings=whole, steps=max(trial.steps, steps))
 
 
 def _text(search: Search, member: Candidate, *, whole_run: bool) -> str:
@@ -218,21 +185,13 @@ def _text(search: Search, member: Candidate, *, whole_run: bool) -> str:
     exported = exported_of(trial, search.prepared.problem, member.layout)
     file = _main_file(exported)
     if not file.name.endswith(".yaml"):
-        return write_yaml(
-            {
-                "meshwright": {
-                    "command": list(exported.command),
-                    "files": {f.name: f.text for f in exported.files},
-                }
-            }
-        )
+        files = {file.name: file.text for file in exported.files}
+        return write_yaml({"meshwright": {"command": list(exported.command), "files": files}})
     values = read_yaml(file.text, what=file.name)
-    seconds = (
-        round(settings.max_training_days * DAY_S)
-        if whole_run
-        else settings.max_minutes_per_run * MINUTE_S
-    )
-    name = f"{settings.family}_{search.size_in_b:g}b" if whole_run else search.names[member.run_id]
+    seconds, name = settings.max_minutes_per_run * MINUTE_S, search.names[member.run_id]
+    if whole_run:
+        seconds = round(settings.max_training_days * DAY_S)
+        name = f"{settings.family}_{search.size_in_b:g}b"
     return write_yaml({"run": _run_section(search, name, seconds), **_limited(values, seconds)})
 
 
@@ -244,22 +203,15 @@ def _run_section(search: Search, name: str, seconds: int) -> dict[str, Any]:
     """NeMo 1.x's `run`, with Slurm's form of the time limit and an absolute folder."""
     results = str((search.folder / LOGS / name).resolve())
     time_limit = written(seconds, "days-hours:minutes:seconds")
-    return {
-        "name": name,
-        "results_dir": results,
-        "time_limit": time_limit,
-        "dependency": "singleton",
-    }
+    timing = {"time_limit": time_limit, "dependency": "singleton"}
+    return {"name": name, "results_dir": results, **timing}
 
 
 def _limited(values: dict[str, Any], seconds: int) -> dict[str, Any]:
     """The framework stops before the platform does, early enough to end by itself."""
     margin = min(LEAST_MARGIN_S, seconds // 10)
-    trainer = {
-        **values.get("trainer", {}),
-        "max_time": written(seconds - margin, "days:hours:minutes:seconds"),
-    }
-    return {**values, "trainer": trainer}
+    most = written(seconds - margin, "days:hours:minutes:seconds")
+    return {**values, "trainer": {**values.get("trainer", {}), "max_time": most}}
 
 
 def write_final(search: Search, result: StudyResult) -> list[str]:
@@ -289,7 +241,7 @@ def write_final(search: Search, result: StudyResult) -> list[str]:
 def _link_logs(search: Search, record: RunRecord, study: Path) -> None:
     """Show a run's output under the candidate's name: as links, else as copies."""
     folder = search.folder / LOGS / search.names[record.run_id]
-    _make(folder)
+    made(folder)
     for name, shown in (("stdout.log", "log.out"), ("stderr.log", "log.err")):
         source, path = study / "runs" / record.run_id / name, folder / shown
         if not source.exists() or path.is_symlink():
@@ -302,20 +254,15 @@ def _link_logs(search: Search, record: RunRecord, study: Path) -> None:
 
 def closed_form_days(search: Search) -> float:
     """Days of the training by the old tool's formula."""
-    return (
-        classic_seconds(
-            search.size_in_b * 1e9, search.settings.budget, series=search.settings.series
-        )
-        / DAY_S
-    )
+    size, settings = search.size_in_b * 1e9, search.settings
+    return classic_seconds(size, settings.budget, series=settings.series) / DAY_S
 
 
 def predicted_days(search: Search, member: Candidate) -> float:
     """Days of the training's steps alone, without evaluation, checkpoints and failures."""
-    tokens = search.settings.num_tokens_in_b * 1e9
-    return (
-        tokens / (member.layout.gbs * search.settings.seq_length) * member.predicted.step_s / DAY_S
-    )
+    tokens_per_step = member.layout.gbs * search.settings.seq_length
+    steps = search.settings.num_tokens_in_b * 1e9 / tokens_per_step
+    return steps * member.predicted.step_s / DAY_S
 
 
 def training_answer(
@@ -344,16 +291,14 @@ def training_answer(
 
 def _candidate(search: Search, member: Candidate) -> dict[str, Any]:
     name, predicted = search.names[member.run_id], member.predicted
+    days = predicted_days(search, member)
+    figures = {"step_s": predicted.step_s, "training_days": days, "mfu": predicted.mfu}
     return {
         "name": name,
         "run_id": member.run_id,
         "file": str(search.folder / CANDIDATES / f"{name}.yaml"),
         "layout": asdict(member.layout),
-        "predicted": {
-            "step_s": predicted.step_s,
-            "training_days": predicted_days(search, member),
-            "mfu": predicted.mfu,
-        },
+        "predicted": figures,
     }
 
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast
 
 from meshwright.compat.autoconfigurator.settings import TrainSettings, chip_of, model_of_settings
+from meshwright.compat.checks import is_whole, made, whole
 from meshwright.runs.serving.trial import OWN_ENGINE
 from meshwright.runs.store import write_whole
 from meshwright.serving.engine import Cache, Weights, Worker, find_engine
+from meshwright.serving.options import Candidate, candidate_of
 from meshwright.serving.request import ServingRequest
-from meshwright.serving.space import Candidate, candidate_of
 from meshwright.serving.static import static_batch
 from meshwright.values.errors import ConfigError, LayoutError, UnknownNameError
 from meshwright.values.hardware.parse import parse_cluster
@@ -22,37 +24,22 @@ from meshwright.values.text import csv_text
 from meshwright.values.units import GIB, MINUTE_S, parse_duration
 
 __all__ = [
-    "PREDICTED",
     "InferenceSearch",
     "Point",
     "PointTable",
     "Refused",
     "inference_of",
     "predict_points",
+    "sorted_out",
     "write_points",
 ]
 
 THEIRS = ("TP", "PP", "BS", "Latency [ms]", "Throughput per GPU [samples/sec/gpu]")
 """NeMo's headings, to the letter."""
 OURS = (
-    *(
-        "GPUs",
-        "Nodes",
-        "First Token [ms]",
-        "TPOT [ms]",
-        "Output Tokens per GPU [tokens/sec/gpu]",
-        "Memory [GiB]",
-    ),
-    *(
-        "Model",
-        "GPU",
-        "Data Type",
-        "Input Len",
-        "Output Len",
-        "Source",
-        "Engine",
-        "Predicted Latency [ms]",
-    ),
+    *("GPUs", "Nodes", "First Token [ms]", "TPOT [ms]", "Output Tokens per GPU [tokens/sec/gpu]"),
+    *("Memory [GiB]", "Model", "GPU", "Data Type", "Input Len", "Output Len", "Source", "Engine"),
+    "Predicted Latency [ms]",
 )
 FINAL, BESIDE = "final_summary", "predicted_summary"
 FAILED = ("TP", "PP", "BS", "Class", "Reason", "Evidence")
@@ -99,16 +86,14 @@ class PointTable:
 
     points: Sequence[Point]
     refused: Sequence[Refused]
-    folder: Path
-    """Of the inference part; its summary holds the tables."""
-    model: str
+    search: InferenceSearch
     chip: str
-    gpus_per_node: int
-    data_type: str
-    input_len: int
-    output_len: int
+    """What was measured, or predicted."""
     source: Literal["predicted", "measured"]
-    engine: str
+
+    @property
+    def engine(self) -> str:
+        return PREDICTED if self.source == "predicted" else self.search.engine
 
 
 def write_points(table: PointTable, *, beside: bool = False) -> Path:
@@ -117,11 +102,7 @@ def write_points(table: PointTable, *, beside: bool = False) -> Path:
 
     They are the final summary, unless they lie `beside` one that is measured.
     """
-    folder = table.folder / (BESIDE if beside else FINAL)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"{folder}: {error.strerror or error}") from None
+    folder = made(table.search.folder / (BESIDE if beside else FINAL))
     rows = [
         [p.tp, p.pp, p.batch, round(p.latency_ms, 3), round(p.samples_per_s_per_gpu, 3)]
         for p in table.points
@@ -129,36 +110,20 @@ def write_points(table: PointTable, *, beside: bool = False) -> Path:
     more = [_more(table, point) for point in table.points]
     failed = [[p.tp, p.pp, p.batch, p.kind, p.reason, p.evidence] for p in table.refused]
     write_whole(folder / "final_output.csv", csv_text(THEIRS, rows))
-    write_whole(
-        folder / "all_points.csv",
-        csv_text((*THEIRS, *OURS), [[*row, *rest] for row, rest in zip(rows, more, strict=True)]),
-    )
+    joined = [[*row, *rest] for row, rest in zip(rows, more, strict=True)]
+    write_whole(folder / "all_points.csv", csv_text((*THEIRS, *OURS), joined))
     write_whole(folder / "failed_points.csv", csv_text(FAILED, failed))
     return folder / "final_output.csv"
 
 
 def _more(table: PointTable, point: Point) -> list[Any]:
-    gpus = point.tp * point.pp
+    gpus, search = point.tp * point.pp, table.search
     return [
-        *(
-            gpus,
-            -(-gpus // table.gpus_per_node),
-            _rounded(point.first_token_ms, 3),
-            _rounded(point.tpot_ms, 3),
-        ),
-        *(
-            _rounded(point.samples_per_s_per_gpu * table.output_len, 3),
-            _rounded(point.memory_gib, 2),
-        ),
-        *(
-            table.model,
-            table.chip,
-            table.data_type,
-            table.input_len,
-            table.output_len,
-            table.source,
-            table.engine,
-        ),
+        *(gpus, -(-gpus // search.gpus_per_node)),
+        *(_rounded(point.first_token_ms, 3), _rounded(point.tpot_ms, 3)),
+        _rounded(point.samples_per_s_per_gpu * search.output_len, 3),
+        *(_rounded(point.memory_gib, 2), search.model.name, table.chip, search.data_type),
+        *(search.input_len, search.output_len, table.source, table.engine),
         _rounded(point.predicted_ms, 3),
     ]
 
@@ -170,20 +135,14 @@ def _rounded(value: float | None, digits: int) -> float | None:
 PREDICTED = "fastertransformer"
 """The engine whose static batches are predicted."""
 
-_RUN, _BENCHMARK = (
-    "search_config.inference_settings.run",
-    "search_config.inference_settings.benchmark",
-)
+_RUN = "search_config.inference_settings.run"
+_BENCHMARK = "search_config.inference_settings.benchmark"
 _TYPES: tuple[Weights, ...] = ("fp32", "fp16", "bf16")
 _LISTS = {"tensor_parallel_sizes": _RUN, "pipeline_parallel_sizes": _RUN, "batch_sizes": _BENCHMARK}
 _USUAL = {"topk": 4, "topp": 0.0}
 _IN_RUN = (
-    "model_train_name",
-    "gpus_per_node",
-    "data_type",
-    "results_dir",
-    "tensor_parallel_sizes",
-    "pipeline_parallel_sizes",
+    *("model_train_name", "gpus_per_node", "data_type", "results_dir"),
+    *("tensor_parallel_sizes", "pipeline_parallel_sizes"),
 )
 _IN_BENCHMARK = ("input_len", "output_len", "batch_sizes", "beam_width", *_USUAL)
 
@@ -229,17 +188,7 @@ class InferenceSearch:
         source: Literal["predicted", "measured"],
     ) -> PointTable:
         return PointTable(
-            points=points,
-            refused=refused,
-            folder=self.folder,
-            model=self.model.name,
-            chip=self.chip,
-            gpus_per_node=self.gpus_per_node,
-            data_type=self.data_type,
-            input_len=self.input_len,
-            output_len=self.output_len,
-            source=source,
-            engine=PREDICTED if source == "predicted" else self.engine,
+            points=points, refused=refused, search=self, chip=self.chip, source=source
         )
 
 
@@ -253,24 +202,24 @@ def inference_of(config: Mapping[str, Any]) -> InferenceSearch:
     )
     model = model_of_settings(train)
     lists = [
-        _sizes(f"{where}.{name}", (run if where == _RUN else benchmark)[name])
+        _list(f"{where}.{name}", (run if where == _RUN else benchmark)[name])
         for name, where in _LISTS.items()
     ]
     if run["data_type"] not in _TYPES:
         raise UnknownNameError(f"{_RUN}.data_type", str(run["data_type"]), _TYPES)
-    if _count(f"{_BENCHMARK}.beam_width", benchmark["beam_width"]) > 1:
+    if _count(_BENCHMARK, "beam_width", benchmark) > 1:
         raise ConfigError(
             f"{_BENCHMARK}.beam_width={benchmark['beam_width']}: batches of one beam are modelled;"
             " expected 1"
         )
-    output_len = _count(f"{_BENCHMARK}.output_len", benchmark["output_len"])
+    output_len = _count(_BENCHMARK, "output_len", benchmark)
     return InferenceSearch(
         model=model,
         name=str(run["model_train_name"]),
         chip=chip_of(train),
-        gpus_per_node=_count(f"{_RUN}.gpus_per_node", run["gpus_per_node"]),
+        gpus_per_node=_count(_RUN, "gpus_per_node", run),
         data_type=run["data_type"],
-        input_len=_count(f"{_BENCHMARK}.input_len", benchmark["input_len"]),
+        input_len=_count(_BENCHMARK, "input_len", benchmark),
         output_len=1 if model.family == "encoder" else output_len,
         grid=tuple(itertools.product(lists[0], lists[1], lists[2])),
         folder=Path(run["results_dir"]) / "inference",
@@ -295,14 +244,11 @@ def _section(settings: Any, word: str, names: Sequence[str]) -> Mapping[str, Any
 
 
 def _notes(model: ModelSpec, benchmark: Mapping[str, Any]) -> list[str]:
-    idle = [
-        f"{_BENCHMARK}.{name}={benchmark[name]}"
-        for name, usual in _USUAL.items()
-        if benchmark[name] != usual
-    ]
-    notes = (
-        [f"{', '.join(idle)}: how a token is drawn takes no time that is modelled"] if idle else []
-    )
+    moved = [name for name, usual in _USUAL.items() if benchmark[name] != usual]
+    idle = [f"{_BENCHMARK}.{name}={benchmark[name]}" for name in moved]
+    notes = []
+    if idle:
+        notes.append(f"{', '.join(idle)}: how a token is drawn takes no time that is modelled")
     if model.family == "encoder":
         notes.append(
             f"{_BENCHMARK}.output_len: an encoder writes nothing; the latency is that of one pass"
@@ -318,56 +264,49 @@ def _engine(word: Any) -> str:
 
 def _minutes(limit: Any) -> float:
     """Of `time_limit`, H:MM:SS; a YAML file without quotes makes seconds of it."""
-    seconds = (
-        limit
-        if isinstance(limit, int) and not isinstance(limit, bool)
-        else parse_duration(str(limit), name=f"{_RUN}.time_limit")
-    )
-    return seconds / MINUTE_S
+    if is_whole(limit, least=-(2**40)):
+        return int(limit) / MINUTE_S
+    return parse_duration(str(limit), name=f"{_RUN}.time_limit") / MINUTE_S
 
 
 def predict_points(search: InferenceSearch) -> tuple[list[Point], list[Refused]]:
     """Price every point as FasterTransformer runs it: the whole batch together, end to end."""
     most = max(tp * pp for tp, pp, _ in search.grid)
     nodes = -(-most // search.gpus_per_node)
+    chips = f"{search.chip}:{nodes * search.gpus_per_node}"
     request = ServingRequest(
         model=search.model,
-        cluster=parse_cluster(
-            f"{search.chip}:{nodes * search.gpus_per_node}", gpus_per_node=search.gpus_per_node
-        ),
+        cluster=parse_cluster(chips, gpus_per_node=search.gpus_per_node),
         engine=find_engine(PREDICTED),
         input_len=search.input_len,
         output_len=search.output_len,
         modes=("static",),
     )
-    done: list[Point] = []
-    refused: list[Refused] = []
-    for tp, pp, batch in search.grid:
-        found = _point(request, search, tp=tp, pp=pp, batch=batch)
-        if isinstance(found, Point):
-            done.append(found)
-        else:
-            refused.append(found)
-    return done, refused
+    return sorted_out(_point(request, search, *at) for at in search.grid)
+
+
+def sorted_out(found: Iterable[Point | Refused]) -> tuple[list[Point], list[Refused]]:
+    """Return the points that run, and those that don't."""
+    all_of = list(found)
+    done = [point for point in all_of if isinstance(point, Point)]
+    return done, [point for point in all_of if isinstance(point, Refused)]
 
 
 def _point(
-    request: ServingRequest, search: InferenceSearch, *, tp: int, pp: int, batch: int
+    request: ServingRequest, search: InferenceSearch, tp: int, pp: int, batch: int
 ) -> Point | Refused:
+    lengths = {"input_len": search.input_len, "output_len": search.output_len}
+    refused = partial(Refused, tp=tp, pp=pp, batch=batch)
     try:
         held = _candidate(request, search, Worker(tp=tp, pp=pp))
-        found = static_batch(
-            held.prices, batch=batch, input_len=search.input_len, output_len=search.output_len
-        )
+        found = static_batch(held.prices, batch=batch, **lengths)
     except LayoutError as error:
-        return Refused(tp=tp, pp=pp, batch=batch, kind="rule", reason=str(error))
+        return refused(kind="rule", reason=str(error))
     except ConfigError as error:
-        return Refused(tp=tp, pp=pp, batch=batch, kind="oom", reason=str(error))
+        return refused(kind="oom", reason=str(error))
     if not found.fits:
         over = (found.memory_bytes - held.memory.limit) / GIB
-        return Refused(
-            tp=tp, pp=pp, batch=batch, kind="oom", reason=f"{over:.1f} GiB short at the last token"
-        )
+        return refused(kind="oom", reason=f"{over:.1f} GiB short at the last token")
     return Point(
         tp=tp,
         pp=pp,
@@ -381,29 +320,26 @@ def _point(
 
 
 def _candidate(request: ServingRequest, search: InferenceSearch, worker: Worker) -> Candidate:
-    if search.model.num_layers % worker.pp:
-        able = ", ".join(
-            str(n)
-            for n in range(1, search.model.num_layers + 1)
-            if search.model.num_layers % n == 0
-        )
+    layers = search.model.num_layers
+    if layers % worker.pp:
+        able = ", ".join(str(n) for n in range(1, layers + 1) if layers % n == 0)
         raise LayoutError(
-            f"num_layers={search.model.num_layers} is not divisible by pp={worker.pp}; pp may be"
-            f" {able}"
+            f"num_layers={layers} is not divisible by pp={worker.pp}; pp may be {able}"
         )
     return candidate_of(
         request, request.cluster.pools[0], worker, search.data_type, cast("Cache", search.data_type)
     )
 
 
-def _sizes(name: str, value: Any) -> list[int]:
+def _list(name: str, value: Any) -> list[int]:
     found = value if isinstance(value, list) else [value]
     if not found:
         raise ConfigError(f"{name}={value}: expected a list of whole numbers, such as [1,2,4]")
-    return list(dict.fromkeys(_count(name, size) for size in found))
+    return list(dict.fromkeys(whole(size, f"{name}={size}", below=_MOST) for size in found))
 
 
-def _count(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 2**20:
-        raise ConfigError(f"{name}={value}: expected a whole number of 1 or more")
-    return value
+_MOST = 2**20
+
+
+def _count(where: str, name: str, section: Mapping[str, Any]) -> int:
+    return whole(section[name], f"{where}.{name}={section[name]}", below=_MOST)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from meshwright.compat.autoconfigurator.folders import write_job
-from meshwright.compat.autoconfigurator.inference import InferenceSearch, Point, Refused
+from meshwright.compat.autoconfigurator.inference import InferenceSearch, Point, Refused, sorted_out
 from meshwright.compat.autoconfigurator.search import Platform
 from meshwright.runs.loads.figures import ServedPoint
 from meshwright.runs.loads.load import Lengths, closed_loop
@@ -83,9 +84,7 @@ def prepare_inference(
         search.model,
         place,
         engine=search.engine,
-        loads=[
-            closed_loop(batch, lengths) for batch in sorted({batch for _, _, batch in search.grid})
-        ],
+        loads=[closed_loop(n, lengths) for n in sorted({batch for _, _, batch in search.grid})],
         weights=(search.data_type,),
         workers=[Worker(tp=tp, pp=pp) for tp, pp in _pairs(search)],
         model_path=search.model_path,
@@ -96,9 +95,8 @@ def prepare_inference(
         minutes_per_run=search.minutes_per_run,
         strategy="grid",
     )
-    job = (
-        platform.job if search.container is None else replace(platform.job, image=search.container)
-    )
+    image = search.container
+    job = platform.job if image is None else replace(platform.job, image=image)
     tuning = ServingTuning(folder=search.study, limits=limits, launcher=platform.launcher, job=job)
     return MeasuredInference(search=search, prepared=prepared, tuning=tuning, platform=platform)
 
@@ -111,64 +109,42 @@ def measured_points(
     measured: MeasuredInference, records: Sequence[ServedRecord]
 ) -> tuple[list[Point], list[Refused]]:
     """Return the points that were measured, and why each of the others was not."""
-    found = {
-        (record.deployment.worker.tp, record.deployment.worker.pp): record for record in records
-    }
-    refused = {
-        (worker.tp, worker.pp): reason
-        for worker, reason in measured.prepared.candidates.refused.items()
-    }
-    points: list[Point] = []
-    failed: list[Refused] = []
-    for tp, pp, batch in measured.search.grid:
-        at: dict[str, Any] = {"tp": tp, "pp": pp, "batch": batch}
-        one = (
-            _of_record(found[tp, pp], at)
-            if (tp, pp) in found
-            else _not_run(refused.get((tp, pp)), at)
+    found = {}
+    for record in records:
+        worker = record.deployment.worker
+        found[worker.tp, worker.pp] = record
+    why = measured.prepared.candidates.refused
+    refused = {(worker.tp, worker.pp): reason for worker, reason in why.items()}
+    grid = measured.search.grid
+    return sorted_out(_one(found.get(at[:2]), refused.get(at[:2]), at) for at in grid)
+
+
+def _one(
+    record: ServedRecord | None, rule: str | None, at: tuple[int, int, int]
+) -> Point | Refused:
+    known: dict[str, Any] = dict(zip(("tp", "pp", "batch"), at, strict=True))
+    refused: Callable[..., Refused] = partial(Refused, **known)
+    if record is None:
+        kind = "never_started" if rule is None else "rule"
+        return refused(kind=kind, reason=rule or "the study ended before its run")
+    if (failure := record.failure) is not None:
+        return refused(
+            kind=failure.failure_class, reason=failure.message, evidence=failure.evidence
         )
-        if isinstance(one, Point):
-            points.append(one)
-        else:
-            failed.append(one)
-    return points, failed
-
-
-def _not_run(reason: str | None, at: Mapping[str, Any]) -> Refused:
-    return Refused(
-        **at,
-        kind="never_started" if reason is None else "rule",
-        reason=reason or "the study ended before its run",
-    )
-
-
-def _of_record(record: ServedRecord, at: Mapping[str, Any]) -> Point | Refused:
-    if record.failure is not None:
-        failure = record.failure
-        return Refused(
-            **at, kind=failure.failure_class, reason=failure.message, evidence=failure.evidence
-        )
-    load = _LOAD.format(batch=at["batch"])
-    point = (
-        next((point for point in record.served.points if point.load == load), None)
-        if record.served
-        else None
-    )
+    load = _LOAD.format(batch=at[2])
+    points = record.served.points if record.served else ()
+    point = next((point for point in points if point.load == load), None)
     if point is None:
-        return Refused(**at, kind="never_started", reason="the run ended before this load")
+        return refused(kind="never_started", reason="the run ended before this load")
     if point.error is not None or point.figures is None:
-        return Refused(
-            **at, kind="load", reason=point.error or "no figures", evidence=point.evidence
-        )
-    return _measured(record, point, at)
+        return refused(kind="load", reason=point.error or "no figures", evidence=point.evidence)
+    return _measured(record, point, known)
 
 
 def _measured(record: ServedRecord, point: ServedPoint, at: Mapping[str, Any]) -> Point:
-    figures, predicted = (
-        point.figures,
-        next((one for one in record.predicted.points if one.load == point.load), None),
-    )
+    figures = point.figures
     assert figures is not None, "a point without figures is a failed one"
+    predicted = next((one for one in record.predicted.points if one.load == point.load), None)
     tpot_ms = figures.tpot_s.mean * 1e3
     return Point(
         **at,

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from meshwright import api
 from meshwright.compat.autoconfigurator.settings import (
+    JOB_NAME_PREFIX,
     TrainSettings,
     model_of_settings,
     request_fields,
     wanted_batch,
 )
-from meshwright.compat.autoconfigurator.tree import JOB_NAME_PREFIX
 from meshwright.platforms.executor import Executor
 from meshwright.platforms.job import JobOptions
 from meshwright.platforms.registry import executor
@@ -33,17 +33,7 @@ from meshwright.values.models.params import model_params
 from meshwright.values.models.spec import ModelSpec
 from meshwright.values.units import GIB
 
-__all__ = [
-    "NothingFits",
-    "Platform",
-    "Ready",
-    "Search",
-    "candidate_name",
-    "platform_of",
-    "prepare_search",
-    "search_of",
-    "software_of",
-]
+__all__ = ["NothingFits", "Platform", "Search", "platform_of", "search_of"]
 
 _LAUNCHERS = {"bcm": "slurm", "bcp": "bcp", "k8s": "k8s", "interactive": "local"}
 """The launcher of runs behind each `cluster_type`."""
@@ -54,10 +44,10 @@ class Platform:
     """One cluster, as runs need to know it."""
 
     launcher: str
-    job: JobOptions
-    starter: Mapping[str, Any]
+    job: JobOptions = field(default_factory=JobOptions)
+    starter: Mapping[str, Any] = field(default_factory=dict)
     """Options of the launcher's executor."""
-    parallel: int
+    parallel: int = 1
     notes: tuple[str, ...]
     """Words that were set and change nothing."""
 
@@ -72,13 +62,11 @@ class Platform:
 def platform_of(config: Mapping[str, Any]) -> Platform:
     """Return the platform of a composed configuration; ConfigError for words that no job takes."""
     cluster, launcher = config["cluster"], _LAUNCHERS[str(config["cluster_type"])]
+    notes = tuple(_idle(cluster))
     if launcher == "local":
-        return Platform(
-            launcher=launcher, job=JobOptions(), starter={}, parallel=1, notes=tuple(_idle(cluster))
-        )
-    memory = (
-        [f"--mem={cluster['mem']}"] if cluster.get("mem") not in (None, 0) else []
-    )  # a job of ours has all of its nodes
+        return Platform(launcher=launcher, notes=notes)
+    # A job of ours has all of its nodes.
+    memory = [f"--mem={cluster['mem']}"] if cluster.get("mem") not in (None, 0) else []
     more = {"slurm": memory, "bcp": ["--team", str(cluster["team"])] if cluster.get("team") else []}
     job = JobOptions(
         image=config.get("training_container"),
@@ -88,49 +76,27 @@ def platform_of(config: Mapping[str, Any]) -> Platform:
         instance=cluster.get("instance"),
         words=tuple(more.get(launcher, ())),
     )
-    starter = (
-        {"namespace": cluster["namespace"]}
-        if launcher == "k8s" and cluster.get("namespace")
-        else {}
-    )
-    return Platform(
-        launcher=launcher,
-        job=job,
-        starter=starter,
-        parallel=config["parallel_runs"],
-        notes=tuple(_idle(cluster)),
-    )
+    namespace = cluster.get("namespace") if launcher == "k8s" else None
+    starter = {"namespace": namespace} if namespace else {}
+    parallel = config["parallel_runs"]
+    return Platform(launcher=launcher, job=job, starter=starter, parallel=parallel, notes=notes)
 
 
 def _mounts(config: Mapping[str, Any]) -> tuple[str, ...]:
     """What the container sees: the user's mounts, and the tool's folders under their own names."""
     given = [str(mount) for mount in config["container_mounts"] or () if mount]
-    own = [
-        str(config[key])
-        for key in ("auto_configurator_path", "base_results_dir", "data_dir")
-        if config.get(key)
-    ]
+    keys = ("auto_configurator_path", "base_results_dir", "data_dir")
+    own = [str(config[key]) for key in keys if config.get(key)]
     cluster = config["cluster"]
-    if (
-        config["cluster_type"] == "bcp"
-    ):  # it has no folders of a host: results come back with the log
-        return (
-            *(
-                [f"workspace={cluster['workspace']}:/workspace"]
-                if cluster.get("workspace") is not None
-                else []
-            ),
-            *given,
-        )
+    if config["cluster_type"] == "bcp":
+        # It has no folders of a host: results come back with the log.
+        workspace = cluster.get("workspace")
+        return (*([] if workspace is None else [f"workspace={workspace}:/workspace"]), *given)
     absolute = [str(Path(folder).resolve()) for folder in own]
     pairs = [mount if ":" in mount else f"{mount}:{mount}" for mount in (*given, *absolute)]
-    return tuple(
-        dict.fromkeys(
-            pairs
-            if cluster.get("volume") is None
-            else [_claim(str(cluster["volume"])), *pairs[: len(given)]]
-        )
-    )
+    if cluster.get("volume") is not None:
+        pairs = [_claim(str(cluster["volume"])), *pairs[: len(given)]]
+    return tuple(dict.fromkeys(pairs))
 
 
 def _claim(volume: str) -> str:
@@ -173,8 +139,7 @@ def _idle(cluster: Mapping[str, Any]) -> list[str]:
 
 
 _SOFTWARE = ("nemo1-script", "megatron-lm")
-"""What candidates are written for, in the order of preference; Megatron-LM takes models that NeMo
-1.x has no words for."""
+"""What candidates are written for, in order; NeMo 1.x has no words for some models."""
 _TRIES = 24
 """Batches that are tried, nearest first, where the tool's own divides on no layout."""
 
@@ -225,11 +190,8 @@ def prepare_search(
     for batch in (gbs,) if given else _near(gbs):
         fields = request_fields(settings, model, gbs=batch, local=local)
         for name in software:
-            trial = Trial(
-                software=name,
-                steps=settings.max_steps_per_run,
-                program=None if name == OWN_TRAINER else program,
-            )
+            steps, script = settings.max_steps_per_run, None if name == OWN_TRAINER else program
+            trial = Trial(software=name, steps=steps, program=script)
             try:
                 return _ready(settings, trial, fields)
             except _NoneLeft:
@@ -247,11 +209,10 @@ def _ready(settings: TrainSettings, trial: Trial, fields: Mapping[str, Any]) -> 
     bounds = _Bounds(settings)
 
     def find(problem: Problem, refusal: Refusal) -> Candidates:
-        return fitting_candidates(
-            problem,
-            lambda layout: bounds.refusal(layout) or refusal(layout),
-            count=settings.limit_search_runs,
-        )
+        def why(layout: Layout) -> str | None:
+            return bounds.refusal(layout) or refusal(layout)
+
+        return fitting_candidates(problem, why, count=settings.limit_search_runs)
 
     try:
         prepared = api.prepare_study(
@@ -414,11 +375,9 @@ def _faster_elsewhere(ready: Ready) -> list[str]:
     if best is None or best.fits != "yes" or first.predicted.step_s <= best.step_s * WORTH_SAYING:
         return []
     gain = first.predicted.step_s / best.step_s - 1
-    other = (
-        "; software=megatron-lm searches with those of Megatron-LM"
-        if ready.trial.software == "nemo1-script"
-        else ""
-    )
+    other = ""
+    if ready.trial.software == "nemo1-script":
+        other = "; software=megatron-lm searches with those of Megatron-LM"
     return [
         f"{best.layout.words()}, which {ready.trial.software} can't run, is predicted {gain:.0%}"
         f" faster than all candidates{other}"
@@ -427,10 +386,9 @@ def _faster_elsewhere(ready: Ready) -> list[str]:
 
 def _names(members: Sequence[Candidate], settings: TrainSettings, size: float) -> dict[str, str]:
     names: dict[str, str] = {}
+    family, nodes = settings.family, settings.num_nodes
     for member in members:
-        name = candidate_name(
-            member.layout, family=settings.family, size_in_b=size, nodes=settings.num_nodes
-        )
+        name = candidate_name(member.layout, family=family, size_in_b=size, nodes=nodes)
         names[member.run_id] = name if name not in names.values() else f"{name}_{member.run_id}"
     return names
 
@@ -440,7 +398,6 @@ def candidate_name(layout: Layout, *, family: str, size_in_b: float, nodes: int)
     act = None if layout.recompute != "full" else layout.recompute_layers or 1
     more = f"_vp_{layout.vpp}" if layout.vpp > 1 else ""
     more += "_selective" if layout.recompute == "selective" else ""
-    return (
-        f"{family}_{size_in_b:g}b_{nodes}nodes_tp_{layout.tp}_pp_{layout.pp}_cp_{layout.cp}_ep_{layout.ep}_mbs_{layout.mbs}"
-        f"_act_ckpt_{act}_num_mbs_act_None_act_per_pipe_None{more}"
-    )
+    at = f"tp_{layout.tp}_pp_{layout.pp}_cp_{layout.cp}_ep_{layout.ep}_mbs_{layout.mbs}"
+    chunks = f"act_ckpt_{act}_num_mbs_act_None_act_per_pipe_None{more}"
+    return f"{family}_{size_in_b:g}b_{nodes}nodes_{at}_{chunks}"

@@ -1,15 +1,24 @@
-"""The `train_settings` of a configuration as checked values, and the request that they make."""
+"""The tree of configurations that `key=value` words override, the `train_settings` in it as checked
+values, and the request that they make.
+
+Keys, interpolations and values of the tree are those of NVIDIA's AutoConfigurator
+(NeMo-Framework-Launcher, auto_configurator/conf); the rows of `nemo1_searches.csv` become its
+`search_config/<family>/<size>`. Keys of ours are `model`, `series`, `chip`, `precision` and
+`global_batch_size` of `train_settings`, `engine`, `model_path` and `container` of
+`inference_settings.run`, and `parallel_runs`, `program`, `software` and `dry_run`.
+"""
 
 from __future__ import annotations
 
 import csv
-import math
+import json
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
+from functools import cache
 from typing import Any, Literal
 
+from meshwright.compat.checks import Sizes, budget_of, positive, sizes, text_of, whole
 from meshwright.search.problem import dims_of
 from meshwright.sizing.shapes import shape_of
 from meshwright.sizing.size import Budget, classic_params
@@ -20,17 +29,20 @@ from meshwright.values.hardware.catalogue import find_chip
 from meshwright.values.models.catalogue import find_model
 from meshwright.values.models.params import model_params
 from meshwright.values.models.spec import ModelSpec
-from meshwright.values.units import DAY_S, TERA
 
 __all__ = [
-    "Card",
+    "CLUSTERS",
     "Sizes",
     "TrainSettings",
     "card_of",
-    "card_rows",
     "chip_of",
+    "clusters",
     "model_of_settings",
     "request_fields",
+    "root",
+    "rows_of",
+    "search_names",
+    "searches",
     "wanted_batch",
 ]
 
@@ -44,20 +56,14 @@ class Card:
 
     @property
     def words(self) -> str:
-        return (
-            self.chip
-            if self.max_memory_gib is None
-            else f"{self.chip} held to {self.max_memory_gib:g} GiB"
-        )
+        if self.max_memory_gib is None:
+            return self.chip
+        return f"{self.chip} held to {self.max_memory_gib:g} GiB"
 
 
-def card_rows() -> dict[float, str]:
-    """Return the usual chip by its memory in GB, ascending (`nemo1_chips.csv`)."""
-    table = pkgutil.get_data("meshwright", "compat/autoconfigurator/nemo1_chips.csv")
-    assert table is not None, (
-        "the package is installed without compat/autoconfigurator/nemo1_chips.csv"
-    )
-    rows = csv.DictReader(table.decode().splitlines())
+def _cards() -> dict[float, str]:
+    """The usual chip by its memory in GB, ascending."""
+    rows = rows_of("nemo1_chips.csv")
     return dict(sorted((float(row["gpu_memory_gb"]), row["chip"]) for row in rows))
 
 
@@ -65,30 +71,21 @@ def card_of(gpu_memory_gb: float, *, chip: str | None = None) -> Card:
     """Return the named chip, else the usual one of this memory, else a larger one held to it."""
     if chip is not None:
         return Card(chip=find_chip(chip).name)
-    rows = card_rows()
+    rows = _cards()
     found = next((memory for memory in rows if memory >= gpu_memory_gb), None)
     if found is None:
         raise ConfigError(
             f"gpu_memory_gb={gpu_memory_gb:g}: no card is known with as much ({max(rows):g} is the"
             " most); name one by chip="
         )
-    return Card(
-        chip=find_chip(rows[found]).name,
-        max_memory_gib=None if found == gpu_memory_gb else gpu_memory_gb,
-    )
+    held = None if found == gpu_memory_gb else gpu_memory_gb
+    return Card(chip=find_chip(rows[found]).name, max_memory_gib=held)
 
 
-Sizes = tuple[int, ...] | Literal["auto"]
 _WHERE = "search_config.train_settings"
 _COUNTS = (
-    "num_nodes",
-    "gpus_per_node",
-    "limit_search_runs",
-    "output_top_n",
-    "max_steps_per_run",
-    "max_minutes_per_run",
-    "vocab_size",
-    "seq_length",
+    *("num_nodes", "gpus_per_node", "limit_search_runs", "output_top_n", "max_steps_per_run"),
+    *("max_minutes_per_run", "vocab_size", "seq_length"),
 )
 _POSITIVE = ("gpu_memory_gb", "max_training_days", "tflops_per_gpu", "num_tokens_in_b")
 _LISTS = {
@@ -144,92 +141,64 @@ class TrainSettings:
     @property
     def budget(self) -> Budget:
         """What the closed form of a size or a time is asked with."""
-        return Budget(
-            chips=self.num_gpus,
-            seconds=self.max_training_days * DAY_S,
-            tokens=self.num_tokens_in_b * 1e9,
-            flops_per_s_per_chip=self.tflops_per_gpu * TERA,
-        )
+        days, tokens = self.max_training_days, self.num_tokens_in_b
+        tflops = self.tflops_per_gpu
+        return budget_of(self.num_gpus, days=days, tokens_in_b=tokens, tflops=tflops)
 
     @staticmethod
     def of(config: Mapping[str, Any]) -> TrainSettings:
         """Read a composed configuration; ConfigError names the key whose value can't be."""
         given = dict(config["search_config"]["train_settings"])
-        values: dict[str, Any] = {name: _count(name, given.pop(name)) for name in _COUNTS}
-        values |= {name: _positive(name, given.pop(name)) for name in _POSITIVE}
+        values: dict[str, Any] = {n: _checked(whole, n, given.pop(n)) for n in _COUNTS}
+        values |= {n: _checked(positive, n, given.pop(n)) for n in _POSITIVE}
         size = given.pop("model_size_in_b")
-        values["model_size_in_b"] = None if size is None else _positive("model_size_in_b", size)
+        values["model_size_in_b"] = (
+            None if size is None else _checked(positive, "model_size_in_b", size)
+        )
         values["sizes"] = {
             axis: _sizes(name, given.pop(name, "auto"), least=1) for name, axis in _LISTS.items()
         }
         values["act_ckpt_layers"] = _sizes("act_ckpt_layers", given.pop("act_ckpt_layers"), least=0)
         for name in ("min_model_parallel_size", "max_model_parallel_size", "global_batch_size"):
             value = given.pop(name, "auto")
-            values[name] = value if value == "auto" else _count(name, value)
+            values[name] = value if value == "auto" else _checked(whole, name, value)
         family = str(config["search_config_value"]).partition("/")[0]
-        values |= {
-            name: given.pop(name, default)
-            for name, default in (
-                ("model", None),
-                ("series", family),
-                ("chip", "auto"),
-                ("precision", "auto"),
-            )
-        }
-        values |= {
-            "family": family,
-            "custom_config": given.pop("custom_config", None),
-            "logs": str(given.pop("logs")),
-        }
+        usual = {"model": None, "series": family, "chip": "auto", "precision": "auto"}
+        usual |= {"custom_config": None}
+        values |= {name: given.pop(name, default) for name, default in usual.items()}
+        values |= {"family": family, "logs": str(given.pop("logs"))}
         if given:
-            raise UnknownNameError(
-                f"key of {_WHERE}", next(iter(given)), [*_COUNTS, *_POSITIVE, *_LISTS]
-            )
+            known = [*_COUNTS, *_POSITIVE, *_LISTS]
+            raise UnknownNameError(f"key of {_WHERE}", next(iter(given)), known)
         return TrainSettings(**values)
 
 
-def _count(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 2**40:
-        raise ConfigError(f"{_WHERE}.{name}={value}: expected a whole number of 1 or more")
-    return value
-
-
-def _positive(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise ConfigError(f"{_WHERE}.{name}={value}: expected a positive number")
-    return value
+def _checked(check: Callable[[Any, str], Any], name: str, value: Any) -> Any:
+    return check(value, f"{_WHERE}.{name}={value}")
 
 
 def _sizes(name: str, value: Any, *, least: int) -> Sizes:
-    if value is None or value == "auto":
-        return "auto"
-    found = value if isinstance(value, list) else [value]
-    if not found or not all(
-        isinstance(size, int) and not isinstance(size, bool) and least <= size < 2**40
-        for size in found
-    ):
+    found = sizes(value, least=least)
+    if found is None:
         raise ConfigError(
             f"{_WHERE}.{name}={value}: expected auto or a list of whole numbers of {least} or more,"
             " such as [1,2,4]"
         )
-    return tuple(dict.fromkeys(found))
+    return found
 
 
 def chip_of(settings: TrainSettings) -> str:
     """Return the chip: the one named, else the usual one with this memory (`nemo1_chips.csv`)."""
     if settings.chip != "auto":
         return find_chip(settings.chip).name
-    rows = _table("nemo1_chips.csv")
-    found = next(
-        (row["chip"] for row in rows if float(row["gpu_memory_gb"]) == settings.gpu_memory_gb), None
-    )
-    if found is None:
-        sizes = ", ".join(row["gpu_memory_gb"] for row in rows)
+    rows = _cards()
+    if settings.gpu_memory_gb not in rows:
+        known = ", ".join(f"{memory:g}" for memory in rows)
         raise ConfigError(
             f"{_WHERE}.gpu_memory_gb={settings.gpu_memory_gb:g}: no card is known by this memory"
-            f" ({sizes} are); name it: {_WHERE}.chip=h100"
+            f" ({known} are); name it: {_WHERE}.chip=h100"
         )
-    return find_chip(found).name
+    return find_chip(rows[settings.gpu_memory_gb]).name
 
 
 def model_of_settings(settings: TrainSettings) -> ModelSpec:
@@ -247,13 +216,7 @@ def model_of_settings(settings: TrainSettings) -> ModelSpec:
 
 
 def _imported(path: str) -> Imported:
-    try:
-        text = Path(path).read_bytes().decode("utf-8")
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"{_WHERE}.custom_config={path}:"
-            f" {getattr(error, 'strerror', None) or 'not a text in UTF-8'}"
-        ) from None
+    text = text_of(path, f"{_WHERE}.custom_config={path}")
     return import_text(text, source=NEMO1_SOURCE)
 
 
@@ -267,18 +230,14 @@ def wanted_batch(settings: TrainSettings, model: ModelSpec) -> tuple[int, bool]:
         assert given is not None, "the reader has a default"
         return given, True
     size = model_params(model).total / 1e9
-    rows = [
-        row for row in _table("nemo1_batches.csv") if settings.family in row["families"].split()
-    ]
+    known = rows_of("nemo1_batches.csv")
+    rows = [row for row in known if settings.family in row["families"].split()]
     if not rows:
         raise ConfigError(
             f"{settings.family}: no rule for its batch; give {_WHERE}.global_batch_size"
         )
-    tokens = next(
-        int(row["tokens_per_step"])
-        for row in rows
-        if not row["up_to_b"] or size <= float(row["up_to_b"])
-    )
+    fitting = (row for row in rows if not row["up_to_b"] or size <= float(row["up_to_b"]))
+    tokens = int(next(fitting)["tokens_per_step"])
     return max(1, tokens // settings.seq_length), False
 
 
@@ -292,11 +251,10 @@ def request_fields(
     if model.moe is None:
         pins.pop("ep", None)
     on_this = local and settings.chip == "auto"
+    chip = "local" if on_this else chip_of(settings)
     fields: dict[str, Any] = {
         "model": dims_of(model),
-        "cluster": (
-            f"local:{settings.num_gpus}" if on_this else f"{chip_of(settings)}:{settings.num_gpus}"
-        ),
+        "cluster": f"{chip}:{settings.num_gpus}",
         "seq_len": settings.seq_length,
         "gbs": gbs,
         "pins": pins | _recompute_pins(settings.act_ckpt_layers),
@@ -311,13 +269,136 @@ def _recompute_pins(layers: Sizes) -> dict[str, list[int | str]]:
     if layers == "auto":
         return {}
     some: list[int | str] = [count for count in layers if count]
-    pins: dict[str, list[int | str]] = {
-        "recompute": [*(["none"] if 0 in layers else []), *(["full"] if some else [])]
+    kinds: list[int | str] = [*(["none"] if 0 in layers else []), *(["full"] if some else [])]
+    pins = {"recompute": kinds}
+    if some:
+        pins |= {"recompute_method": ["block"], "recompute_layers": some}
+    return pins
+
+
+JOB_NAME_PREFIX = "nemo_megatron_autoconfig:"
+"""The old tool's."""
+CLUSTERS = ("bcm", "bcp", "k8s", "interactive")
+"""Kinds of clusters: Slurm, Base Command Platform, Kubernetes, and this machine."""
+_AUTO = "auto"
+_LAPTOP = "tiny"
+"""The family whose searches are for one machine with two processes."""
+_NUMBERS = ("model_size_in_b", "max_training_days", "tflops_per_gpu", "num_tokens_in_b")
+
+
+def root() -> dict[str, Any]:
+    """Return `config.yaml`."""
+    return {
+        "defaults": ["_self_", {"cluster": "bcm"}, {"search_config": "gpt3/5b"}],
+        "run_training_hp_search": True,
+        "run_inference_hp_search": True,
+        "cluster_type": "bcm",
+        "auto_configurator_path": "???",
+        "launcher_scripts_path": "${auto_configurator_path}/../launcher_scripts",
+        "base_results_dir": "${auto_configurator_path}/results",
+        "data_dir": "${launcher_scripts_path}/data",
+        "training_container": "nvcr.io/nvidia/nemo:24.09",
+        "container_mounts": [None],
+        "wandb": {"enable": False, "api_key_file": None, "project": "nemo-megatron-autoconfig"},
+        "search_config_value": "${hydra:runtime.choices.search_config}",
+        "parallel_runs": 8,
+        "program": None,
+        "software": _AUTO,
+        "dry_run": False,
     }
-    return pins | ({"recompute_method": ["block"], "recompute_layers": some} if some else {})
 
 
-def _table(name: str) -> list[dict[str, str]]:
+def clusters() -> dict[str, dict[str, Any]]:
+    """Return `cluster/*.yaml` by name."""
+    common: dict[str, Any] = {"gpus_per_node": 8, "job_name_prefix": JOB_NAME_PREFIX}
+    slurm: dict[str, Any] = {"partition": None, "account": None, "exclusive": True}
+    more = {"mem": 0, "srun_args": ["--no-container-mount-home"]}
+    ngc: dict[str, Any] = {"ace": None, "org": None, "team": None}
+    ngc |= {"instance": "dgxa100.80g.8.norm", "workspace": None}
+    k8s = {"namespace": "default", "volume": None, "nfs_server": None, "nfs_path": None}
+    return {
+        "bcm": {**slurm, "gpus_per_task": None, **common, **more},
+        "bcp": {**ngc, **common},
+        "k8s": {**k8s, **common},
+        "interactive": common,
+    }
+
+
+@cache
+def searches() -> dict[str, dict[str, Any]]:
+    """Return every `search_config` by its name, `gpt3/5b`."""
+    return {f"{row['family']}/{row['size']}": _search(row) for row in rows_of("nemo1_searches.csv")}
+
+
+def rows_of(name: str) -> list[dict[str, str]]:
+    """Return the rows of one of the tables beside this file."""
     table = pkgutil.get_data("meshwright", f"compat/autoconfigurator/{name}")
     assert table is not None, f"the package is installed without compat/autoconfigurator/{name}"
     return list(csv.DictReader(table.decode().splitlines()))
+
+
+def search_names() -> tuple[str, ...]:
+    """Return the names of all search configurations."""
+    return tuple(searches())
+
+
+def _search(row: dict[str, str]) -> dict[str, Any]:
+    given: dict[str, Any] = {name: int(row[name]) for name in _COUNTS if name in row}
+    given |= {name: json.loads(row[name]) if row[name] else None for name in _NUMBERS}
+    train = {
+        **given,
+        "gpus_per_node": 2 if row["family"] == _LAPTOP else 8,
+        "gpu_memory_gb": 80,
+        "chip": _AUTO,
+        "model": row["model"] or None,
+        "series": row["series"],
+        "global_batch_size": _AUTO,
+        "precision": _AUTO,
+        "custom_config": None,
+        "logs": "${base_results_dir}/${search_config_value}_${.gpu_memory_gb}gb",
+        "tensor_parallel_sizes": _AUTO,
+        "pipeline_parallel_sizes": _AUTO,
+        "context_parallel_sizes": _cell_sizes(row["context_parallel_sizes"], [1]),
+        "expert_parallel_sizes": _cell_sizes(row["expert_parallel_sizes"], [1]),
+        "min_model_parallel_size": _AUTO,
+        "max_model_parallel_size": _AUTO,
+        "micro_batch_sizes": _AUTO,
+        "act_ckpt_layers": _AUTO,
+    }
+    return {"train_settings": train, "inference_settings": _inference(row)}
+
+
+def _cell_sizes(cell: str, default: list[int]) -> Any:
+    return _AUTO if cell == _AUTO else [int(size) for size in cell.split()] or default
+
+
+def _inference(row: dict[str, str]) -> dict[str, Any]:
+    family, size = row["family"], row["size"]
+    known = size if row["model_size_in_b"] else "20b"
+    return {
+        "run": {
+            "model_type": family,
+            "model_train_name": f"{family}_{known}",
+            "gpus_per_node": 8,
+            "data_type": "fp32" if family == _LAPTOP else "fp16",
+            "engine": _AUTO,
+            "model_path": None,
+            "container": None,
+            "time_limit": "0:30:00",
+            "results_dir": (
+                "${base_results_dir}/${search_config_value}_${search_config.train_settings.gpu_memory_gb}gb"
+            ),
+            "tensor_parallel_sizes": _cell_sizes(
+                row["inference_tensor_parallel_sizes"], [1, 2, 4, 8]
+            ),
+            "pipeline_parallel_sizes": _cell_sizes(row["inference_pipeline_parallel_sizes"], [1]),
+        },
+        "benchmark": {
+            "input_len": 60,
+            "output_len": 20,
+            "batch_sizes": _cell_sizes(row["inference_batch_sizes"], [4, 8, 16, 32, 64, 128]),
+            "beam_width": 1,
+            "topk": 4,
+            "topp": 0.0,
+        },
+    }

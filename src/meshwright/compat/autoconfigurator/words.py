@@ -9,7 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from meshwright.compat.autoconfigurator.folders import check_config
-from meshwright.compat.autoconfigurator.tree import CLUSTERS, clusters, root, search_names, searches
+from meshwright.compat.autoconfigurator.settings import (
+    CLUSTERS,
+    clusters,
+    root,
+    search_names,
+    searches,
+)
 from meshwright.values.errors import ConfigError, MissingExtraError, UnknownNameError, nearest_names
 
 __all__ = ["compose", "write_tree"]
@@ -17,7 +23,6 @@ __all__ = ["compose", "write_tree"]
 _ASSIGNMENT = re.compile(
     r"(?P<sign>\+\+|\+|~)?(?P<key>[A-Za-z_][\w./@-]*)(?:=(?P<value>.*))?", re.DOTALL
 )
-_GROUPS = {"cluster": CLUSTERS}
 _MISSING = "???"
 _MAY_MISS = ("auto_configurator_path",)
 """Where the paths that are made of it are given themselves."""
@@ -133,19 +138,11 @@ def _check_words(words: Sequence[str], config_dir: Path | None) -> None:
     kind = given.get("cluster_type", CLUSTERS[0])
     if kind not in CLUSTERS:
         raise UnknownNameError("cluster_type", kind, CLUSTERS)
-    own = (
-        []
-        if config_dir is None
-        else [
-            path.relative_to(config_dir).with_suffix("").as_posix()
-            for path in config_dir.rglob("*.yaml")
-        ]
-    )
+    files = [] if config_dir is None else config_dir.rglob("*.yaml")
+    own = [path.relative_to(config_dir or "").with_suffix("").as_posix() for path in files]
     for group, names in (("search_config", search_names()), ("cluster", CLUSTERS)):
-        known = [
-            *names,
-            *(name.removeprefix(f"{group}/") for name in own if name.startswith(f"{group}/")),
-        ]
+        more = [name for name in own if name.startswith(f"{group}/")]
+        known = [*names, *(name.removeprefix(f"{group}/") for name in more)]
         if group in given and given[group] not in known:
             raise UnknownNameError(group, given[group], known)
     if config_dir is None:
@@ -154,18 +151,14 @@ def _check_words(words: Sequence[str], config_dir: Path | None) -> None:
 
 def _check_keys(given: Mapping[str, str]) -> None:
     kind = given.get("cluster", given.get("cluster_type", CLUSTERS[0]))
-    values = {
-        **root(),
-        "cluster": clusters()[kind],
-        "search_config": searches()[given.get("search_config", "gpt3/5b")],
-    }
+    search = searches()[given.get("search_config", "gpt3/5b")]
+    values = {**root(), "cluster": clusters()[kind], "search_config": search}
     known = {path for path, _ in _entries(values)}
     for key in given:
         if key not in known and not key.startswith("hydra"):
             last = {path.rsplit(".", 1)[-1]: path for path in sorted(known, reverse=True)}
-            near = nearest_names(key, known) or [
-                last[name] for name in nearest_names(key.rsplit(".", 1)[-1], last)
-            ]
+            ends = nearest_names(key.rsplit(".", 1)[-1], last)
+            near = nearest_names(key, known) or [last[name] for name in ends]
             raise UnknownNameError("key", key, near or known)
 
 
@@ -178,9 +171,6 @@ def _entries(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str,
 
 
 def _one_line(error: Exception) -> str:
-    lines = [
-        line.strip()
-        for line in str(error).splitlines()
-        if line.strip() and not line.strip().startswith("Set the env")
-    ]
+    stripped = [line.strip() for line in str(error).splitlines()]
+    lines = [line for line in stripped if line and not line.startswith("Set the env")]
     return " ".join(lines)[:400]

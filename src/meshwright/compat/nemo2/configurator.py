@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 
 from meshwright import api
 from meshwright.compat.autoconfigurator.settings import card_of
+from meshwright.compat.checks import Sizes, budget_of, positive, sizes, whole
 from meshwright.compat.nemo2.given import (
     Given,
     Mode,
@@ -31,11 +32,11 @@ from meshwright.values.errors import ConfigError, UnknownNameError
 from meshwright.values.layout import Layout
 from meshwright.values.models.params import model_params
 from meshwright.values.models.spec import ModelSpec
-from meshwright.values.units import DAY_S, TERA
+from meshwright.values.units import DAY_S
 
 __all__ = ["AutoConfigurator", "Chosen", "generate_configs"]
 
-Sizes = Sequence[int] | Literal["auto"]
+_Asked = Sequence[int] | Literal["auto"]
 _MODES: tuple[Mode, ...] = get_args(Mode)
 _SIZES = {
     "tp": "tensor_parallel_sizes",
@@ -79,11 +80,11 @@ class AutoConfigurator:
         path_to_logs: str | Path | None = None,
         mode: str = "pretrain",
         gpu_memory_gb: float = 80,
-        tensor_parallel_sizes: Sizes = "auto",
-        pipeline_parallel_sizes: Sizes = "auto",
-        micro_batch_sizes: Sizes = "auto",
-        context_parallel_sizes: Sizes = (1,),
-        expert_parallel_sizes: Sizes = (1,),
+        tensor_parallel_sizes: _Asked = "auto",
+        pipeline_parallel_sizes: _Asked = "auto",
+        micro_batch_sizes: _Asked = "auto",
+        context_parallel_sizes: _Asked = (1,),
+        expert_parallel_sizes: _Asked = (1,),
         min_model_parallel_size: int | Literal["auto"] = "auto",
         max_model_parallel_size: int | Literal["auto"] = "auto",
         num_tokens_in_b: float = 1400,
@@ -158,18 +159,14 @@ class AutoConfigurator:
                 " give one by its name"
             )
         params = classic_params(self.budget_of(given), series=given.series)
-        return replace(
-            given, model=shape_of(params, series=given.series, vocab=self.vocab_size).model
-        )
+        shape = shape_of(params, series=given.series, vocab=self.vocab_size)
+        return replace(given, model=shape.model)
 
     def budget_of(self, given: Given) -> Budget:
         """Return what the closed form of a size or a time is asked with."""
-        return Budget(
-            chips=given.num_gpus,
-            seconds=self.max_training_days * DAY_S,
-            tokens=self.num_tokens_in_b * 1e9,
-            flops_per_s_per_chip=self.tflops_per_gpu * TERA,
-        )
+        days, tokens = self.max_training_days, self.num_tokens_in_b
+        tflops = self.tflops_per_gpu
+        return budget_of(given.num_gpus, days=days, tokens_in_b=tokens, tflops=tflops)
 
     @property
     def model(self) -> ModelSpec:
@@ -186,19 +183,15 @@ class AutoConfigurator:
     @property
     def training_days(self) -> float:
         """By the closed form."""
-        return (
-            classic_seconds(
-                model_params(self.model).total, self.budget_of(self.given), series=self.given.series
-            )
-            / DAY_S
-        )
+        params, given = model_params(self.model).total, self.given
+        return classic_seconds(params, self.budget_of(given), series=given.series) / DAY_S
 
     @property
     def problem(self) -> Problem:
         """What is searched; ConfigError where a name is unknown."""
         given = self.given
         pins: dict[str, list[int | str]] = {
-            axis: list(sizes) for axis, sizes in self.sizes.items() if sizes != "auto"
+            axis: list(found) for axis, found in self.sizes.items() if found != "auto"
         }
         if given.model.moe is None:
             pins.pop("ep")
@@ -234,11 +227,9 @@ class AutoConfigurator:
 
         def asked(layout: Layout) -> str | None:
             size = layout.tp * layout.pp * layout.cp * layout.ep
-            return (
-                refusal(layout)
-                if low <= size <= high
-                else f"model parallelism {size}: the bounds are {low} and {high:g}"
-            )
+            if not low <= size <= high:
+                return f"model parallelism {size}: the bounds are {low} and {high:g}"
+            return refusal(layout)
 
         members = each_cut(problem, asked, count=self.limit_search_runs).members
         if not members:
@@ -259,36 +250,28 @@ def _nearest(problem: Problem) -> str:
     from meshwright.values.units import GIB
 
     miss = search_problem(problem).nearest_miss
-    return (
-        "the smallest that can be run needs a part of it"
-        if miss is None
-        else f"the nearest is {miss.over_bytes / GIB:.1f} GiB too large"
-    )
+    if miss is None:
+        return "the smallest that can be run needs a part of it"
+    return f"the nearest is {miss.over_bytes / GIB:.1f} GiB too large"
 
 
-def _configurator_sizes(name: str, value: Any) -> tuple[int, ...] | Literal["auto"]:
-    if value is None or value == "auto":
-        return "auto"
-    found = list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value]
-    if not found or not all(
-        isinstance(size, int) and not isinstance(size, bool) and size >= 1 for size in found
-    ):
+def _configurator_sizes(name: str, value: Any) -> Sizes:
+    found = sizes(value)
+    if found is None:
         raise ConfigError(
             f"{name}={value!r}: expected 'auto' or a list of whole numbers of 1 or more, such as"
             " [1, 2, 4]"
         )
-    return tuple(dict.fromkeys(found))
+    return found
 
 
 def _bound(name: str, value: Any) -> int | Literal["auto"]:
     return "auto" if value is None or value == "auto" else _whole(name, value, least=1)
 
 
-def _by_axis(asked: Sequence[Sizes]) -> dict[str, tuple[int, ...] | Literal["auto"]]:
-    return {
-        axis: _configurator_sizes(name, sizes)
-        for (axis, name), sizes in zip(_SIZES.items(), asked, strict=True)
-    }
+def _by_axis(asked: Sequence[_Asked]) -> dict[str, Sizes]:
+    names = zip(_SIZES.items(), asked, strict=True)
+    return {axis: _configurator_sizes(name, found) for (axis, name), found in names}
 
 
 def _required(recipe: Any, path_to_logs: str | Path | None, mode: str) -> tuple[Mode, Path]:
@@ -303,15 +286,11 @@ def _required(recipe: Any, path_to_logs: str | Path | None, mode: str) -> tuple[
 
 
 def _whole(name: str, value: Any, *, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**40:
-        raise ConfigError(f"{name}={value!r}: expected a whole number of {least} or more")
-    return value
+    return whole(value, f"{name}={value!r}", least=least)
 
 
 def _positive(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise ConfigError(f"{name}={value!r}: expected a positive number")
-    return value
+    return positive(value, f"{name}={value!r}")
 
 
 def generate_configs(runner_config: AutoConfigurator) -> tuple[Any, dict[str, Any]]:
@@ -326,10 +305,8 @@ def generate_configs(runner_config: AutoConfigurator) -> tuple[Any, dict[str, An
     """
     runner, given = runner_config, runner_config.given
     print(opening(runner))
-    named = given.recipe is None
-    configs = {
-        chosen.name: (_named if named else _changed)(runner, chosen) for chosen in runner.chosen
-    }
+    form = _named if given.recipe is None else _changed
+    configs = {chosen.name: form(runner, chosen) for chosen in runner.chosen}
     return _base(runner), configs
 
 
@@ -348,13 +325,18 @@ def opening(runner: AutoConfigurator) -> str:
 
 
 def _named(runner: AutoConfigurator, chosen: Chosen) -> dict[str, Any]:
+    logs, minutes = runner.path_to_logs / chosen.name, runner.max_minutes_per_run
+    return _recipe(
+        runner, chosen.layout, steps=runner.max_steps_per_run, logs=logs, minutes=minutes
+    )
+
+
+def _recipe(
+    runner: AutoConfigurator, layout: Layout, *, steps: int, logs: Path | None, minutes: float
+) -> dict[str, Any]:
+    restore = runner.restore_from
     return named_recipe(
-        runner.problem,
-        chosen.layout,
-        steps=runner.max_steps_per_run,
-        restore_from=runner.restore_from,
-        logs=runner.path_to_logs / chosen.name,
-        minutes=runner.max_minutes_per_run,
+        runner.problem, layout, steps=steps, restore_from=restore, logs=logs, minutes=minutes
     )
 
 
@@ -384,11 +366,4 @@ def _base(runner: AutoConfigurator) -> Any:
     best = runner.chosen[0].layout
     steps = max(1, round(runner.num_tokens_in_b * 1e9 / (best.gbs * given.work.seq_len)))
     minutes = runner.max_training_days * DAY_S / 60
-    return named_recipe(
-        runner.problem,
-        best,
-        steps=steps,
-        restore_from=runner.restore_from,
-        logs=None,
-        minutes=minutes,
-    )
+    return _recipe(runner, best, steps=steps, logs=None, minutes=minutes)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from meshwright.api import series_of
+from meshwright.compat.checks import at_path, whole
 from meshwright.runs.training.software import written
 from meshwright.search.asked import Asked
 from meshwright.search.problem import Problem
@@ -35,7 +36,6 @@ __all__ = [
     "changed",
     "given_of",
     "is_object",
-    "layout_values",
     "named_recipe",
     "part_of",
     "refusal_for",
@@ -82,25 +82,22 @@ def _tree(value: Any) -> Any:
 
 def _name(target: Any) -> str:
     module, name = getattr(target, "__module__", None), getattr(target, "__qualname__", None)
-    return (
-        f"{module}.{name}" if module and name else str(target)
-    )  # a dtype has neither, and reads torch.bfloat16
+    # A dtype has neither, and reads torch.bfloat16.
+    return f"{module}.{name}" if module and name else str(target)
 
 
 def _wants_dims(config: Any) -> bool:
     """Whether dims are set by hand, here or in a class of the user's own."""
-    return any(
-        name in config.__arguments__ for name in _DIMS
-    ) or not config.__fn_or_cls__.__module__.startswith("nemo.")
+    own = not config.__fn_or_cls__.__module__.startswith("nemo.")
+    return own or any(name in config.__arguments__ for name in _DIMS)
 
 
 def _dims(config: Any) -> dict[str, Any]:
     """Every plain field of a configuration, with its default where it was not given."""
-    names = (
-        [field.name for field in fields(config.__fn_or_cls__)]
-        if is_dataclass(config.__fn_or_cls__)
-        else list(config.__arguments__)
-    )
+    made_of = config.__fn_or_cls__
+    names = list(config.__arguments__)
+    if is_dataclass(made_of):
+        names = [field.name for field in fields(made_of)]
     found = {}
     for name in names:
         try:
@@ -146,19 +143,11 @@ def _set(part: Any, name: str, value: Any, *, path: str) -> None:
 
 Mode = Literal["pretrain", "finetune"]
 _TYPES = (
-    "gpt3",
-    "bert",
-    "mt5",
-    "t5",
-    "llama",
-    "mixtral",
-    "mistral",
-    "gemma",
-    "nemotron",
-    "starcoder",
-    "qwen",
+    *("gpt3", "bert", "mt5", "t5", "llama", "mixtral", "mistral", "gemma", "nemotron"),
+    *("starcoder", "qwen"),
 )
 """NeMo's words for families of models, which its files are called by; others go by our own."""
+_BEGINNINGS = {"gpt3": "gpt"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -195,8 +184,7 @@ def given_of(
     global_batch_size: int | None,
     lora_rank: int,
 ) -> Given:
-    """Read a recipe; ConfigError says what it lacks. The sizes and `lora_rank` are those of a
-    recipe that is given by name."""
+    """Read a recipe; sizes and `lora_rank` are of one that is given by name."""
     if isinstance(recipe, str):
         if seq_length is None or global_batch_size is None:
             raise ConfigError(
@@ -239,13 +227,9 @@ def _of_tree(recipe: Any, *, mode: Mode, vocab_size: int) -> Given:
         config.setdefault("vocab_size", vocab_size)
     imported = import_text(write_yaml(tree), source=NEMO2_SOURCE)
     rank = _rank(tree.get("peft")) if mode == "finetune" else 0
-    work = replace(
-        imported.work,
-        gbs=_count(data, "global_batch_size"),
-        seq_len=_count(data, "seq_length"),
-        precision=_precision(imported, rank),
-        lora_rank=rank,
-    )
+    batch, length = _count(data, "global_batch_size"), _count(data, "seq_length")
+    precision = _precision(imported, rank)
+    work = replace(imported.work, gbs=batch, seq_len=length, precision=precision, lora_rank=rank)
     return Given(
         recipe=recipe,
         model=imported.model,
@@ -271,19 +255,14 @@ def _precision(imported: Imported, rank: int) -> Any:
 
 
 def _part(tree: Mapping[str, Any], path: str) -> dict[str, Any]:
-    part: Any = tree
-    for name in path.split("."):
-        part = part.get(name) if isinstance(part, Mapping) else None
+    part = at_path(tree, path)
     if not isinstance(part, dict):
         raise ConfigError(f"recipe: has no {path}")
     return part
 
 
 def _count(part: Mapping[str, Any], name: str) -> int:
-    value = part.get(name)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ConfigError(f"recipe: {name}={value}: expected a whole number of 1 or more")
-    return value
+    return whole(part.get(name), f"recipe: {name}={part.get(name)}")
 
 
 def _rank(peft: Any) -> int:
@@ -298,24 +277,12 @@ def _rank(peft: Any) -> int:
 
 def _type_of(name: str) -> str:
     """NeMo's word for a family, by the beginning of a model's or a class's name."""
-    known = next(
-        (
-            word
-            for word in _TYPES
-            if name.startswith(word.removesuffix("3") if word == "gpt3" else word)
-        ),
-        None,
-    )
+    known = next((word for word in _TYPES if name.startswith(_BEGINNINGS.get(word, word))), None)
     return known or re.split(r"[^a-z]", name.lower())[0] or name
 
 
 _NAME = "NeMo 2.0"
-_RECOMPUTE = (
-    "recompute_granularity",
-    "recompute_method",
-    "recompute_num_layers",
-    "recompute_modules",
-)
+_RECOMPUTE = ("granularity", "method", "num_layers", "modules")
 
 
 def refusal_for(given: Given, problem: Problem) -> Callable[[Layout], str | None]:
@@ -362,10 +329,10 @@ def _plan(problem: Problem, layout: Layout, *, steps: int) -> TrainingPlan:
 
 def layout_values(plan: TrainingPlan) -> dict[str, Any]:
     """Return the dotted keys of a recipe that a layout is, each with its value."""
-    recompute = recompute_words(plan)
+    recompute, names = recompute_words(plan), [f"recompute_{name}" for name in _RECOMPUTE]
     return {
         **{f"trainer.strategy.{name}": value for name, value in parallel_words(plan).items()},
-        **{f"model.config.{name}": recompute.get(name) for name in _RECOMPUTE},
+        **{f"model.config.{name}": recompute.get(name) for name in names},
         "data.micro_batch_size": plan.layout.mbs,
         "data.global_batch_size": plan.layout.gbs,
     }
@@ -373,11 +340,8 @@ def layout_values(plan: TrainingPlan) -> dict[str, Any]:
 
 def given_values(problem: Problem, layout: Layout, *, steps: int) -> dict[str, Any]:
     """Return what makes a recipe that was given a short run of a layout."""
-    return {
-        **layout_values(_plan(problem, layout, steps=steps)),
-        "trainer.max_steps": steps,
-        "trainer.log_every_n_steps": 1,
-    }
+    length = {"trainer.max_steps": steps, "trainer.log_every_n_steps": 1}
+    return layout_values(_plan(problem, layout, steps=steps)) | length
 
 
 def size_values(model: ModelSpec) -> dict[str, Any]:
@@ -388,17 +352,11 @@ def size_values(model: ModelSpec) -> dict[str, Any]:
         "num_attention_heads": model.num_heads,
         "kv_channels": model.head_dim,
         "ffn_hidden_size": model.ffn,
-        **(
-            {"num_query_groups": model.num_kv_heads}
-            if model.num_kv_heads != model.num_heads
-            else {}
-        ),
-        **(
-            {"encoder_num_layers": model.encoder_layers, "gated_linear_unit": model.gated}
-            if model.encoder_layers
-            else {}
-        ),
     }
+    if model.num_kv_heads != model.num_heads:
+        words["num_query_groups"] = model.num_kv_heads
+    if model.encoder_layers:
+        words |= {"encoder_num_layers": model.encoder_layers, "gated_linear_unit": model.gated}
     return {f"model.config.{name}": value for name, value in words.items()}
 
 

@@ -7,11 +7,13 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from meshwright.compat.checks import made
 from meshwright.compat.nemo2.given import changed, is_object, part_of
-from meshwright.compat.nemo2.results import files_of, read_scalars
+from meshwright.compat.nemo2.results import EVENTS, TEXTS, files_of, read_scalars
 from meshwright.runs.outcome import read_run_logs
 from meshwright.runs.store import write_whole
 from meshwright.software.log import LogReading, steady_reports
@@ -82,7 +84,7 @@ def generate_grid(
             base, {**values, **_short(base, logs=str(logs), steps=max_steps_per_run)}
         )
         if isinstance(found[name], Mapping):
-            write_whole(_made(folder / CANDIDATES) / f"{name}.yaml", write_yaml(found[name]))
+            write_whole(made(folder / CANDIDATES) / f"{name}.yaml", write_yaml(found[name]))
     return found
 
 
@@ -120,18 +122,11 @@ def grid_results(
     )
     failed = [result for result in found if not result.losses]
     keys, sets = list(param_grid), max((len(result.losses) for result in done), default=1)
-    headings = (
-        *keys,
-        _TIMING,
-        _TRAINED,
-        *(f"validation_loss_{number}" for number in range(sets)),
-        "total_steps",
-        "Run",
-    )
-    final = _made(folder / FINAL)
-    write_whole(
-        final / "results.csv", csv_text(headings, [_row(result, keys, sets) for result in done])
-    )
+    losses = (f"validation_loss_{number}" for number in range(sets))
+    headings = (*keys, _TIMING, _TRAINED, *losses, "total_steps", "Run")
+    final = made(folder / FINAL)
+    rows = [_row(result, keys, sets) for result in done]
+    write_whole(final / "results.csv", csv_text(headings, rows))
     lost = [
         [*(result.values[key] for key in keys), result.name, *(result.failure or ("", ""))]
         for result in failed
@@ -152,14 +147,8 @@ def _told(result: GridResult, failure: tuple[str, str] | None) -> GridResult:
 
 def _row(result: GridResult, keys: Sequence[str], sets: int) -> list[Any]:
     losses = [*result.losses, *([None] * (sets - len(result.losses)))]
-    return [
-        *(result.values[key] for key in keys),
-        result.step_s,
-        result.train_loss,
-        *losses,
-        result.total_steps,
-        result.name,
-    ]
+    values = [result.values[key] for key in keys]
+    return [*values, result.step_s, result.train_loss, *losses, result.total_steps, result.name]
 
 
 def _said(done: Sequence[GridResult], failed: Sequence[GridResult]) -> list[str]:
@@ -167,13 +156,8 @@ def _said(done: Sequence[GridResult], failed: Sequence[GridResult]) -> list[str]
         return [f"No run has a validation loss; {len(failed)} are in the list of failures."]
     best = done[0]
     values = [f"{key}: {value}" for key, value in best.values.items()]
-    return [
-        (
-            f"Grid search concluded, best loss {best.losses[0]:.4f} ({best.name}), best"
-            " hyperparameters:"
-        ),
-        *values,
-    ]
+    head = f"Grid search concluded, best loss {best.losses[0]:.4f} ({best.name})"
+    return [f"{head}, best hyperparameters:", *values]
 
 
 def _base(given: Any) -> Any:
@@ -245,46 +229,26 @@ def _has(base: Any, section: str) -> bool:
         return False
 
 
-def _made(folder: Path) -> Path:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"{folder}: {error.strerror or error}") from None
-    return folder
-
-
 def _result(name: str, values: Mapping[str, Any], folder: Path) -> GridResult:
     files = [
         path for path in files_of(name, folder) if CANDIDATES not in path.relative_to(folder).parts
     ]
-    scalars = read_scalars([path for path in files if path.name.startswith("events.out.tfevents")])
-    logs = read_run_logs(
-        [path for path in files if path.suffix in (".log", ".out", ".err", ".txt")]
-    )
+    scalars = read_scalars([path for path in files if path.name.startswith(EVENTS)])
+    logs = read_run_logs([path for path in files if path.suffix in TEXTS])
     losses = _losses(scalars, logs.reading)
+    known = partial(GridResult, name=name, values=values)
     if not losses:
-        why = (
-            ("never_started", f"no file below {folder} has its name")
-            if not files
-            else ("unknown", "no validation loss in its events")
-        )
-        first = logs.evidence[0] if logs.evidence else None
-        return GridResult(
-            name=name,
-            values=values,
-            failure=why if first is None else (first.failure_class, first.message),
-        )
+        why = ("unknown", "no validation loss in its events")
+        if not files:
+            why = ("never_started", f"no file below {folder} has its name")
+        for first in logs.evidence[:1]:
+            why = (first.failure_class, first.message)
+        return known(failure=why)
     last = tuple(by_step[max(by_step)] for _, by_step in sorted(losses.items()))
     if not all(math.isfinite(loss) for loss in last):
-        return GridResult(
-            name=name,
-            values=values,
-            failure=("nan_loss", f"its last validation loss is {last[0]:g}"),
-        )
+        return known(failure=("nan_loss", f"its last validation loss is {last[0]:g}"))
     times, trained = _trained(scalars, logs.reading)
-    return GridResult(
-        name=name,
-        values=values,
+    return known(
         losses=last,
         total_steps=max(losses[min(losses)]),
         step_s=round(sum(times) / len(times), 4) if times else None,

@@ -7,11 +7,13 @@ import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from meshwright.compat.checks import at_path, is_whole, whole
 from meshwright.compat.nemo2.grid import GridResult, generate_grid, grid_results, named_combinations
 from meshwright.platforms.executor import Executor
 from meshwright.platforms.job import Job, JobOptions, parse_mount
@@ -41,19 +43,12 @@ from meshwright.values.errors import ConfigError
 from meshwright.values.stack import find_stack
 from meshwright.values.text import write_yaml
 
-__all__ = [
-    "GridMember",
-    "GridRecord",
-    "exported_config",
-    "grid_options",
-    "grid_record_of",
-    "job_of_config",
-    "run_grid",
-    "work_of_config",
-]
+__all__ = ["run_grid"]
 
 _FROM_ELSEWHERE = ("restore_from_path", "restore_from", "peft", "resume.restore_config")
 """What a configuration begins from, or trains beside frozen weights."""
+_KEPT = ("run_id", "number", "name", "values", "chosen_because")
+"""Of a record, in its file."""
 _NO_CHECKPOINTS: Mapping[str, Any] = {"save_dir": None, "load_dir": None, "save_interval": None}
 
 
@@ -70,12 +65,9 @@ def exported_config(config: Mapping[str, Any], *, name: str, program: str | None
 def _embedded(config: Mapping[str, Any]) -> Exported:
     _refuse_elsewhere(config)
     found = _imported(config)
+    model, work, stack = found.model, found.work, find_stack(found.stack)
     layout = complete_layout(
-        found.layout,
-        model=found.model,
-        work=found.work,
-        num_chips=_ranks(config),
-        stack=find_stack(found.stack),
+        found.layout, model=model, work=work, num_chips=_ranks(config), stack=stack
     )
     data = tuple(replace(part, path=str(Path(part.path).resolve())) for part in found.settings.data)
     settings = complete_settings(
@@ -87,36 +79,26 @@ def _embedded(config: Mapping[str, Any]) -> Exported:
             " limit_val_batches) there is no validation loss to compare; program= runs NeMo's own"
             " script"
         )
-    if found.work.precision not in ("bf16", "fp32"):
+    if work.precision not in ("bf16", "fp32"):
         raise ConfigError(
-            f"base_config: precision={found.work.precision}: the embedded trainer computes in bf16"
-            " or fp32"
+            f"base_config: precision={work.precision}: the embedded trainer computes in bf16 or"
+            " fp32"
         )
-    job = TrainJob(
-        model=found.model, layout=layout, seq_len=found.work.seq_len, precision=found.work.precision
-    )
+    job = TrainJob(model=model, layout=layout, seq_len=work.seq_len, precision=work.precision)
     require_trainable(job, num_processes=_ranks(config))
-    request = {
-        "model": dims_of(found.model),
-        "seq_len": found.work.seq_len,
-        "precision": found.work.precision,
-    }
+    request = {"model": dims_of(model), "seq_len": work.seq_len, "precision": work.precision}
     text = json.dumps({"request": request, "plans": [{"layout": asdict(layout)}]}, indent=1) + "\n"
     words = [word for word in trainer_words(settings, best=0) if not word.startswith("save.")]
-    return Exported(
-        target=OWN_TRAINER,
-        files=(ExportedFile(name="plan.json", text=text),),
-        command=("-m", "meshwright.trainer", "plan.json", *words),
-    )
+    plan = ExportedFile(name="plan.json", text=text)
+    command = ("-m", "meshwright.trainer", plan.name, *words)
+    return Exported(target=OWN_TRAINER, files=(plan,), command=command)
 
 
 def _refuse_elsewhere(config: Mapping[str, Any]) -> None:
     """The embedded trainer begins from random weights, and trains all of them."""
     for path in _FROM_ELSEWHERE:
         for at in (path, f"model.{path}"):
-            part: Any = config
-            for key in at.split("."):
-                part = part.get(key) if isinstance(part, Mapping) else None
+            part = at_path(config, at)
             if part not in (None, "", {}) and not (
                 isinstance(part, Mapping) and part.get("peft_scheme", "") in (None, "none")
             ):
@@ -138,17 +120,14 @@ def _ranks(config: Mapping[str, Any]) -> int:
 
 
 def _size(config: Mapping[str, Any]) -> tuple[int, int]:
+    nodes, devices = (_of_trainer(config, key) for key in ("num_nodes", "devices"))
+    return nodes, devices
+
+
+def _of_trainer(config: Mapping[str, Any], key: str) -> int:
     trainer = config.get("trainer")
-    found = [
-        trainer.get(key, 1) if isinstance(trainer, Mapping) else 1
-        for key in ("num_nodes", "devices")
-    ]
-    for key, value in zip(("num_nodes", "devices"), found, strict=True):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ConfigError(
-                f"base_config: trainer.{key}={value}: expected a whole number of 1 or more"
-            )
-    return found[0], found[1]
+    value = trainer.get(key, 1) if isinstance(trainer, Mapping) else 1
+    return whole(value, f"base_config: trainer.{key}={value}")
 
 
 def job_of_config(
@@ -186,11 +165,10 @@ def _found(part: Any, key: str) -> int | None:
     if not isinstance(part, Mapping):
         return None
     value = part.get(key)
-    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-        return value
-    return next(
-        (found for entry in part.values() if (found := _found(entry, key)) is not None), None
-    )
+    if value is not None and is_whole(value):
+        return int(value)
+    inside = (_found(entry, key) for entry in part.values())
+    return next((found for found in inside if found is not None), None)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -203,8 +181,7 @@ class GridRecord(Course):
 
     @property
     def cost_s(self) -> float | None:
-        """Seconds of a step, which says nothing of a grid's best: that is the least validation
-        loss."""
+        """Seconds of a step; the best of a grid has the least validation loss."""
         return self.outcome.step_s if isinstance(self.outcome, Measured) else None
 
     @property
@@ -213,13 +190,7 @@ class GridRecord(Course):
         return 0.0
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "run_id": self.run_id,
-            "number": self.number,
-            "name": self.name,
-            "values": dict(self.values),
-            "chosen_because": self.chosen_because,
-        }
+        return {name: getattr(self, name) for name in _KEPT} | {"values": dict(self.values)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -233,9 +204,8 @@ class GridMember:
     @staticmethod
     def of(name: str, values: Mapping[str, Any], *, content: Any) -> GridMember:
         """Name a combination by what runs: another program or length is another run."""
-        digest = hashlib.sha256(
-            json.dumps(content, sort_keys=True, default=str).encode()
-        ).hexdigest()[:DIGITS]
+        text = json.dumps(content, sort_keys=True, default=str)
+        digest = hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
         return GridMember(name=name, values=values, digest=digest)
 
     @property
@@ -244,22 +214,16 @@ class GridMember:
         return f"{self.name}-{self.digest}"
 
     def planned(self, *, number: int, because: str) -> GridRecord:
-        return GridRecord(
-            run_id=self.run_id,
-            number=number,
-            name=self.name,
-            values=self.values,
-            chosen_because=because,
-        )
+        known: dict[str, Any] = {"run_id": self.run_id, "name": self.name, "values": self.values}
+        return GridRecord(number=number, chosen_because=because, **known)
 
 
 def grid_record_of(
     content: Mapping[str, Any], events: Iterable[Mapping[str, Any]], *, source: str
 ) -> GridRecord:
     """Read a run back from its two files; ConfigError names the file that is no run of a grid."""
-    names = ("run_id", "number", "name", "values", "chosen_because")
     try:
-        record = GridRecord(**{name: content[name] for name in names})
+        record = GridRecord(**{name: content[name] for name in _KEPT})
         for line in events:
             record = record.after(event_of(line))
     except (KeyError, TypeError, AttributeError) as error:
@@ -317,76 +281,62 @@ def run_grid(
         limit_search_runs=limit_search_runs,
         max_steps_per_run=max_steps_per_run,
     )
-    grid = _Grid.of(
-        configs,
-        program=program,
+    grid = _Grid(
+        configs=configs,
         combinations=dict(named_combinations(param_grid, model_name)),
+        program=program,
         options=JobOptions.of(dict(job or {})),
-        limits=StudyLimits(
-            max_runs=len(configs) + 1,
-            parallel=parallel,
-            minutes_per_run=float(max_minutes_per_run),
-            strategy="grid",
-        ),
+        seconds=round(float(max_minutes_per_run) * 60),
     )
-    view = _run(grid, folder / _STUDY, starter or executor(launcher), launcher=launcher)
-    failures = {
-        record.name: (record.failure.failure_class, record.failure.message)
-        for record in view.records
-        if record.failure is not None
-    }
-    return grid_results(param_grid, folder, model_name=model_name, failures=failures)
+    minutes, most = float(max_minutes_per_run), len(configs) + 1
+    limits = StudyLimits(max_runs=most, parallel=parallel, minutes_per_run=minutes, strategy="grid")
+    view = _run(grid, limits, folder / _STUDY, starter, launcher=launcher)
+    return grid_results(param_grid, folder, model_name=model_name, failures=_failures(view.records))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+def _failures(records: Iterable[GridRecord]) -> dict[str, tuple[str, str]]:
+    """Class and words of each that failed, by name."""
+    failed = {record.name: record.failure for record in records if record.failure is not None}
+    return {name: (one.failure_class, one.message) for name, one in failed.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
 class _Grid:
-    configs: Mapping[str, Mapping[str, Any]]
-    exported: Mapping[str, Exported]
-    members: tuple[GridMember, ...]
+    configs: Mapping[str, Any]
+    combinations: Mapping[str, Mapping[str, Any]]
     program: str | None
     options: JobOptions
-    limits: StudyLimits
+    seconds: int
 
-    @staticmethod
-    def of(
-        configs: Mapping[str, Any],
-        *,
-        program: str | None,
-        combinations: Mapping[str, Mapping[str, Any]],
-        options: JobOptions,
-        limits: StudyLimits,
-    ) -> _Grid:
-        if not all(isinstance(config, Mapping) for config in configs.values()):
+    @cached_property
+    def exported(self) -> dict[str, Exported]:
+        if not all(isinstance(config, Mapping) for config in self.configs.values()):
             raise ConfigError(
                 "base_config: a recipe object is run by an executor of nemo_run (generate_grid"
                 " returns them); give its YAML"
             )
-        exported = {
-            name: exported_config(config, name=name, program=program)
-            for name, config in configs.items()
+        found = {
+            name: exported_config(config, name=name, program=self.program)
+            for name, config in self.configs.items()
         }
-        _require_different(exported, combinations)
-        contents = {
-            name: [one.command, [(file.name, file.text) for file in one.files]]
-            for name, one in exported.items()
-        }
-        members = tuple(
-            GridMember.of(name, combinations[name], content=contents[name]) for name in configs
-        )
-        return _Grid(
-            configs=configs,
-            exported=exported,
-            members=members,
-            program=program,
-            options=options,
-            limits=limits,
+        _require_different(found, self.combinations)
+        return found
+
+    @cached_property
+    def members(self) -> tuple[GridMember, ...]:
+        return tuple(
+            GridMember.of(name, self.combinations[name], content=_content(one))
+            for name, one in self.exported.items()
         )
 
     def job(self, name: str) -> Job:
-        seconds = round(self.limits.minutes_per_run * 60)
-        return job_of_config(
-            self.configs[name], self.exported[name], options=self.options, seconds=seconds
-        )
+        config, one = self.configs[name], self.exported[name]
+        return job_of_config(config, one, options=self.options, seconds=self.seconds)
+
+
+def _content(one: Exported) -> tuple[Any, ...]:
+    """What runs."""
+    return one.command, tuple((file.name, file.text) for file in one.files)
 
 
 def _require_different(
@@ -395,7 +345,7 @@ def _require_different(
     """Refuse keys that the embedded trainer has no place for: they would be varied in vain."""
     seen: dict[tuple[Any, ...], str] = {}
     for name, one in exported.items():
-        content = (one.command, tuple((file.name, file.text) for file in one.files))
+        content = _content(one)
         if content in seen:
             other = combinations[seen[content]]
             keys = [key for key, value in combinations[name].items() if value != other[key]]
@@ -406,9 +356,12 @@ def _require_different(
         seen[content] = name
 
 
-def _run(grid: _Grid, folder: Path, starter: Executor, *, launcher: str) -> View[GridRecord]:
-    starter.check()
+def _run(
+    grid: _Grid, limits: StudyLimits, folder: Path, starter: Executor | None, *, launcher: str
+) -> View[GridRecord]:
     first = grid.members[0].name
+    starter = starter or executor(launcher)
+    starter.check()
     trial = {"kind": "grid", "program": grid.program, "launcher": launcher}
     request = {
         "values": {member.name: dict(member.values) for member in grid.members},
@@ -421,7 +374,7 @@ def _run(grid: _Grid, folder: Path, starter: Executor, *, launcher: str) -> View
             lock=lock,
             candidates=grid.members,
             options=grid_options(grid.members),
-            limits=with_room(grid.limits, starter, grid.job(first)),
+            limits=with_room(limits, starter, grid.job(first)),
             executor=starter,
             num_chips=grid.job(first).num_gpus,
             job=lambda record: grid.job(record.name),
@@ -444,11 +397,9 @@ class _Lines:
 
     def show(self, view: View[GridRecord]) -> None:
         for record in view.records:
-            words = (
-                record.state
-                if record.failure is None
-                else f"failed, {record.failure.failure_class}: {record.failure.message}"
-            )
+            words: str = record.state
+            if record.failure is not None:
+                words = f"failed, {record.failure.failure_class}: {record.failure.message}"
             if self._said.get(record.name) != words and record.state != "planned":
                 self._said[record.name] = words
                 print(f"{record.name} {words}", flush=True)

@@ -76,35 +76,19 @@ def files_of(name: str, folder: Path) -> list[Path]:
 
 
 _SHARED = (
-    *(
-        "Model Name",
-        "Model Size",
-        "Seq Length",
-        "TP",
-        "PP",
-        "CP",
-        "EP",
-        "MBS",
-        "VP",
-        "Num Layers",
-        "Hidden Size",
-        "FFN Hidden Size",
-    ),
-    *("GBS", "Nodes", "GPUs per Node"),
+    *("Model Name", "Model Size", "Seq Length", "TP", "PP", "CP", "EP", "MBS", "VP"),
+    *("Num Layers", "Hidden Size", "FFN Hidden Size", "GBS", "Nodes", "GPUs per Node"),
 )
 RESULT_COLUMNS = (
     *_SHARED,
-    "Time per Step",
-    "Samples per Second",
-    "Model TFLOPS / GPU",
-    "Model TFLOPS Aggregate",
+    *("Time per Step", "Samples per Second", "Model TFLOPS / GPU", "Model TFLOPS Aggregate"),
 )
 ERROR_COLUMNS = (*_SHARED, "Error Message")
 """NeMo's headings, to the letter; ours follow them."""
 OURS = ("Run", "Predicted Time per Step", "Steps Measured")
 OURS_FAILED = ("Run", "Class")
-_OTHER_LOGS = (".log", ".out", ".err", ".txt")
-_EVENTS = "events.out.tfevents"
+TEXTS = (".log", ".out", ".err", ".txt")
+EVENTS = "events.out.tfevents"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -145,57 +129,39 @@ def get_results(
         key=_rank,
     )
     nodes = train_config.given.num_nodes
-    measured = [
-        _row(train_config, one, one.outcome) for one in found if isinstance(one.outcome, Measured)
-    ]
-    failed = [
-        _failed_row(train_config, one, one.outcome)
-        for one in found
-        if isinstance(one.outcome, Failure)
-    ]
-    write_whole(
-        folder / f"final_summary_{nodes}nodes.csv", csv_text((*RESULT_COLUMNS, *OURS), measured)
-    )
-    write_whole(
-        folder / f"failed_jobs_{nodes}nodes.csv", csv_text((*ERROR_COLUMNS, *OURS_FAILED), failed)
-    )
-    print(
-        "\n".join(
-            _said(
-                found, output_top_n, flops=_step_flops(train_config) / train_config.given.num_gpus
-            )
-        )
-    )
+    rows, failed = [], []
+    for one in found:
+        if isinstance(one.outcome, Measured):
+            rows.append(_row(train_config, one, one.outcome))
+        else:
+            failed.append(_failed_row(train_config, one, one.outcome))
+    summary = csv_text((*RESULT_COLUMNS, *OURS), rows)
+    write_whole(folder / f"final_summary_{nodes}nodes.csv", summary)
+    lost = csv_text((*ERROR_COLUMNS, *OURS_FAILED), failed)
+    write_whole(folder / f"failed_jobs_{nodes}nodes.csv", lost)
+    flops = _step_flops(train_config) / train_config.given.num_gpus
+    print("\n".join(_said(found, output_top_n, flops=flops)))
     return tuple(found)
 
 
 def _rank(result: Result) -> tuple[int, float]:
-    return (
-        (0, result.outcome.step_s)
-        if isinstance(result.outcome, Measured)
-        else (1, result.chosen.candidate.predicted.step_s)
-    )
+    if isinstance(result.outcome, Measured):
+        return 0, result.outcome.step_s
+    return 1, result.chosen.candidate.predicted.step_s
 
 
 def _result(runner: AutoConfigurator, chosen: Chosen, folder: Path, prefix: str) -> Result:
     files = files_of(chosen.name, folder)
-    texts = [file for file in files if file.name.startswith(prefix) or file.suffix in _OTHER_LOGS]
-    events = [file for file in files if file.name.startswith(_EVENTS)]
+    texts = [file for file in files if file.name.startswith(prefix) or file.suffix in TEXTS]
+    events = [file for file in files if file.name.startswith(EVENTS)]
     if not texts and not events:
-        return Result(
-            chosen=chosen,
-            outcome=Failure(
-                failure_class="never_started",
-                message=f"no log below {folder} has its name",
-                step=None,
-            ),
-        )
+        why = f"no log below {folder} has its name"
+        lost = Failure(failure_class="never_started", message=why, step=None)
+        return Result(chosen=chosen, outcome=lost)
     logs = read_run_logs(sorted(texts))
     if logs.reading is None and events:
-        logs = RunLogs(
-            reading=LogReading(framework="nemo-2", reports=read_events(events)),
-            evidence=logs.evidence,
-        )
+        reading = LogReading(framework="nemo-2", reports=read_events(events))
+        logs = RunLogs(reading=reading, evidence=logs.evidence)
     done = logs.reading is not None and (logs.reading.last_step or 0) >= runner.max_steps_per_run
     state = JobStatus(state="failed" if logs.evidence and not done else "succeeded")
     given = runner.given
@@ -215,18 +181,10 @@ def _step_flops(runner: AutoConfigurator) -> float:
 
 def _shared(runner: AutoConfigurator, result: Result) -> list[Any]:
     at, model, given = result.chosen.layout, runner.model, runner.given
+    vpp = at.vpp if at.vpp > 1 else None
     return [
-        *(
-            runner.model_type,
-            runner.model_size_in_b,
-            given.work.seq_len,
-            at.tp,
-            at.pp,
-            at.cp,
-            at.ep,
-            at.mbs,
-            at.vpp if at.vpp > 1 else None,
-        ),
+        *(runner.model_type, runner.model_size_in_b, given.work.seq_len),
+        *(at.tp, at.pp, at.cp, at.ep, at.mbs, vpp),
         *(model.num_layers, model.hidden, model.ffn, at.gbs, given.num_nodes, given.devices),
     ]
 
@@ -234,12 +192,8 @@ def _shared(runner: AutoConfigurator, result: Result) -> list[Any]:
 def _row(runner: AutoConfigurator, result: Result, measured: Measured) -> list[Any]:
     tflops = _step_flops(runner) / measured.step_s / TERA
     each = tflops / runner.given.num_gpus
-    theirs = [
-        round(measured.step_s, 4),
-        round(measured.samples_per_s, 2),
-        round(each, 2),
-        round(tflops, 2),
-    ]
+    theirs = [round(measured.step_s, 4), round(measured.samples_per_s, 2)]
+    theirs += [round(each, 2), round(tflops, 2)]
     predicted = round(result.chosen.candidate.predicted.step_s, 4)
     return [*_shared(runner, result), *theirs, result.chosen.name, predicted, measured.steps]
 
@@ -249,11 +203,8 @@ def _failed_row(runner: AutoConfigurator, result: Result, failure: Failure) -> l
 
 
 def _said(found: Sequence[Result], top: int, *, flops: float) -> Iterable[str]:
-    done = [
-        (result.chosen.name, result.outcome)
-        for result in found
-        if isinstance(result.outcome, Measured)
-    ]
+    outcomes = [(result.chosen.name, result.outcome) for result in found]
+    done = [(name, one) for name, one in outcomes if isinstance(one, Measured)]
     if not done:
         yield f"No run finished; {len(found)} are in the list of failures."
         return

@@ -10,9 +10,7 @@ from meshwright.platforms.base_command.executor import (
 from meshwright.platforms.base_command.script import base_command_script
 from meshwright.platforms.contract import Platform
 
-__all__ = [
-    "PLATFORMS",
-]
+__all__ = ["PLATFORMS"]
 
 PLATFORMS = (
     Platform(
@@ -29,10 +27,8 @@ PLATFORMS = (
         form="nDnHnMnS",
         caveats=(
             "--total-runtime is a graceful stop: the job is told to end, and killed later",
-            (
-                "NeMo's run.time_limit does nothing on Base Command; the limit above is the"
-                " platform's own"
-            ),
+            "NeMo's run.time_limit does nothing on Base Command; the limit above is the platform's"
+            " own",
         ),
     ),
 )

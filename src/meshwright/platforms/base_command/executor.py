@@ -5,19 +5,17 @@ from __future__ import annotations
 import json
 import os
 import re
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from meshwright.platforms.executor import (
-    UNKNOWN,
     Answer,
-    JobState,
+    Handle,
     JobStatus,
+    LogFetcher,
     ask,
     check_label,
     keep_end,
@@ -26,16 +24,17 @@ from meshwright.platforms.executor import (
     kept_sent,
     last_line,
     put_job,
-    put_whole,
     require,
     state_of,
+    state_table,
 )
 from meshwright.platforms.job import Job, JobText, with_defaults
 from meshwright.platforms.registry import job_text
 from meshwright.values.errors import LauncherError, LauncherSilent
 
 __all__ = [
-    "LISTED_DAYS",
+    "JSON",
+    "LIST_JOBS",
     "STATES",
     "BaseCommandExecutor",
     "BaseCommandOptions",
@@ -44,66 +43,35 @@ __all__ = [
     "require_ngc",
 ]
 
-STATES: Mapping[str, JobState] = MappingProxyType(
+STATES = state_table(
     {
-        "CREATED": "queued",
-        "QUEUED": "queued",
-        "PENDING_STORAGE_CREATION": "queued",
-        "REQUESTING_RESOURCE": "queued",
-        "RESOURCE_CONSUMPTION_REQUEST_IN_PROGRESS": "queued",
-        "RESOURCE_GRANTED": "queued",
-        "STARTING": "queued",
-        "RUNNING": "running",
-        "PENDING_TERMINATION": "running",
-        "FINISHED_SUCCESS": "succeeded",
-        "FAILED": "failed",
-        "FAILED_RUN_LIMIT_EXCEEDED": "timed_out",
-        "KILLED_BY_USER": "cancelled",
-        "CANCELED": "cancelled",
-        "KILLED_BY_ADMIN": "preempted",
-        "KILLED_BY_SYSTEM": "preempted",
-        "PREEMPTED": "preempted",
-        "PREEMPTED_BY_ADMIN": "preempted",
-        "TASK_LOST": "node_failed",
-        "RESOURCE_RELEASED": "node_failed",
-        "RESOURCE_GRANT_DENIED": "never_started",
-        "RESOURCE_LIMIT_EXCEEDED": "never_started",
-        "INFINITY_POOL_MISSING": "never_started",
-        "IM_INTERNAL_ERROR": "never_started",
-        UNKNOWN: "unknown",
+        "queued": "CREATED QUEUED PENDING_STORAGE_CREATION REQUESTING_RESOURCE"
+        " RESOURCE_CONSUMPTION_REQUEST_IN_PROGRESS RESOURCE_GRANTED STARTING",
+        "running": "RUNNING PENDING_TERMINATION",
+        "succeeded": "FINISHED_SUCCESS",
+        "failed": "FAILED",
+        "timed_out": "FAILED_RUN_LIMIT_EXCEEDED",
+        "cancelled": "KILLED_BY_USER CANCELED",
+        "preempted": "KILLED_BY_ADMIN KILLED_BY_SYSTEM PREEMPTED PREEMPTED_BY_ADMIN",
+        "node_failed": "TASK_LOST RESOURCE_RELEASED",
+        "never_started": "RESOURCE_GRANT_DENIED RESOURCE_LIMIT_EXCEEDED INFINITY_POOL_MISSING"
+        " IM_INTERNAL_ERROR",
     }
 )
-"""Every status of NGC CLI 4.19.1 (its package ngcsdk lists them); any other word reads as
-UNKNOWN."""
+"""Every status of NGC CLI 4.19.1, as its package ngcsdk lists them."""
 
 LAST_CLI = (4, 19, 1)
-LISTED_DAYS = 30
+JSON = ("--format_type", "json")
+LIST_JOBS = ("ngc", "base-command", "job", "list", "--duration", "30D")
 """How far back jobs are listed; NGC CLI lists seven days unless told."""
 _NGC = "install NGC CLI 4.19.1 or earlier and set it up by `ngc config set`"
 _SAID = "ngc.out"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Handle:
+def _handle(text: str) -> Handle:
     """`NUMBER@ORGANIZATION:DIRECTORY`; without an organization NGC CLI's own is meant."""
-
-    number: str
-    organization: str
-    directory: Path
-
-    @staticmethod
-    def of(text: str) -> _Handle:
-        found = re.fullmatch(r"(\d+)@([^:]*):(.+)", text, flags=re.DOTALL)
-        if found is None:
-            raise LauncherError(f"bcp: {text!r} is no handle of a job on Base Command")
-        return _Handle(number=found[1], organization=found[2], directory=Path(found[3]))
-
-    def __str__(self) -> str:
-        return f"{self.number}@{self.organization}:{self.directory}"
-
-    @property
-    def folder(self) -> Path:
-        return self.directory / "job"
+    wrong = "bcp: {!r} is no handle of a job on Base Command"
+    return Handle.of(text, r"(\d+)@([^:]*)", wrong=wrong)
 
 
 def require_ngc(*, patience_s: float) -> None:
@@ -138,15 +106,13 @@ class BaseCommandOptions:
 
 
 class BaseCommandExecutor:
-    """`ngc base-command job run`, list, info, kill and log. Base Command tells no exit codes, and
-    keeps no stderr apart."""
+    """`ngc base-command job`. It tells no exit codes, and keeps no stderr apart."""
 
     name = "bcp"
 
     def __init__(self, options: BaseCommandOptions | None = None) -> None:
-        """Take the options; nothing is asked before it is needed."""
         self.options = options or BaseCommandOptions()
-        self._read_s: dict[str, float] = {}
+        self._log = LogFetcher(self.options.log_every_s)
 
     def check(self) -> None:
         """Look for NGC CLI, see that it still has `base-command`, and list jobs."""
@@ -154,15 +120,12 @@ class BaseCommandExecutor:
         self._list(self.options.organization or "")
 
     def slots(self, job: Job) -> None:
-        """Base Command has a queue for as many as there are."""
         return None
 
     def written(self, job: Job, *, directory: Path, label: str) -> JobText:
-        """Return the script that calls ngc."""
         return job_text(self._full(job, label), launcher="bcp")
 
     def submit(self, job: Job, *, directory: Path, label: str) -> str:
-        """Write `job/job.sh` and run it."""
         run, full = directory.absolute(), self._full(job, label)
         folder = put_job(run, full, self.written(job, directory=run, label=label))
         (folder / _SAID).unlink(missing_ok=True)
@@ -172,7 +135,7 @@ class BaseCommandExecutor:
         if number is None:
             (folder / _SAID).unlink(missing_ok=True)
             raise LauncherError(f"bcp: ngc refuses {label}: {last_line(answer)}")
-        return str(_Handle(number=number, organization=full.account or "", directory=run))
+        return str(Handle(key=number, owner=full.account or "", directory=run))
 
     def find(self, label: str, *, directory: Path) -> str | None:
         """Read what ngc said; where it died too, look for a job of that name."""
@@ -182,64 +145,43 @@ class BaseCommandExecutor:
             return None
         number = _number((folder / _SAID).read_text()) if (folder / _SAID).exists() else None
         if number is None:
-            named = [
-                int(job["id"])
-                for job in self._list(sent["organization"])
-                if job.get("jobDefinition", {}).get("name") == label
-            ]
-            number = str(max(named)) if named else None
-        return (
-            None
-            if number is None
-            else str(
-                _Handle(
-                    number=number, organization=sent["organization"], directory=directory.absolute()
-                )
-            )
-        )
+            listed = self._list(sent["organization"])
+            named = [job for job in listed if job.get("jobDefinition", {}).get("name") == label]
+            number = str(max(int(job["id"]) for job in named)) if named else None
+        if number is None:
+            return None
+        return str(Handle(key=number, owner=sent["organization"], directory=directory.absolute()))
 
     def poll(self, handles: Sequence[str]) -> Mapping[str, JobStatus]:
-        """List the jobs of each organization; fetch the logs of those that run, now and then, and
-        of those that have ended."""
-        own = {text: _Handle.of(text) for text in handles}
+        """List the jobs of each organization; fetch logs now and then, and at the end."""
+        own = {text: _handle(text) for text in handles}
         found = {text: end for text, handle in own.items() if (end := kept_end(handle.folder))}
-        for organization in sorted(
-            {handle.organization for text, handle in own.items() if text not in found}
-        ):
+        open_of = {handle.owner for text, handle in own.items() if text not in found}
+        for organization in sorted(open_of):
             jobs = {str(job["id"]): job for job in self._list(organization)}
             for text, handle in own.items():
-                if text not in found and handle.organization == organization:
-                    found[text] = self._status(handle, jobs.get(handle.number))
+                if text not in found and handle.owner == organization:
+                    found[text] = self._status(handle, jobs.get(handle.key))
         return {text: found[text] for text in handles}
 
     def cancel(self, handle: str) -> None:
-        """Tell ngc to kill the job, a preempted one too, which waits to be resumed; it ends after
-        this call."""
-        own = _Handle.of(handle)
+        """Kill a job, a preempted one too, which waits to be resumed; it ends after this call."""
+        own = _handle(handle)
         if self.poll([handle])[handle].state not in ("queued", "running", "preempted"):
             return
-        answer = self._ask("ngc", "base-command", "job", "kill", own.number, *_of(own.organization))
+        answer = self._ask("ngc", "base-command", "job", "kill", own.key, *_of(own.owner))
         if answer.code and self.poll([handle])[handle].state in ("queued", "running"):
-            raise LauncherError(f"bcp: job {own.number} is not killed: {last_line(answer)}")
+            raise LauncherError(f"bcp: job {own.key} is not killed: {last_line(answer)}")
 
     def _full(self, job: Job, label: str) -> Job:
         own = self.options
-        named = replace(
-            job, name=check_label(label), words=(*job.words, *own.words, "--format_type", "json")
-        )
-        return with_defaults(
-            named,
-            account=own.organization,
-            partition=own.ace,
-            instance=own.instance,
-            image=own.image,
-            time_limit_s=own.time_limit_s,
-        )
+        named = replace(job, name=check_label(label), words=(*job.words, *own.words, *JSON))
+        return with_defaults(named, own, account=own.organization, partition=own.ace)
 
-    def _status(self, handle: _Handle, job: Mapping[str, Any] | None) -> JobStatus:
+    def _status(self, handle: Handle, job: Mapping[str, Any] | None) -> JobStatus:
         job = job or self._info(handle)
         if job is None:
-            return JobStatus(state="unknown", reason=f"Base Command knows no job {handle.number}")
+            return JobStatus(state="unknown", reason=f"Base Command knows no job {handle.key}")
         status = _status_of(job.get("jobStatus") or {})
         if status.state == "running" or (status.ended and status.started_s is not None):
             self._fetch_log(handle, now=status.ended)
@@ -247,41 +189,22 @@ class BaseCommandExecutor:
             keep_end(handle.folder, status)
         return status
 
-    def _fetch_log(self, handle: _Handle, *, now: bool) -> None:
-        """Write the log of the first node, to which bcprun brings all output; every fetch is a
-        transfer, hence not at every poll."""
-        last_s = self._read_s.get(str(handle))
-        if not now and last_s is not None and time.monotonic() - last_s < self.options.log_every_s:
-            return
-        self._read_s[str(handle)] = time.monotonic()
-        answer = self._ask(
-            "ngc", "base-command", "job", "log", handle.number, *_of(handle.organization)
-        )
-        if answer.code == 0:
-            put_whole(handle.directory / "stdout.log", answer.out)
-            (handle.directory / "stderr.log").touch()
+    def _fetch_log(self, handle: Handle, *, now: bool) -> None:
+        """Fetch the log of the first node, to which bcprun brings all output."""
+        words = ("ngc", "base-command", "job", "log", handle.key, *_of(handle.owner))
+        self._log.fetch(handle, lambda: self._ask(*words), now=now)
 
     def _list(self, organization: str) -> list[Mapping[str, Any]]:
-        answer = self._ask(
-            "ngc",
-            "base-command",
-            "job",
-            "list",
-            "--duration",
-            f"{LISTED_DAYS}D",
-            "--format_type",
-            "json",
-            *_of(organization),
-        )
+        answer = self._ask(*LIST_JOBS, *JSON, *_of(organization))
         found = json_of(answer.out)
         if answer.code or not isinstance(found, list):
             raise LauncherSilent(f"bcp: ngc base-command job list: {last_line(answer)}")
         return found
 
-    def _info(self, handle: _Handle) -> Mapping[str, Any] | None:
+    def _info(self, handle: Handle) -> Mapping[str, Any] | None:
         """An older job than what is listed."""
-        words = ("base-command", "job", "info", handle.number, "--format_type", "json")
-        found = json_of(self._ask("ngc", *words, *_of(handle.organization)).out)
+        words = ("ngc", "base-command", "job", "info", handle.key, *JSON)
+        found = json_of(self._ask(*words, *_of(handle.owner)).out)
         return found.get("job", found) if isinstance(found, dict) and found else None
 
     def _ask(self, *words: str, out: Path | None = None) -> Answer:
@@ -295,20 +218,16 @@ def _status_of(told: Mapping[str, Any]) -> JobStatus:
     details = str(told.get("statusDetails") or "")
     plain = state in ("running", "succeeded") or word == "QUEUED"
     reason = details if plain else f"{word}: {details}" if details else word
-    nodes = tuple(
-        name
-        for node in told.get("selectedNodes") or ()
-        if (name := node.get("name") or node.get("ipAddress"))
-    )
+    selected = told.get("selectedNodes") or ()
+    names = [node.get("name") or node.get("ipAddress") for node in selected]
+    ended = state not in ("queued", "running", "unknown")
     return JobStatus(
         state=state,
         exit_code=0 if state == "succeeded" else None,
         reason=reason,
         started_s=None if state == "queued" else _unix(told.get("startedAt")),
-        ended_s=(
-            _unix(told.get("endedAt")) if state not in ("queued", "running", "unknown") else None
-        ),
-        nodes=nodes,
+        ended_s=_unix(told.get("endedAt")) if ended else None,
+        nodes=tuple(name for name in names if name),
     )
 
 
@@ -317,16 +236,14 @@ def _of(organization: str) -> tuple[str, ...]:
 
 
 def _number(text: str) -> str | None:
-    """Return the number in ngc's answer to `run`: `{"job": {"id": ...}}` in version 4, `{"id":
-    ...}` before."""
+    """Read `{"job": {"id": ...}}` of version 4, or `{"id": ...}` of those before."""
     found = json_of(text)
     job = found.get("job", found) if isinstance(found, dict) else {}
     return str(job["id"]) if str(job.get("id", "")).isdecimal() else None
 
 
 def json_of(text: str) -> Any:
-    """Return the JSON in what ngc prints, behind notices about newer versions; None where there is
-    none."""
+    """Return the JSON behind notices about newer versions; None where there is none."""
     start = re.search(r"^[\[{]", text, flags=re.MULTILINE)
     try:
         return json.loads(text[start.start() :]) if start else None

@@ -1,11 +1,20 @@
-"""A job of NVIDIA Base Command Platform, for NGC CLI up to 4.19.1: later ones have no `ngc
-base-command`."""
+"""A job of NVIDIA Base Command Platform, for NGC CLI up to 4.19.1, the last that has them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from meshwright.platforms.job import Job, JobText, Mount, check_fields, mount_of, required, way
+from meshwright.platforms.job import (
+    BATCH,
+    IMAGE,
+    Job,
+    JobText,
+    Mount,
+    check_fields,
+    mount_of,
+    required,
+    way,
+)
 from meshwright.platforms.shell import (
     MASTER_PORT,
     STRICT,
@@ -23,10 +32,7 @@ from meshwright.platforms.shell import (
 from meshwright.values.errors import ConfigError
 from meshwright.values.units import DAY_S, HOUR_S, MINUTE_S
 
-__all__ = [
-    "base_command_script",
-    "base_command_time",
-]
+__all__ = ["base_command_script", "base_command_time"]
 
 RESULT_DIR = "/results"
 """Where Base Command's own examples mount the results of a job."""
@@ -38,23 +44,8 @@ _RANKS = (
 
 
 def base_command_script(job: Job) -> JobText:
-    """Write a script that submits a job; several nodes are an array of type PYTORCH, whose ranks
-    bcprun starts."""
-    check_fields(
-        job,
-        "bcp",
-        (
-            "image",
-            "mounts",
-            "workdir",
-            "account",
-            "partition",
-            "instance",
-            "log_dir",
-            "port",
-            "words",
-        ),
-    )
+    """Write a script that submits a job; bcprun starts the ranks of several nodes."""
+    check_fields(job, "bcp", (*BATCH, "words"))
     ranks = job.nodes > 1 and job.runs_on == "rank"
     way(job, "bcp", ("ranks",) if ranks else ("torchrun",))
     blocks = [
@@ -72,8 +63,7 @@ def base_command_script(job: Job) -> JobText:
 
 
 def base_command_time(seconds: int) -> str:
-    """Write a limit as nDnHnMnS without the parts that are zero; Base Command takes no bare
-    number."""
+    """Write a limit as nDnHnMnS without zeros; Base Command takes no bare number."""
     parts = []
     for sign, size in (("D", DAY_S), ("H", HOUR_S), ("M", MINUTE_S), ("S", 1)):
         count, seconds = divmod(seconds, size)
@@ -84,7 +74,7 @@ def base_command_time(seconds: int) -> str:
 def _submit(job: Job) -> list[str]:
     words = [
         *("--name", job.name),
-        *("--image", required(job, "bcp", "image", "nvcr.io/nvidia/pytorch:25.04-py3")),
+        *("--image", required(job, "bcp", "image", IMAGE)),
         *("--instance", required(job, "bcp", "instance", "dgxa100.80g.8.norm")),
         *(("--org", job.account) if job.account else ()),
         *(("--ace", job.partition) if job.partition else ()),

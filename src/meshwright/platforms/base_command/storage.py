@@ -12,19 +12,16 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from meshwright.platforms.base_command.executor import LISTED_DAYS, ask_ngc, json_of, require_ngc
+from meshwright.platforms.base_command.executor import (
+    JSON,
+    LIST_JOBS,
+    ask_ngc,
+    json_of,
+    require_ngc,
+)
 from meshwright.values.errors import ConfigError, LauncherError, UnknownNameError
 
-__all__ = [
-    "Chosen",
-    "Kind",
-    "Place",
-    "Storage",
-    "Target",
-    "Transfer",
-    "choose",
-    "staged",
-]
+__all__ = ["Place", "Storage", "Target", "Transfer", "choose", "staged"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,9 +46,8 @@ def choose(source: Path, *, exclude: Sequence[str] = ()) -> Chosen:
     if not source.exists():
         raise ConfigError(f"{source}: does not exist")
     if source.is_file():
-        return Chosen(
-            source=source, files=(source.name,), size_bytes=source.stat().st_size, excluded=0
-        )
+        size = source.stat().st_size
+        return Chosen(source=source, files=(source.name,), size_bytes=size, excluded=0)
     files, size_bytes, excluded = [], 0, 0
     for path in _walk(source):
         name = path.relative_to(source).as_posix()
@@ -61,10 +57,8 @@ def choose(source: Path, *, exclude: Sequence[str] = ()) -> Chosen:
         files.append(name)
         size_bytes += path.stat().st_size
     if not files:
-        raise ConfigError(
-            f"{source}: holds no file"
-            + (f" beside the {excluded:,} that are left out" if excluded else "")
-        )
+        beside = f" beside the {excluded:,} that are left out" if excluded else ""
+        raise ConfigError(f"{source}: holds no file{beside}")
     return Chosen(
         source=source, files=tuple(sorted(files)), size_bytes=size_bytes, excluded=excluded
     )
@@ -124,15 +118,13 @@ class Place:
     ace: str | None = None
 
     def words(self) -> list[str]:
-        """Return the flags."""
         given = {"--org": self.org, "--team": self.team, "--ace": self.ace}
         return [word for flag, value in given.items() if value for word in (flag, value)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Target:
-    """One workspace, dataset or result: `workspace=NAME`, `dataset=NAME`, `result=JOB` or
-    `result=JOB:REPLICA`."""
+    """`workspace=NAME`, `dataset=NAME`, `result=JOB` or `result=JOB:REPLICA`."""
 
     kind: Kind
     name: str
@@ -172,34 +164,20 @@ class Storage:
     """For an answer; transfers take as long as they take."""
 
     def create(self, target: Target) -> dict[str, Any]:
-        """Make a workspace, or return the one of that name; `created` says which. Datasets are made
-        by their upload."""
+        """Make a workspace, or return the one of that name; `created` says which."""
         if target.kind != "workspace":
-            raise ConfigError(
-                f"a {target.kind} is made by"
-                f" {'its upload' if target.kind == 'dataset' else 'its job'}; create takes"
-                " workspace=NAME"
-            )
+            by = "its upload" if target.kind == "dataset" else "its job"
+            raise ConfigError(f"a {target.kind} is made by {by}; create takes workspace=NAME")
         if len(target.name) == _ID_LETTERS:
             raise ConfigError(
                 f"{target.name}: has {_ID_LETTERS} letters, as an id has; NGC CLI refuses such a"
                 " name"
             )
-        words = [
-            *target.words("create"),
-            "--name",
-            target.name,
-            *self.place.words(),
-            "--format_type",
-            "json",
-        ]
+        words = [*target.words("create"), "--name", target.name, *self.place.words(), *JSON]
         if self.is_dry:
             return {"command": words}
-        there = [
-            row
-            for row in self.listed("workspace", name=target.name)
-            if row.get("name") == target.name
-        ]
+        named = self.listed("workspace", name=target.name)
+        there = [row for row in named if row.get("name") == target.name]
         if there:
             return {**there[0], "created": False}
         made = self._answer(words)
@@ -208,8 +186,7 @@ class Storage:
     def listed(
         self, kind: Kind, *, name: str | None = None, owned: bool = False
     ) -> list[Mapping[str, Any]]:
-        """Return workspaces or datasets, or for results the jobs of the last 30 days that have
-        ended."""
+        """Return workspaces, datasets, or for results the jobs of 30 days that have ended."""
         require_ngc(patience_s=self.patience_s)
         if kind == "result":
             if name or owned:
@@ -217,29 +194,20 @@ class Storage:
                     "results are listed by their jobs; --name and --owned are of workspaces and"
                     " datasets"
                 )
-            words = ["ngc", "base-command", "job", "list", "--duration", f"{LISTED_DAYS}D"]
+            words = list(LIST_JOBS)
         else:
-            words = [
-                "ngc",
-                "base-command",
-                kind,
-                "list",
-                *(["--name", name] if name else []),
-                *(["--owned"] if owned else []),
-            ]
-        found = self._answer([*words, *self.place.words(), "--format_type", "json"])
+            words = ["ngc", "base-command", kind, "list", *(["--name", name] if name else [])]
+            words += ["--owned"] if owned else []
+        found = self._answer([*words, *self.place.words(), *JSON])
         rows = found if isinstance(found, list) else []
-        return (
-            [row for row in rows if (row.get("jobStatus") or {}).get("endedAt")]
-            if kind == "result"
-            else rows
-        )
+        if kind == "result":
+            return [row for row in rows if (row.get("jobStatus") or {}).get("endedAt")]
+        return rows
 
     def upload(
         self, target: Target, chosen: Chosen, *, to: str | None = None, quiet: bool = False
     ) -> Transfer:
-        """Send files to a workspace, or to a dataset, which is made where there is none of that
-        name and added to where there is."""
+        """Send files to a workspace, or to a dataset, which is made where there is none."""
         if target.kind == "result":
             raise ConfigError("a result is what its job writes; upload to a workspace or a dataset")
         if target.kind == "dataset" and to is not None:
@@ -248,15 +216,9 @@ class Storage:
             raise ConfigError(f"--to {to}: expected a path in the workspace that begins with /")
         rest = ["--yes"] if target.kind == "dataset" else [*(["--destination", to] if to else [])]
         with nullcontext(chosen.source) if self.is_dry else staged(chosen) as source:
-            words = [
-                *target.words("upload"),
-                target.name,
-                "--source",
-                str(source.absolute()),
-                *rest,
-                *self.place.words(),
-            ]
-            return self._transfer(words, quiet=quiet)
+            sent = ["--source", str(source.absolute()), *rest]
+            words = [*target.words("upload"), target.name, *sent]
+            return self._transfer([*words, *self.place.words()], quiet=quiet)
 
     def download(
         self,
@@ -268,8 +230,7 @@ class Storage:
         exclude: Sequence[str] = (),
         quiet: bool = False,
     ) -> Transfer:
-        """Fetch a workspace, a dataset or a result, or the files and folders of it that are
-        named."""
+        """Fetch a workspace, a dataset or a result, or what is named of it."""
         if exclude and target.kind == "workspace":
             raise ConfigError(
                 "--exclude: NGC CLI has it for datasets and results; name what is wanted by --file"
@@ -279,15 +240,8 @@ class Storage:
             to.mkdir(parents=True, exist_ok=True)
         choice = [("--file", files), ("--dir", folders), ("--exclude", exclude)]
         some = [word for flag, values in choice for value in values for word in (flag, value)]
-        words = [
-            *target.words("download"),
-            target.name,
-            "--dest",
-            str(to.absolute()),
-            *some,
-            *self.place.words(),
-        ]
-        return self._transfer(words, quiet=quiet)
+        words = [*target.words("download"), target.name, "--dest", str(to.absolute()), *some]
+        return self._transfer([*words, *self.place.words()], quiet=quiet)
 
     def mount(
         self,
@@ -298,7 +252,6 @@ class Storage:
         remote: str | None = None,
         quiet: bool = False,
     ) -> Transfer:
-        """Mount a workspace on this machine."""
         if target.kind != "workspace":
             raise ConfigError(
                 f"{target.kind}={target.name}: NGC CLI mounts workspaces; jobs mount datasets"
@@ -310,39 +263,25 @@ class Storage:
         if not self.is_dry:
             folder.mkdir(parents=True, exist_ok=True)
         at = ["--remote-path", remote] if remote else []
-        words = [
-            *target.words("mount"),
-            target.name,
-            str(folder.absolute()),
-            "--mode",
-            mode,
-            *at,
-            *self.place.words(),
-        ]
-        return self._transfer(words, quiet=quiet)
+        words = [*target.words("mount"), target.name, str(folder.absolute()), "--mode", mode, *at]
+        return self._transfer([*words, *self.place.words()], quiet=quiet)
 
     def unmount(self, folder: Path, *, quiet: bool = False) -> Transfer:
-        """Take a workspace off this machine."""
-        return self._transfer(
-            ["ngc", "base-command", "workspace", "unmount", str(folder.absolute())], quiet=quiet
-        )
+        words = ["ngc", "base-command", "workspace", "unmount", str(folder.absolute())]
+        return self._transfer(words, quiet=quiet)
 
     def _answer(self, words: Sequence[str]) -> Any:
         require_ngc(patience_s=self.patience_s)
         answer = ask_ngc(words, patience_s=self.patience_s)
         found = json_of(answer.out)
         if answer.code or found is None:
-            lines = [
-                line.strip() for line in (answer.err or answer.out).splitlines() if line.strip()
-            ]
-            raise LauncherError(
-                f"bcp: {' '.join(words[1:4])}: {lines[-1] if lines else f'exit code {answer.code}'}"
-            )
+            lines = (answer.err or answer.out).strip().splitlines()
+            said = lines[-1].strip() if lines else f"exit code {answer.code}"
+            raise LauncherError(f"bcp: {' '.join(words[1:4])}: {said}")
         return found
 
     def _transfer(self, words: Sequence[str], *, quiet: bool) -> Transfer:
-        """Let NGC CLI talk to the terminal itself, for its progress; quiet is for programs that
-        read our answer."""
+        """Let NGC CLI show its progress; quiet is for programs that read our answer."""
         if self.is_dry:
             return Transfer(command=tuple(words), code=0)
         require_ngc(patience_s=self.patience_s)

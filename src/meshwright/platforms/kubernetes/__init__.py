@@ -14,19 +14,11 @@ from meshwright.platforms.kubernetes.executor import (
 from meshwright.platforms.kubernetes.manifests import jobset, mpijob, pytorchjob, trainjob
 from meshwright.platforms.kubernetes.states import CONDITIONS
 
-__all__ = [
-    "PLATFORMS",
-]
+__all__ = ["PLATFORMS"]
 
 
 def _of_kind(
-    kind: KubernetesKind,
-    *,
-    title: str,
-    place: int,
-    write: Callable[[Job], JobText],
-    operator: str,
-    without_gpus: bool = False,
+    place: int, kind: KubernetesKind, title: str, write: Callable[[Job], JobText], operator: str
 ) -> Platform:
     """Return the platform of one kind; `k8s` is the usual one, whose kind is an option."""
     usual = kind == KubernetesOptions().kind
@@ -36,7 +28,7 @@ def _of_kind(
         title=f"Kubernetes, {title}",
         place=place,
         write=write,
-        without_gpus=without_gpus,
+        without_gpus=kind == "jobset",
         needs=f"pip install 'meshwright[k8s]', kubectl's configuration, and {operator}",
         start=KubernetesExecutor,
         options=KubernetesOptions,
@@ -47,16 +39,8 @@ def _of_kind(
 
 
 PLATFORMS = (
-    _of_kind("trainjob", title="TrainJob", place=30, write=trainjob, operator="Kubeflow Trainer 2"),
-    _of_kind(
-        "pytorchjob",
-        title="PyTorchJob",
-        place=31,
-        write=pytorchjob,
-        operator="Kubeflow's training operator 1",
-    ),
-    _of_kind(
-        "jobset", title="JobSet", place=32, write=jobset, operator="JobSet", without_gpus=True
-    ),
-    _of_kind("mpijob", title="MPIJob", place=33, write=mpijob, operator="Kubeflow's MPI operator"),
+    _of_kind(30, "trainjob", "TrainJob", trainjob, "Kubeflow Trainer 2"),
+    _of_kind(31, "pytorchjob", "PyTorchJob", pytorchjob, "Kubeflow's training operator 1"),
+    _of_kind(32, "jobset", "JobSet", jobset, "JobSet"),
+    _of_kind(33, "mpijob", "MPIJob", mpijob, "Kubeflow's MPI operator"),
 )

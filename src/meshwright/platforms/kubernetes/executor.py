@@ -34,14 +34,11 @@ from meshwright.values.errors import (
 )
 from meshwright.values.text import read_yaml, write_yaml
 
-__all__ = [
-    "KubernetesExecutor",
-    "KubernetesKind",
-    "KubernetesOptions",
-]
+__all__ = ["KubernetesExecutor", "KubernetesKind", "KubernetesOptions"]
 
 _MARK = {"app.kubernetes.io/managed-by": "meshwright"}
 _CANCEL = "cancel"
+_OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,47 +48,26 @@ class _Kind:
     name: str
     group: str
     version: str
-    plural: str
     pod_label: str
     writer: str = ""
     """The replica whose pod prints, where the others do not."""
+
+    @property
+    def plural(self) -> str:
+        """As the API's paths have it."""
+        return f"{self.name.lower()}s"
 
 
 _JOBSET_LABEL = "jobset.sigs.k8s.io/jobset-name"
 _OPERATOR_LABEL = "training.kubeflow.org/job-name"
 _KINDS: Mapping[str, _Kind] = MappingProxyType(
     {
-        kind.name.lower(): kind
-        for kind in (
-            _Kind(
-                name="TrainJob",
-                group="trainer.kubeflow.org",
-                version="v1alpha1",
-                plural="trainjobs",
-                pod_label=_JOBSET_LABEL,
-            ),
-            _Kind(
-                name="JobSet",
-                group="jobset.x-k8s.io",
-                version="v1alpha2",
-                plural="jobsets",
-                pod_label=_JOBSET_LABEL,
-            ),
-            _Kind(
-                name="PyTorchJob",
-                group="kubeflow.org",
-                version="v1",
-                plural="pytorchjobs",
-                pod_label=_OPERATOR_LABEL,
-            ),
-            _Kind(
-                name="MPIJob",
-                group="kubeflow.org",
-                version="v2beta1",
-                plural="mpijobs",
-                pod_label=_OPERATOR_LABEL,
-                writer="launcher",
-            ),
+        name.lower(): _Kind(name=name, group=group, version=version, pod_label=label, writer=writer)
+        for name, group, version, label, writer in (
+            ("TrainJob", "trainer.kubeflow.org", "v1alpha1", _JOBSET_LABEL, ""),
+            ("JobSet", "jobset.x-k8s.io", "v1alpha2", _JOBSET_LABEL, ""),
+            ("PyTorchJob", "kubeflow.org", "v1", _OPERATOR_LABEL, ""),
+            ("MPIJob", "kubeflow.org", "v2beta1", _OPERATOR_LABEL, "launcher"),
         )
     }
 )
@@ -143,17 +119,14 @@ class KubernetesOptions:
     """How long the API may take to answer."""
 
     def __post_init__(self) -> None:
-        """Check the kind."""
         if self.kind not in get_args(KubernetesKind):
             raise UnknownNameError("kind of job on Kubernetes", self.kind, get_args(KubernetesKind))
 
 
 class KubernetesExecutor:
-    """TrainJob, JobSet, PyTorchJob or MPIJob. Logs of all pods are fetched into the run's directory
-    whenever it is polled."""
+    """TrainJob, JobSet, PyTorchJob or MPIJob. Whenever it is polled all pods' logs are fetched."""
 
     def __init__(self, options: KubernetesOptions | None = None) -> None:
-        """Take the options; nothing is asked before it is needed."""
         self.options = options or KubernetesOptions()
         self._client: Any = None
         self._default_namespace = "default"
@@ -169,7 +142,6 @@ class KubernetesExecutor:
         self._list_jobs(kind, self._namespace(), limit=1)
 
     def slots(self, job: Job) -> None:
-        """The cluster has a queue for as many as there are."""
         return None
 
     def written(self, job: Job, *, directory: Path, label: str) -> JobText:
@@ -181,23 +153,15 @@ class KubernetesExecutor:
     def submit(self, job: Job, *, directory: Path, label: str) -> str:
         """Create the resource that `job/` holds."""
         own, kind = self.options, _KINDS[self.options.kind]
-        handle = _Handle(
-            namespace=self._namespace(),
-            kind=own.kind,
-            name=check_label(label),
-            directory=directory.absolute(),
-        )
+        run, name = directory.absolute(), check_label(label)
+        handle = _Handle(namespace=self._namespace(), kind=own.kind, name=name, directory=run)
         text = self.written(job, directory=directory, label=label)
         content = read_yaml(text.text, what=text.file_name)
         folder = put_job(handle.directory, self._full(job, label), text)
         (folder / _CANCEL).unlink(missing_ok=True)
         keep_sent(folder, label=label, handle=str(handle))
-        self._call(
-            "create_namespaced_custom_object",
-            *self._where(kind, handle.namespace),
-            body=content,
-            what=f"{kind.name} {label}",
-        )
+        where, what = self._where(kind, handle.namespace), f"{kind.name} {label}"
+        self._call("create_namespaced_custom_object", *where, body=content, what=what)
         return str(handle)
 
     def find(self, label: str, *, directory: Path) -> str | None:
@@ -213,8 +177,7 @@ class KubernetesExecutor:
         return str(handle) if there else None
 
     def poll(self, handles: Sequence[str]) -> Mapping[str, JobStatus]:
-        """List the jobs of each namespace and kind, and their pods; what has ended is written down,
-        as clusters delete it some day."""
+        """List the jobs of each namespace and kind; what has ended is written down."""
         found: dict[str, JobStatus] = {}
         groups: dict[tuple[str, str], list[_Handle]] = {}
         for text in handles:
@@ -229,29 +192,21 @@ class KubernetesExecutor:
         return {handle: found[handle] for handle in handles}
 
     def cancel(self, handle: str) -> None:
-        """Delete the resource, and with it its pods; what they printed until then is fetched
-        first."""
+        """Delete the resource with its pods; what they printed is fetched first."""
         own = _Handle.of(handle)
         if self.poll([handle])[handle].ended or not was_sent(own.folder):
             return
         (own.folder / _CANCEL).touch()
         kind = _KINDS[own.kind]
-        where = self._where(kind, own.namespace)
+        words = {"propagation_policy": "Foreground", "what": f"{kind.name} {own.name}"}
+        where = (*self._where(kind, own.namespace), own.name)
         with suppress(_NotThere):
-            self._call(
-                "delete_namespaced_custom_object",
-                *where,
-                own.name,
-                propagation_policy="Foreground",
-                what=f"{kind.name} {own.name}",
-            )
+            self._call("delete_namespaced_custom_object", *where, **words)
 
     def _full(self, job: Job, label: str) -> Job:
         own = self.options
         named = replace(job, name=check_label(label))
-        return with_defaults(
-            named, image=own.image, partition=own.queue, time_limit_s=own.time_limit_s
-        )
+        return with_defaults(named, own, partition=own.queue)
 
     def _poll(
         self, kind: _Kind, namespace: str, handles: Sequence[_Handle]
@@ -260,11 +215,8 @@ class KubernetesExecutor:
         names = ",".join(handle.name for handle in handles)
         chosen = {"label_selector": f"{kind.pod_label} in ({names})"}
         pods = self._list("list_namespaced_pod", namespace, **chosen)
-        children = (
-            self._list("list_namespaced_job", namespace, **chosen)
-            if kind.pod_label == _JOBSET_LABEL
-            else []
-        )
+        inner_jobs = kind.pod_label == _JOBSET_LABEL
+        children = self._list("list_namespaced_job", namespace, **chosen) if inner_jobs else []
         events: list[Any] | None = None
         found = {}
         for handle in handles:
@@ -278,9 +230,8 @@ class KubernetesExecutor:
             status = status_of(jobs[handle.name], own, children=inner)
             if status.state == "queued" and not status.reason:
                 events = self._warnings(namespace) if events is None else events
-                status = status_of(
-                    jobs[handle.name], own, children=inner, warnings=_about(events, handle.name)
-                )
+                about = _about(events, handle.name)
+                status = status_of(jobs[handle.name], own, children=inner, warnings=about)
             self._fetch_logs(handle, kind, own)
             if status.ended:
                 keep_end(handle.folder, status)
@@ -288,8 +239,7 @@ class KubernetesExecutor:
         return found
 
     def _fetch_logs(self, handle: _Handle, kind: _Kind, pods: Sequence[Mapping[str, Any]]) -> None:
-        """Write what all pods printed, one after the other, into stdout.log; Kubernetes keeps no
-        stderr apart."""
+        """Write what all pods printed into stdout.log; Kubernetes keeps no stderr apart."""
         folder = handle.folder / "logs"
         folder.mkdir(exist_ok=True)
         for pod in pods:
@@ -297,24 +247,17 @@ class KubernetesExecutor:
             if not pod.get("status", {}).get("containerStatuses") or kind.writer not in name:
                 continue
             container = pod["spec"]["containers"][0]["name"]
-            words = {"container": container, "_preload_content": False}
+            what = f"the log of {name}"
+            words = {"container": container, "_preload_content": False, "what": what}
             try:
-                answer = self._call(
-                    "read_namespaced_pod_log",
-                    name,
-                    handle.namespace,
-                    what=f"the log of {name}",
-                    **words,
-                )
+                answer = self._call("read_namespaced_pod_log", name, handle.namespace, **words)
             except _NotThere:
                 continue  # it has not begun to print, or is gone
             old = folder / f"{name}.log"
             if not old.exists() or len(answer.data) > old.stat().st_size:
                 put_whole(old, answer.data.decode(errors="replace"))
-        put_whole(
-            handle.directory / "stdout.log",
-            "".join(log.read_text() for log in sorted(folder.glob("*.log"))),
-        )
+        whole = "".join(log.read_text() for log in sorted(folder.glob("*.log")))
+        put_whole(handle.directory / "stdout.log", whole)
         (handle.directory / "stderr.log").touch()
 
     def _warnings(self, namespace: str) -> list[Any]:
@@ -326,8 +269,7 @@ class KubernetesExecutor:
         except LauncherError:
             return []
         return sorted(
-            events,
-            key=lambda event: str(event.get("lastTimestamp") or event.get("eventTime") or ""),
+            events, key=lambda one: str(one.get("lastTimestamp") or one.get("eventTime") or "")
         )
 
     def _namespace(self) -> str:
@@ -338,16 +280,10 @@ class KubernetesExecutor:
         return kind.group, kind.version, namespace, kind.plural
 
     def _list_jobs(self, kind: _Kind, namespace: str, **words: Any) -> list[Any]:
-        mark = ",".join(f"{name}={value}" for name, value in _MARK.items())
-        what = f"a list of {kind.plural}.{kind.group}"
-        answer = self._call(
-            "list_namespaced_custom_object",
-            *self._where(kind, namespace),
-            label_selector=mark,
-            what=what,
-            **words,
-        )
-        return list(answer["items"])
+        words["label_selector"] = ",".join(f"{name}={value}" for name, value in _MARK.items())
+        words["what"] = f"a list of {kind.plural}.{kind.group}"
+        where = self._where(kind, namespace)
+        return list(self._call("list_namespaced_custom_object", *where, **words)["items"])
 
     def _list(self, call: str, namespace: str, **words: Any) -> list[Any]:
         """List what has types of its own, in the plain form that custom resources come in."""
@@ -362,8 +298,7 @@ class KubernetesExecutor:
         return self._client
 
     def _call(self, name: str, *places: Any, what: str, **words: Any) -> Any:
-        """Call the API; LauncherSilent where it does not answer, LauncherError with its own words
-        where it refuses."""
+        """Call the API; LauncherSilent without an answer, LauncherError where it refuses."""
         client = self._connect()
         import urllib3.exceptions
         from kubernetes.client import ApiException
@@ -379,13 +314,8 @@ class KubernetesExecutor:
 def _method(client: Any, name: str) -> Callable[..., Any]:
     from kubernetes import client as apis
 
-    api = (
-        apis.CustomObjectsApi
-        if "custom_object" in name
-        else apis.BatchV1Api
-        if name.endswith("_job")
-        else apis.CoreV1Api
-    )
+    api = apis.BatchV1Api if name.endswith("_job") else apis.CoreV1Api
+    api = apis.CustomObjectsApi if "custom_object" in name else api
     found: Callable[..., Any] = getattr(api(client), name)
     return found
 
@@ -409,8 +339,7 @@ def _refusal(error: Any, what: str) -> LauncherError:
 
 
 def _connect(options: KubernetesOptions) -> tuple[Any, str]:
-    """Return a client and the namespace to work in: kubectl's configuration, else that of the pod
-    that this runs in."""
+    """Return a client and a namespace: kubectl's, else those of the pod that this runs in."""
     try:
         from kubernetes import client, config
     except ImportError:
@@ -432,9 +361,7 @@ def _connect(options: KubernetesOptions) -> tuple[Any, str]:
                 f"k8s: no cluster is configured ({error}); kubectl must work here, or name a"
                 " context"
             ) from None
-        namespace = (
-            Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace").read_text().strip()
-        )
+        namespace = _OWN_NAMESPACE.read_text().strip()
     settings.retries = False
     return client.ApiClient(settings), namespace
 
@@ -447,8 +374,7 @@ def _marked(text: str) -> dict[str, Any]:
 
 
 def _gone(handle: _Handle, kind: _Kind) -> JobStatus:
-    """A resource that is not there, or about to go, was deleted; one that we have not sent is not
-    known."""
+    """A resource that is gone, or about to go, was deleted; one never sent is not known."""
     if not was_sent(handle.folder):
         return JobStatus(state="unknown", reason=f"the cluster knows no {kind.name} {handle.name}")
     ours = (handle.folder / _CANCEL).exists()
@@ -459,8 +385,7 @@ def _gone(handle: _Handle, kind: _Kind) -> JobStatus:
 
 
 def _about(events: Iterable[Any], name: str) -> list[str]:
-    """Warnings about a job, or about what its operators made of it, whose names begin with its
-    own."""
+    """Warnings about a job, or what was made of it, whose names begin with its own."""
     return [
         f"{event.get('reason')}: {event.get('message')}"
         for event in events

@@ -1,8 +1,8 @@
-"""A chosen deployment as files that start it: an engine's script, or manifests of Kubernetes,
-Dynamo and llm-d."""
+"""A chosen deployment as an engine's script, or manifests of Kubernetes, Dynamo and llm-d."""
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from meshwright.platforms.kubernetes.pod import as_is
+from meshwright.platforms.kubernetes.manifests import as_is
 from meshwright.software.contract import Exported, ExportedFile
 from meshwright.software.engines.chosen import ChosenPart, ServingChoice
 from meshwright.software.engines.commands import (
@@ -24,17 +24,13 @@ from meshwright.values.errors import CannotExpress, ConfigError, UnknownNameErro
 from meshwright.values.hardware.chip import device_plugin
 from meshwright.values.text import write_yaml
 
-__all__ = [
-    "Where",
-    "export_serving",
-]
+__all__ = ["Where", "export_serving"]
 
 _PORT = 8000
 _MOUNT = "/etc/meshwright"
 _LLMD_CHART = "0.4.12"
 _NIXL = '{"kv_connector":"NixlConnector","kv_role":"kv_both"}'
-"""vLLM's and Dynamo's own example of a cache that is sent from workers for prompts to those for
-answers."""
+"""vLLM's and Dynamo's own example of a cache that is sent from pool to pool."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,23 +103,17 @@ def _script(target: str) -> Callable[[ServingChoice, Where], Exported]:
 
 def _one_pool(target: str, choice: ServingChoice) -> ChosenPart:
     if len(choice.parts) > 1:
-        raise CannotExpress(
-            target,
-            "two pools of workers: one engine has one",
-            nearest="--to dynamo, or a plan of --mode aggregated",
-        )
+        near = "--to dynamo, or a plan of --mode aggregated"
+        raise CannotExpress(target, "two pools of workers: one engine has one", nearest=near)
     return choice.parts[0]
 
 
 def _copies_note(part: ChosenPart) -> tuple[str, ...]:
     if part.count == 1:
         return ()
-    return (
-        (
-            f"the plan has {part.count} copies: start each with its number, ./serve.sh 0 to"
-            f" ./serve.sh {part.count - 1}, and share requests"
-        ),
-    )
+    last = part.count - 1
+    how = f"start each with its number, ./serve.sh 0 to ./serve.sh {last}, and share requests"
+    return (f"the plan has {part.count} copies: {how}",)
 
 
 def _bash(choice: ServingChoice, part: ChosenPart, words: Sequence[str]) -> str:
@@ -170,12 +160,9 @@ def _k8s(choice: ServingChoice, where: Where) -> Exported:
     """A Deployment with as many pods as the plan has copies, and a Service before them."""
     part, name, image = _one_pool("k8s", choice), _name(choice, where), _image("k8s", where)
     command = engine_command(choice.served(part, path=where.path, port=str(_PORT)))
-    words = [
-        f"{_MOUNT}/{CONFIG_FILE}" if word == CONFIG_FILE else word for word in command.words
-    ] + ["--host", "0.0.0.0"]
-    check_words(
-        [word for word in words if word.startswith("--host")], engines=(choice.engine.name,)
-    )
+    own = {CONFIG_FILE: f"{_MOUNT}/{CONFIG_FILE}"}
+    words = [*(own.get(word, word) for word in command.words), "--host", "0.0.0.0"]
+    check_words(["--host"], engines=(choice.engine.name,))
     labels = {"app": name}
     container: dict[str, Any] = {
         "name": "engine",
@@ -196,6 +183,7 @@ def _k8s(choice: ServingChoice, where: Where) -> Exported:
             {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": content}
         )
     pod = {"metadata": {"labels": labels}, "spec": {"containers": [container], "volumes": volumes}}
+    service = {"selector": labels, "ports": [{"port": _PORT, "targetPort": _PORT}]}
     documents += [
         {
             "apiVersion": "apps/v1",
@@ -203,12 +191,7 @@ def _k8s(choice: ServingChoice, where: Where) -> Exported:
             "metadata": {"name": name, "labels": labels},
             "spec": {"replicas": part.count, "selector": {"matchLabels": labels}, "template": pod},
         },
-        {
-            "apiVersion": "v1",
-            "kind": "Service",
-            "metadata": {"name": name},
-            "spec": {"selector": labels, "ports": [{"port": _PORT, "targetPort": _PORT}]},
-        },
+        {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": service},
     ]
     text = "---\n".join(write_yaml(document) for document in documents)
     return _manifest("k8s", "serving.yaml", text, command.notes)
@@ -219,21 +202,13 @@ def _dynamo(choice: ServingChoice, where: Where) -> Exported:
     name, image = _name(choice, where), _image("dynamo", where)
     engine = choice.engine.name
     if engine not in _DYNAMO:
-        raise CannotExpress(
-            "dynamo", f"{engine} is none of its engines", nearest="a plan of --engine vllm"
-        )
+        reason = f"{engine} is none of its engines"
+        raise CannotExpress("dynamo", reason, nearest="a plan of --engine vllm")
     if len(choice.parts) > 1 and engine == "trtllm":
-        raise CannotExpress(
-            "dynamo",
-            "two pools of TensorRT-LLM: not written yet",
-            nearest="a plan of --engine vllm or sglang",
-        )
-    frontend = {
-        "name": "Frontend",
-        "type": "frontend",
-        "replicas": 1,
-        **_pod({"name": "main", "image": image}),
-    }
+        reason = "two pools of TensorRT-LLM: not written yet"
+        raise CannotExpress("dynamo", reason, nearest="a plan of --engine vllm or sglang")
+    frontend: dict[str, Any] = {"name": "Frontend", "type": "frontend", "replicas": 1}
+    frontend |= _pod({"name": "main", "image": image})
     components = [frontend, *(_component(choice, part, where, image) for part in choice.parts)]
     content = {
         "apiVersion": "nvidia.com/v1beta1",
@@ -271,42 +246,28 @@ def _pod(container: dict[str, Any]) -> dict[str, Any]:
 
 def _dynamo_vllm(choice: ServingChoice, part: ChosenPart, where: Where) -> list[str]:
     words = ["--model", where.path, *vllm_words(choice.served(part, path=where.path))]
-    return (
-        words
-        if part.role == "both"
-        else [*words, "--disaggregation-mode", part.role, "--kv-transfer-config", _NIXL]
-    )
+    pools = ["--disaggregation-mode", part.role, "--kv-transfer-config", _NIXL]
+    return words if part.role == "both" else [*words, *pools]
 
 
 def _dynamo_sglang(choice: ServingChoice, part: ChosenPart, where: Where) -> list[str]:
     words = ["--model-path", where.path, *sglang_words(choice.served(part, path=where.path))]
-    pools = [
-        "--disaggregation-mode",
-        part.role,
-        "--disaggregation-transfer-backend",
-        "nixl",
-        "--host",
-        "0.0.0.0",
-    ]
+    pools = ["--disaggregation-mode", part.role, "--disaggregation-transfer-backend", "nixl"]
+    pools += ["--host", "0.0.0.0"]
     return words if part.role == "both" else [*words, *pools]
 
 
 def _dynamo_trtllm(choice: ServingChoice, part: ChosenPart, where: Where) -> list[str]:
     """Its flags are Dynamo's own; the rest of the engine's settings goes as one dictionary."""
-    import json
-
-    worker, config = (
-        part.worker,
-        dict(engine_command(choice.served(part, path=where.path)).config or {}),
-    )
+    worker = part.worker
+    config = dict(engine_command(choice.served(part, path=where.path)).config or {})
     words = ["--model", where.path, "--tensor-parallel-size", str(worker.stage_chips)]
     words += ["--pipeline-parallel-size", str(worker.pp)] if worker.pp > 1 else []
     words += ["--expert-parallel-size", str(worker.ep)] if worker.ep > 1 else []
     words += ["--enable-attention-dp"] if config.pop("enable_attention_dp", False) else []
     words += ["--max-batch-size", str(part.max_sequences), "--max-seq-len", str(choice.max_len)]
-    words += (
-        ["--max-num-tokens", str(choice.engine.chunk_tokens)] if choice.engine.chunk_tokens else []
-    )
+    chunk = choice.engine.chunk_tokens
+    words += ["--max-num-tokens", str(chunk)] if chunk else []
     return [*words, "--override-engine-args", json.dumps(config)]
 
 
@@ -318,11 +279,8 @@ _DYNAMO: Mapping[str, Callable[[ServingChoice, ChosenPart, Where], list[str]]] =
 def _llmd(choice: ServingChoice, where: Where) -> Exported:
     """Values for the chart llm-d-modelservice, whose pods run `vllm serve`."""
     if choice.engine.name != "vllm":
-        raise CannotExpress(
-            "llm-d",
-            f"{choice.engine.name}: its chart starts vLLM",
-            nearest="a plan of --engine vllm",
-        )
+        reason = f"{choice.engine.name}: its chart starts vLLM"
+        raise CannotExpress("llm-d", reason, nearest="a plan of --engine vllm")
     uri = where.path if "://" in where.path else f"hf://{where.path}"
     if not re.match(r"(hf|pvc|pvc\+hf)://[^/]", uri):
         reason = f"model path {where.path}: its chart loads hf://ORG/NAME or pvc://CLAIM/PATH"
@@ -343,12 +301,8 @@ def _llmd(choice: ServingChoice, where: Where) -> Exported:
         "prefill": pools.get("prefill") or {"create": False},
     }
     notes = engine_command(choice.served(choice.parts[0], path=uri)).notes
-    how = (
-        (
-            f"helm install {_name(choice, where)} llm-d-modelservice --version v{_LLMD_CHART} -f"
-            " values.yaml"
-        ),
-    )
+    chart = f"llm-d-modelservice --version v{_LLMD_CHART} -f values.yaml"
+    how = (f"helm install {_name(choice, where)} {chart}",)
     return _manifest("llm-d", "values.yaml", write_yaml(content), (*notes, *how))
 
 
@@ -357,11 +311,8 @@ def _llmd_pool(
 ) -> dict[str, Any]:
     worker = part.worker
     if worker.pp > 1:
-        raise CannotExpress(
-            "llm-d",
-            f"pp={worker.pp}: its chart knows tensor and data parallelism",
-            nearest=f"tp={worker.chips}",
-        )
+        reason = f"pp={worker.pp}: its chart knows tensor and data parallelism"
+        raise CannotExpress("llm-d", reason, nearest=f"tp={worker.chips}")
     words = vllm_words(choice.served(part, path=uri))
     own = ("--tensor-parallel-size", "--data-parallel-size")  # the chart writes these itself
     rest = [
@@ -378,28 +329,20 @@ def _llmd_pool(
         "args": as_is(rest),
         "mountModelVolume": True,
     }
+    data = worker.attention_dp
+    parallelism = {"tensor": worker.tp, "data": data, "dataLocal": data, "workers": 1}
     return {
         "create": True,
         "replicas": part.count,
-        "parallelism": {
-            "tensor": worker.tp,
-            "data": worker.attention_dp,
-            "dataLocal": worker.attention_dp,
-            "workers": 1,
-        },
+        "parallelism": parallelism,
         "containers": [container],
     }
 
 
 def _manifest(target: str, file: str, text: str, notes: tuple[str, ...]) -> Exported:
     how = () if target == "llm-d" else (f"kubectl apply -f {file}",)
-    return Exported(
-        target=target,
-        files=(ExportedFile(name=file, text=text),),
-        command=(file,),
-        runs_on="once",
-        notes=(*notes, *how),
-    )
+    files, said = (ExportedFile(name=file, text=text),), (*notes, *how)
+    return Exported(target=target, files=files, command=(file,), runs_on="once", notes=said)
 
 
 def _chips(part: ChosenPart) -> dict[str, str]:
@@ -427,13 +370,7 @@ def _name(choice: ServingChoice, where: Where) -> str:
 
 
 WRITERS: Mapping[str, Callable[[ServingChoice, Where], Exported]] = MappingProxyType(
-    {
-        "vllm": _script("vllm"),
-        "sglang": _script("sglang"),
-        "trtllm": _script("trtllm"),
-        "k8s": _k8s,
-        "dynamo": _dynamo,
-        "llm-d": _llmd,
-    }
+    {name: _script(name) for name in ("vllm", "sglang", "trtllm")}
+    | {"k8s": _k8s, "dynamo": _dynamo, "llm-d": _llmd}
 )
 """Everything that a serving plan can be written for."""

@@ -6,63 +6,33 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from types import MappingProxyType
 from typing import Any
 
-from meshwright.platforms.executor import UNKNOWN, JobState, JobStatus
+from meshwright.platforms.executor import JobState, JobStatus, by_word, state_table
 
-__all__ = [
-    "CONDITIONS",
-    "REASONS",
-    "status_of",
-]
+__all__ = ["CONDITIONS", "REASONS", "status_of"]
 
-CONDITIONS: Mapping[str, JobState] = MappingProxyType(
+CONDITIONS = state_table(
     {
-        "Complete": "succeeded",
-        "Completed": "succeeded",
-        "Succeeded": "succeeded",
-        "Failed": "failed",
-        "Suspended": "queued",
-        "Created": "queued",
-        "Queued": "queued",
-        "StartupPolicyInProgress": "queued",
-        "StartupPolicyCompleted": "running",
-        "Running": "running",
-        "Restarting": "running",
-        UNKNOWN: "unknown",
+        "succeeded": "Complete Completed Succeeded",
+        "failed": "Failed",
+        "queued": "Suspended Created Queued StartupPolicyInProgress",
+        "running": "StartupPolicyCompleted Running Restarting",
     }
 )
 """Conditions of TrainJob (Complete, Failed, Suspended), JobSet (Completed, ...), PyTorchJob and
 MPIJob (Succeeded, ...)."""
 
-PHASES: Mapping[str, JobState] = MappingProxyType(
-    {
-        "Pending": "queued",
-        "Running": "running",
-        "Succeeded": "running",
-        "Failed": "running",
-        "Unknown": "unknown",
-    }
-)
+PHASES = by_word({"queued": "Pending", "running": "Running Succeeded Failed"})
 """Pods; the end of a job is told by the job alone."""
 
-REASONS: Mapping[str, JobState] = MappingProxyType(
+REASONS = by_word(
     {
-        "OOMKilled": "out_of_memory",
-        "DeadlineExceeded": "timed_out",
-        "Preempting": "preempted",
-        "PreemptionByScheduler": "preempted",
-        "PreemptionByKueue": "preempted",
-        "EvictionByEvictionAPI": "preempted",
-        "Evicted": "node_failed",
-        "TerminationByKubelet": "node_failed",
-        "DeletionByTaintManager": "node_failed",
-        "DeletionByPodGC": "node_failed",
-        "NodeLost": "node_failed",
-        "NodeShutdown": "node_failed",
-        "Shutdown": "node_failed",
-        "UnexpectedAdmissionError": "node_failed",
+        "out_of_memory": "OOMKilled",
+        "timed_out": "DeadlineExceeded",
+        "preempted": "Preempting PreemptionByScheduler PreemptionByKueue EvictionByEvictionAPI",
+        "node_failed": "Evicted TerminationByKubelet DeletionByTaintManager DeletionByPodGC"
+        " NodeLost NodeShutdown Shutdown UnexpectedAdmissionError",
     }
 )
 """Why a pod or a job failed; any other reason reads as `failed`."""
@@ -78,8 +48,8 @@ class _Failure:
 
     state: JobState
     words: str
-    exit_code: int | None
-    at_s: float | None
+    exit_code: int | None = None
+    at_s: float | None = None
 
 
 def status_of(
@@ -89,8 +59,7 @@ def status_of(
     children: Iterable[Mapping[str, Any]] = (),
     warnings: Iterable[str] = (),
 ) -> JobStatus:
-    """Read a job with its pods, the Jobs that its operator made of it, and warnings about any of
-    them, the newest last."""
+    """Read a job with its pods, the Jobs made of it, and warnings, the newest last."""
     true = [condition for condition in _conditions(job) if condition.get("status") == "True"]
     end = next((found for found in true if CONDITIONS.get(found["type"]) in _ENDS), None)
     nodes = tuple(sorted({name for pod in pods if (name := pod["spec"].get("nodeName"))}))
@@ -98,12 +67,8 @@ def status_of(
     if end is None:
         state = _open_state(true, pods)
         reason = _why_queued(true, pods, warnings) if state == "queued" else ""
-        return JobStatus(
-            state=state,
-            reason=reason,
-            started_s=None if state == "queued" else started_s,
-            nodes=nodes,
-        )
+        start = None if state == "queued" else started_s
+        return JobStatus(state=state, reason=reason, started_s=start, nodes=nodes)
     ended_s = max((time for pod in pods for time in _ends(pod)), default=None) or _unix(
         end.get("lastTransitionTime")
     )
@@ -111,12 +76,7 @@ def status_of(
         return JobStatus(
             state="succeeded", exit_code=0, started_s=started_s, ended_s=ended_s, nodes=nodes
         )
-    inner = [
-        found
-        for child in children
-        for found in _conditions(child)
-        if found["type"] == "Failed" and found.get("status") == "True"
-    ]
+    inner = [found for child in children for found in _of_type(child, "Failed")]
     failure = _failure([*inner, end], pods)
     return JobStatus(
         state=failure.state,
@@ -139,91 +99,63 @@ def _open_state(true: Sequence[Mapping[str, Any]], pods: Sequence[Mapping[str, A
 def _why_queued(
     true: Sequence[Mapping[str, Any]], pods: Sequence[Mapping[str, Any]], warnings: Iterable[str]
 ) -> str:
-    """The first that says something: a container that cannot start, a pod that fits nowhere, a
-    queue, the newest warning."""
-    found = [
-        _said(state)
-        for pod in pods
-        for state in _waiting(pod)
-        if state.get("reason") not in ("ContainerCreating", "PodInitializing")
-    ]
-    found += [
-        _said(condition)
-        for pod in pods
-        for condition in _conditions(pod)
-        if condition["type"] == "PodScheduled" and condition.get("status") == "False"
-    ]
+    """The first of a container, a pod, a queue and the newest warning that says something."""
+    starting = ("ContainerCreating", "PodInitializing")
+    waiting = [state for pod in pods for state in _containers(pod, "waiting")]
+    found = [_said(state) for state in waiting if state.get("reason") not in starting]
+    unplaced = [one for pod in pods for one in _of_type(pod, "PodScheduled", "False")]
+    found += [_said(condition) for condition in unplaced]
     found += [_said(condition) for condition in true if condition["type"] == "Suspended"]
     return next((words for words in [*found, *list(warnings)[::-1]] if words), "")
 
 
 def _failure(ends: Sequence[Mapping[str, Any]], pods: Sequence[Mapping[str, Any]]) -> _Failure:
-    """The cause: what a limit or a node did goes before exit codes, and the first pod that failed
-    before those that followed."""
+    """What a limit or a node did goes before exit codes, and the first pod before the others."""
     found = [failure for pod in pods for failure in _failures(pod)]
     found.sort(key=lambda failure: (failure.state == "failed", failure.at_s or float("inf")))
     for end in ends:
         if end.get("reason") == "DeadlineExceeded" or _LATE in end.get("message", ""):
-            return _Failure(state="timed_out", words=_said(end), exit_code=None, at_s=None)
-    return (
-        found[0]
-        if found
-        else _Failure(
-            state=REASONS.get(ends[0].get("reason", ""), "failed"),
-            words=_said(ends[0]),
-            exit_code=None,
-            at_s=None,
-        )
-    )
+            return _Failure(state="timed_out", words=_said(end))
+    if found:
+        return found[0]
+    return _Failure(state=REASONS.get(ends[0].get("reason", ""), "failed"), words=_said(ends[0]))
 
 
 def _failures(pod: Mapping[str, Any]) -> Iterable[_Failure]:
     status = pod.get("status", {})
-    disrupted = [
-        found
-        for found in _conditions(pod)
-        if found["type"] == "DisruptionTarget" and found.get("status") == "True"
-    ]
+    disrupted = _of_type(pod, "DisruptionTarget")
     for end in [status, *disrupted] if status.get("phase") == "Failed" else ():
         if end.get("reason") in REASONS:
             # A node that runs out of memory evicts; out of disk it does too, and that is its own
             # trouble.
             starved = end["reason"] == "Evicted" and "resource: memory" in end.get("message", "")
-            yield _Failure(
-                state="out_of_memory" if starved else REASONS[end["reason"]],
-                words=_said(end),
-                exit_code=None,
-                at_s=None,
-            )
+            state = "out_of_memory" if starved else REASONS[end["reason"]]
+            yield _Failure(state=state, words=_said(end))
     for container in _terminated(pod):
         code = container.get("exitCode")
         if code:
             state = REASONS.get(container.get("reason", ""), "failed")
-            words = (
-                f"{container.get('reason') or 'Error'}: exit code {code} of pod"
-                f" {pod['metadata']['name']}"
-            )
-            yield _Failure(
-                state=state, words=words, exit_code=code, at_s=_unix(container.get("finishedAt"))
-            )
+            said = container.get("reason") or "Error"
+            words = f"{said}: exit code {code} of pod {pod['metadata']['name']}"
+            at_s = _unix(container.get("finishedAt"))
+            yield _Failure(state=state, words=words, exit_code=code, at_s=at_s)
 
 
 def _conditions(thing: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
     return thing.get("status", {}).get("conditions") or ()
 
 
-def _containers(pod: Mapping[str, Any], state: str) -> list[Mapping[str, Any]]:
-    statuses = [
-        *(pod.get("status", {}).get("initContainerStatuses") or ()),
-        *(pod.get("status", {}).get("containerStatuses") or ()),
-    ]
+def _of_type(thing: Mapping[str, Any], name: str, status: str = "True") -> list[Mapping[str, Any]]:
     return [
-        found for status in statuses if (found := status.get("state", {}).get(state)) is not None
+        one for one in _conditions(thing) if one["type"] == name and one.get("status") == status
     ]
 
 
-def _waiting(pod: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return _containers(pod, "waiting")
+def _containers(pod: Mapping[str, Any], state: str) -> list[Mapping[str, Any]]:
+    status = pod.get("status", {})
+    kinds = ("initContainerStatuses", "containerStatuses")
+    states = [one.get("state", {}).get(state) for kind in kinds for one in status.get(kind) or ()]
+    return [found for found in states if found is not None]
 
 
 def _terminated(pod: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -231,16 +163,13 @@ def _terminated(pod: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _starts(pod: Mapping[str, Any]) -> list[float]:
-    found = [
-        _unix(state.get("startedAt")) for state in [*_containers(pod, "running"), *_terminated(pod)]
-    ]
-    return [time for time in found if time is not None]
+    states = [*_containers(pod, "running"), *_terminated(pod)]
+    return [time for state in states if (time := _unix(state.get("startedAt"))) is not None]
 
 
 def _ends(pod: Mapping[str, Any]) -> list[float]:
-    return [
-        time for state in _terminated(pod) if (time := _unix(state.get("finishedAt"))) is not None
-    ]
+    states = _terminated(pod)
+    return [time for state in states if (time := _unix(state.get("finishedAt"))) is not None]
 
 
 def _said(thing: Mapping[str, Any]) -> str:

@@ -15,65 +15,38 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from meshwright.platforms.executor import (
-    UNKNOWN,
+    Handle,
     JobState,
     JobStatus,
     check_label,
     put_job,
     state_of,
+    state_table,
 )
+from meshwright.platforms.given import ask_nvidia_smi
 from meshwright.platforms.job import Job, JobText
 from meshwright.platforms.registry import job_text
 from meshwright.values.errors import ConfigError, LauncherError, MissingExtraError
 
-__all__ = [
-    "STATES",
-    "LocalExecutor",
-    "LocalOptions",
-]
+__all__ = ["STATES", "LocalExecutor", "LocalOptions"]
 
 _STARTING_S = 60.0
 """A watcher is on its way within a second, or the machine is in no state to measure anything."""
-_QUERY = ["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"]
 _WATCHER = Path(__file__).parent / "watcher.py"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Handle:
-    """`PID@TOKEN:DIRECTORY`; the token holds the time of the start, so that a process that got the
-    same number later is told apart."""
-
-    pid: int
-    token: str
-    directory: Path
-
-    @staticmethod
-    def of(text: str) -> _Handle:
-        pid, _, rest = text.partition("@")
-        token, _, directory = rest.partition(":")
-        if not pid.isdecimal() or not token or not directory:
-            raise LauncherError(f"local: {text!r} is no handle of a local job")
-        return _Handle(pid=int(pid), token=token, directory=Path(directory))
-
-    def __str__(self) -> str:
-        return f"{self.pid}@{self.token}:{self.directory}"
+def _handle(text: str) -> Handle:
+    """`PID@TOKEN:DIRECTORY`; the token tells a later process of the same number apart."""
+    return Handle.of(text, r"(\d+)@([^:]+)", wrong="local: {!r} is no handle of a local job")
 
 
-STATES: Mapping[str, JobState] = MappingProxyType(
-    {
-        "succeeded": "succeeded",
-        "failed": "failed",
-        "cancelled": "cancelled",
-        "timed_out": "timed_out",
-        "out_of_memory": "out_of_memory",
-        "preempted": "preempted",
-        UNKNOWN: "unknown",
-    }
+_ENDS: tuple[JobState, ...] = (
+    *("succeeded", "failed", "cancelled", "timed_out", "out_of_memory", "preempted"),
 )
+STATES = state_table({state: state for state in _ENDS})
 """The words that the watcher ends with."""
 
 
@@ -85,13 +58,11 @@ class LocalOptions:
     """GPUs that runs may use, by their numbers; () for none, when processes get a core each. None:
     those of CUDA_VISIBLE_DEVICES, else all that nvidia-smi lists."""
     cores: int | None = None
-    """Cores that runs on processors may use, one for each process; None: all that this process
-    may."""
+    """Cores for runs on processors, one a process; None: all that this process may use."""
     stop_grace_s: float = 10.0
     """Time between asking a job to end and killing it."""
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         if self.cores is not None and self.cores < 1:
             raise ConfigError(f"cores={self.cores}: expected 1 or more")
         if self.stop_grace_s < 0:
@@ -99,18 +70,15 @@ class LocalOptions:
 
 
 class LocalExecutor:
-    """torchrun on this machine. Runs wait for GPUs, or for cores, that other runs of this user
-    hold, so none slows another."""
+    """torchrun on this machine. Runs wait for GPUs, or cores, that others of this user hold."""
 
     name = "local"
 
     def __init__(self, options: LocalOptions | None = None) -> None:
-        """Take the options; nothing is looked at before it is needed."""
         self.options = options or LocalOptions()
         self._units: tuple[str, ...] | None = None
 
     def check(self) -> None:
-        """Look for psutil, bash and torchrun."""
         if find_spec("psutil") is None:
             raise MissingExtraError("psutil", "train")
         for program, advice in (
@@ -126,22 +94,19 @@ class LocalExecutor:
         if job.nodes > 1:
             raise ConfigError(f"local: {job.name} wants {job.nodes} nodes, and this machine is one")
         if job.num_gpus > len(units):
-            kind, option = (
-                ("GPUs", "devices") if units and units[0].startswith("gpu-") else ("cores", "cores")
-            )
+            on_gpus = bool(units) and units[0].startswith("gpu-")
+            kind = "GPUs here (devices)" if on_gpus else "cores here (cores)"
             raise ConfigError(
                 f"local: {job.name} starts {job.num_gpus} processes, and runs may use {len(units)}"
-                f" {kind} here ({option})"
+                f" {kind}"
             )
         return len(units) // job.num_gpus
 
     def written(self, job: Job, *, directory: Path, label: str) -> JobText:
-        """Return the script that a watcher starts."""
         return job_text(_watched(job, label), launcher="torchrun")
 
     def submit(self, job: Job, *, directory: Path, label: str) -> str:
-        """Start a watcher; the job itself starts when as many GPUs or cores are free as it has
-        processes."""
+        """Start a watcher, which waits for as many GPUs or cores as there are processes."""
         self.slots(job)
         run = directory.absolute()
         put_job(run, _watched(job, label), self.written(job, directory=run, label=label))
@@ -153,43 +118,34 @@ class LocalExecutor:
             pid = _start(run, spec["token"])
         except (OSError, subprocess.SubprocessError) as error:
             raise LauncherError(f"local: {label} could not be started: {error}") from None
-        return str(_Handle(pid=pid, token=spec["token"], directory=run))
+        return str(Handle(key=str(pid), owner=spec["token"], directory=run))
 
     def find(self, label: str, *, directory: Path) -> str | None:
-        """Read the files of the watcher."""
         folder = directory.absolute() / "job"
         spec, pid = _read(folder / "watch.json"), folder / "pid"
         if spec is None or spec["label"] != label or not pid.exists():
             return None
-        return str(
-            _Handle(pid=int(pid.read_text()), token=spec["token"], directory=directory.absolute())
-        )
+        return str(Handle(key=pid.read_text(), owner=spec["token"], directory=directory.absolute()))
 
     def poll(self, handles: Sequence[str]) -> Mapping[str, JobStatus]:
         """Read how each ended; where nothing was written yet, look at its watcher."""
-        return {handle: self._status(_Handle.of(handle)) for handle in handles}
+        return {handle: self._status(_handle(handle)) for handle in handles}
 
     def cancel(self, handle: str) -> None:
-        """Tell the watcher to end the job; it does so after this call, and even if this process
-        ends first."""
-        own = _Handle.of(handle)
+        """Tell the watcher, which ends the job after this call, and even without us."""
+        own = _handle(handle)
         if self._status(own).state not in ("queued", "running"):
             return
-        (own.directory / "job" / "cancel").touch()
+        (own.folder / "cancel").touch()
         with suppress(ProcessLookupError):
-            os.kill(own.pid, signal.SIGTERM)
+            os.kill(int(own.key), signal.SIGTERM)
 
     def _all_units(self) -> tuple[str, ...]:
         if self._units is None:
-            devices = (
-                _devices()
-                if self.options.devices is None
-                else [str(number) for number in self.options.devices]
-            )
-            cores = _cores()[: self.options.cores]
-            self._units = tuple(f"gpu-{device}" for device in devices) or tuple(
-                f"core-{core}" for core in cores
-            )
+            own = self.options
+            devices = _devices() if own.devices is None else [*map(str, own.devices)]
+            found = [f"gpu-{device}" for device in devices]
+            self._units = tuple(found or [f"core-{core}" for core in _cores()[: own.cores]])
         return self._units
 
     def _spec(self, job: Job, label: str) -> dict[str, Any]:
@@ -207,11 +163,11 @@ class LocalExecutor:
             "environment": {"PATH": _path()},
         }
 
-    def _status(self, own: _Handle) -> JobStatus:
-        folder = own.directory / "job"
+    def _status(self, own: Handle) -> JobStatus:
+        folder = own.folder
         watched = _is_watched(own)  # asked first: what it wrote as its last act is there then
         end = _read(folder / "end.json")
-        if end is not None and end["token"] == own.token:
+        if end is not None and end["token"] == own.owner:
             times = {name: end[name] for name in ("started_s", "ended_s")}
             return JobStatus(
                 state=state_of(end["state"], STATES),
@@ -221,63 +177,48 @@ class LocalExecutor:
                 **times,
             )
         start = _read(folder / "start.json")
-        started_s = (
-            start["started_s"] if start is not None and start["token"] == own.token else None
-        )
+        own_start = start is not None and start["token"] == own.owner
+        started_s = start["started_s"] if own_start else None
         spec = _read(folder / "watch.json")
-        if spec is None or spec["token"] != own.token:
+        if spec is None or spec["token"] != own.owner:
             return JobStatus(state="unknown", reason=f"{folder} holds nothing of this job")
         if not watched and spec["host"] != _here()[0]:
-            return JobStatus(
-                state="unknown",
-                reason=f"it was started on {spec['host']}, and this is {_here()[0]}",
-                started_s=started_s,
-            )
+            reason = f"it was started on {spec['host']}, and this is {_here()[0]}"
+            return JobStatus(state="unknown", reason=reason, started_s=started_s)
         if not watched:
             return _lost(own, started_s)
         if started_s is None:
-            return JobStatus(
-                state="queued",
-                reason=(
-                    f"waits for {spec['count']} of {len(spec['units'])} GPUs or cores that other"
-                    " runs hold"
-                ),
-            )
+            share = f"{spec['count']} of {len(spec['units'])} GPUs or cores"
+            return JobStatus(state="queued", reason=f"waits for {share} that other runs hold")
         return JobStatus(state="running", started_s=started_s, nodes=_here())
 
 
 def _watched(job: Job, label: str) -> Job:
-    """The watcher holds the limit: it also ends what `timeout` around torchrun would leave
-    behind."""
+    """The watcher holds the limit, and ends what `timeout` around torchrun would leave."""
     return replace(job, name=check_label(label), time_limit_s=None)
 
 
-def _lost(own: _Handle, started_s: float | None) -> JobStatus:
-    """A watcher that died without a word: the machine went down, or somebody killed it, and its job
-    is killed too."""
+def _lost(own: Handle, started_s: float | None) -> JobStatus:
+    """A watcher died without a word, with the machine or by a kill; its job is killed too."""
     import psutil
 
     from meshwright.platforms.local.watcher import kill_marked
 
-    submitted_s = int(own.token.rpartition("-")[2]) / 1e9
-    if psutil.boot_time() > submitted_s:
-        return JobStatus(
-            state="node_failed",
-            reason="this machine was started again since",
-            started_s=started_s,
-            nodes=_here(),
-        )
-    kill_marked(own.token)
+    known: dict[str, Any] = {"started_s": started_s, "nodes": _here()}
+    if psutil.boot_time() > int(own.owner.rpartition("-")[2]) / 1e9:
+        reason = "this machine was started again since"
+        return JobStatus(state="node_failed", reason=reason, **known)
+    kill_marked(own.owner)
     reason = "killed from outside together with its watcher; no exit code was left"
-    return JobStatus(state="failed", reason=reason, started_s=started_s, nodes=_here())
+    return JobStatus(state="failed", reason=reason, **known)
 
 
-def _is_watched(own: _Handle) -> bool:
+def _is_watched(own: Handle) -> bool:
     import psutil
 
     try:
-        watcher = psutil.Process(own.pid)
-        return own.token in watcher.cmdline() and watcher.status() != psutil.STATUS_ZOMBIE
+        watcher = psutil.Process(int(own.key))
+        return own.owner in watcher.cmdline() and watcher.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
 
@@ -296,10 +237,8 @@ def _start(run: Path, token: str) -> int:
         start_new_session=True,
     )
     if not done.stdout.strip().isdecimal():
-        raise OSError(
-            "its watcher did not start:"
-            f" {(done.stderr.strip() or 'no word from it').splitlines()[-1]}"
-        )
+        said = (done.stderr.strip() or "no word from it").splitlines()[-1]
+        raise OSError(f"its watcher did not start: {said}")
     return int(done.stdout)
 
 
@@ -309,8 +248,7 @@ def _read(path: Path) -> Any:
 
 
 def _path() -> str:
-    """Where programs are looked for: beside this Python first, if torchrun is there, as that one
-    has what the job imports."""
+    """Where programs are looked for: beside this Python first, if torchrun is there."""
     own, path = Path(sys.executable).parent, os.environ.get("PATH", os.defpath)
     return f"{own}{os.pathsep}{path}" if (own / "torchrun").exists() else path
 
@@ -326,27 +264,13 @@ def _cores() -> list[int]:
 
 
 def _devices() -> list[str]:
-    """GPUs of CUDA_VISIBLE_DEVICES, else all that nvidia-smi lists; none where there is no
-    nvidia-smi."""
+    """GPUs of CUDA_VISIBLE_DEVICES, else all that nvidia-smi lists, if it is there."""
     if (named := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
-        return [
-            device.strip()
-            for device in named.split(",")
-            if device.strip() not in ("", "-1", "NoDevFiles")
-        ]
+        devices = [device.strip() for device in named.split(",")]
+        return [device for device in devices if device not in ("", "-1", "NoDevFiles")]
     try:
-        done = subprocess.run(
-            _QUERY,
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=_STARTING_S,
-            stdin=subprocess.DEVNULL,
-        )
-    except FileNotFoundError:
-        return []
+        return (ask_nvidia_smi("index") or "").split()
     except (OSError, subprocess.SubprocessError) as error:
         raise LauncherError(
             f"local: nvidia-smi failed ({error}); name the GPUs (devices)"
         ) from None
-    return done.stdout.split()

@@ -23,16 +23,7 @@ from typing import Any
 
 import psutil
 
-__all__ = [
-    "CANCEL",
-    "END",
-    "MARK",
-    "PID",
-    "START",
-    "WATCH",
-    "kill_marked",
-    "main",
-]
+__all__ = ["PID", "kill_marked"]
 
 WATCH, PID, START, CANCEL, END = "watch.json", "pid", "start.json", "cancel", "end.json"
 """Files in `job/`: what to do, who does it, that it runs and on what, that it was cancelled, and
@@ -65,8 +56,7 @@ class _Watch:
         self.started_s: float | None = None
 
     def stop(self, _signal: int, _frame: FrameType | None) -> None:
-        """Remember that the job is to end: by a word of ours, or because all of this machine or
-        allocation is told to."""
+        """Remember that the job is to end: by our word, or with machine or allocation."""
         self.stopped = "cancelled" if (self.folder / CANCEL).exists() else "preempted"
 
     def follow(self) -> None:
@@ -74,11 +64,10 @@ class _Watch:
         (self.folder / f"{END}.new").write_text(_BLANK)
         try:
             units = self._wait_for_units()
-            end = (
-                self._stopped(self.stopped or "cancelled", None)
-                if units is None
-                else self._run(units)
-            )
+            if units is None:
+                end = self._stopped(self.stopped or "cancelled", None)
+            else:
+                end = self._run(units)
         except Exception as error:  # whatever it is, a tuner waits for the end
             end = self._ended("failed", None, f"{type(error).__name__}: {error}")
         with (self.folder / f"{END}.new").open("r+") as file:
@@ -88,8 +77,7 @@ class _Watch:
         (self.folder / f"{END}.new").rename(self.folder / END)
 
     def _wait_for_units(self) -> list[str] | None:
-        """Lock as many chips or cores as the job has processes; one at a time, so that none starves
-        or blocks another."""
+        """Lock a chip or core for each process; one job at a time, so that none starves."""
         places = Path(self.spec["locks"])
         places.mkdir(mode=0o700, exist_ok=True)
         gate, held = None, dict[str, int]()
@@ -111,12 +99,8 @@ class _Watch:
         """Start the job and wait for its end, its limit, or a word to stop."""
         self.started_s = time.time()
         numbers = [unit.partition("-")[2] for unit in units]
-        env = {
-            **os.environ,
-            **self.spec["environment"],
-            MARK: self.spec["token"],
-            "MASTER_PORT": str(_free_port()),
-        }
+        env = {**os.environ, **self.spec["environment"], MARK: self.spec["token"]}
+        env["MASTER_PORT"] = str(_free_port())
         if self.spec["kind"] == "gpu":
             env["CUDA_VISIBLE_DEVICES"] = ",".join(numbers)
         elif hasattr(os, "sched_setaffinity"):
@@ -136,12 +120,8 @@ class _Watch:
                 start_new_session=True,
             )
         try:
-            _put(
-                self.folder / START,
-                json.dumps(
-                    {"token": self.spec["token"], "started_s": self.started_s, "units": units}
-                ),
-            )
+            known = {"token": self.spec["token"], "started_s": self.started_s, "units": units}
+            _put(self.folder / START, json.dumps(known))
             self._wait_for_end(job)
             stopped = self.stopped
         finally:
@@ -158,32 +138,23 @@ class _Watch:
             time.sleep(_TICK_S)
 
     def _how(self, status: int, stopped: str | None, killed: int) -> dict[str, Any]:
-        """Say how it ended, from its exit status, what was done to it, and how many the kernel
-        killed for want of memory meanwhile."""
+        """Say how it ended, from its status, what stopped it, and the kernel's kills."""
         code = 128 - status if status < 0 else status
         if stopped is not None:
             return self._stopped(stopped, code)
         if status == 0:
             return self._ended("succeeded", 0, "")
         if killed > 0 and self._by_sigkill(code):
-            return self._ended(
-                "out_of_memory",
-                code,
-                f"the kernel killed {killed} processes of this machine for want of memory"
-                " meanwhile",
-            )
-        return self._ended(
-            "failed",
-            code,
-            f"ended by {signal.Signals(-status).name}" if status < 0 else f"exit code {code}",
-        )
+            reason = f"the kernel killed {killed} processes of this machine for want of memory"
+            return self._ended("out_of_memory", code, f"{reason} meanwhile")
+        by_signal = f"ended by {signal.Signals(-status).name}" if status < 0 else ""
+        return self._ended("failed", code, by_signal or f"exit code {code}")
 
     def _stopped(self, state: str, code: int | None) -> dict[str, Any]:
         return self._ended(state, code, _STOPPED[state].format(self.spec["limit_s"]))
 
     def _by_sigkill(self, code: int) -> bool:
-        """Whether a process of the job was killed: the job itself, or a worker, as torchrun tells
-        in its log."""
+        """Whether the job was killed, or a worker, as torchrun tells in its log."""
         if code == 128 + signal.SIGKILL:
             return True
         with (self.run / "stderr.log").open("rb") as file:
@@ -191,14 +162,8 @@ class _Watch:
             return b"SIGKILL" in file.read()
 
     def _ended(self, state: str, code: int | None, reason: str) -> dict[str, Any]:
-        times = {"started_s": self.started_s, "ended_s": time.time()}
-        return {
-            "token": self.spec["token"],
-            "state": state,
-            "exit_code": code,
-            "reason": reason,
-            **times,
-        }
+        how = {"token": self.spec["token"], "state": state, "exit_code": code, "reason": reason}
+        return {**how, "started_s": self.started_s, "ended_s": time.time()}
 
 
 def _put(path: Path, text: str) -> None:
@@ -220,16 +185,14 @@ def _lock(path: Path) -> int | None:
 
 
 def _free_port() -> int:
-    """A port of this job's own: programs that start their ranks themselves meet there, and the
-    usual one is for one job at a time."""
+    """A port of this job's own, where programs meet that start their ranks themselves."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def _killed_for_memory() -> int:
-    """How many processes the kernel has killed for want of memory since it started; 0 where it does
-    not tell."""
+    """How many processes the kernel has killed for memory so far; 0 where it is not told."""
     lines = _VMSTAT.read_text().splitlines() if _VMSTAT.exists() else []
     return sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
 
@@ -247,9 +210,8 @@ def _end_all(token: str, grace_s: float) -> None:
 
 def _left(token: str) -> list[psutil.Process]:
     """Processes of the job that still run: all below the watcher, and those with its mark."""
-    below = [
-        process for process in psutil.Process().children(recursive=True) if not _is_over(process)
-    ]
+    children = psutil.Process().children(recursive=True)
+    below = [process for process in children if not _is_over(process)]
     return below + [process for process in _marked(token) if process not in below]
 
 
@@ -264,9 +226,8 @@ def _marked(token: str) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         try:
-            found += (
-                [process] if process.environ().get(MARK) == token and not _is_over(process) else []
-            )
+            if process.environ().get(MARK) == token and not _is_over(process):
+                found.append(process)
         except psutil.Error:
             continue  # it has ended meanwhile, or is another user's
     return found

@@ -6,9 +6,7 @@ from meshwright.platforms.contract import Platform
 from meshwright.platforms.slurm.executor import STATES, SlurmExecutor, SlurmOptions
 from meshwright.platforms.slurm.script import slurm_script
 
-__all__ = [
-    "PLATFORMS",
-]
+__all__ = ["PLATFORMS"]
 
 PLATFORMS = (
     Platform(

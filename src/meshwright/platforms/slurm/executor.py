@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
 
 from meshwright.platforms.executor import (
-    UNKNOWN,
     Answer,
-    JobState,
     JobStatus,
     ask,
     check_label,
+    keep_sent,
+    kept_sent,
     last_line,
     put_job,
-    put_whole,
     require,
     state_of,
+    state_table,
 )
 from meshwright.platforms.job import Job, JobText, with_defaults
 from meshwright.platforms.registry import job_text
@@ -29,53 +27,30 @@ from meshwright.platforms.slurm.script import array_script
 from meshwright.values.errors import ConfigError, LauncherError, LauncherSilent
 
 __all__ = [
-    "SACCT_FIELDS",
-    "SQUEUE_FIELDS",
     "STATES",
     "ArrayRun",
     "SlurmExecutor",
     "SlurmOptions",
-    "status_of",
     "status_of_sacct",
     "status_of_squeue",
 ]
 
-STATES: Mapping[str, JobState] = MappingProxyType(
+STATES = state_table(
     {
-        "PENDING": "queued",
-        "CONFIGURING": "queued",
-        "REQUEUED": "queued",
-        "REQUEUE_FED": "queued",
-        "REQUEUE_HOLD": "queued",
-        "RESV_DEL_HOLD": "queued",
-        "SPECIAL_EXIT": "queued",
-        "EXPEDITING": "queued",
-        "POWER_UP_NODE": "queued",
-        "RUNNING": "running",
-        "COMPLETING": "running",
-        "RESIZING": "running",
-        "SIGNALING": "running",
-        "STAGE_OUT": "running",
-        "STOPPED": "running",
-        "SUSPENDED": "running",
-        "UPDATE_DB": "running",
-        "COMPLETED": "succeeded",
-        "FAILED": "failed",
-        "CANCELLED": "cancelled",
-        "REVOKED": "cancelled",
-        "TIMEOUT": "timed_out",
-        "DEADLINE": "timed_out",
-        "OUT_OF_MEMORY": "out_of_memory",
-        "PREEMPTED": "preempted",
-        "NODE_FAIL": "node_failed",
-        "BOOT_FAIL": "node_failed",
-        "LAUNCH_FAILED": "never_started",
-        "RECONFIG_FAIL": "never_started",
-        UNKNOWN: "unknown",
+        "queued": "PENDING CONFIGURING REQUEUED REQUEUE_FED REQUEUE_HOLD RESV_DEL_HOLD SPECIAL_EXIT"
+        " EXPEDITING POWER_UP_NODE",
+        "running": "RUNNING COMPLETING RESIZING SIGNALING STAGE_OUT STOPPED SUSPENDED UPDATE_DB",
+        "succeeded": "COMPLETED",
+        "failed": "FAILED",
+        "cancelled": "CANCELLED REVOKED",
+        "timed_out": "TIMEOUT DEADLINE",
+        "out_of_memory": "OUT_OF_MEMORY",
+        "preempted": "PREEMPTED",
+        "node_failed": "NODE_FAIL BOOT_FAIL",
+        "never_started": "LAUNCH_FAILED RECONFIG_FAIL",
     }
 )
-"""Every state of squeue's and sacct's manuals, Slurm 22.05 to 25.05; any other word reads as
-UNKNOWN."""
+"""Every state of squeue's and sacct's manuals, Slurm 22.05 to 25.05."""
 
 SQUEUE_FIELDS = ("JobArrayID", "State", "Reason", "StartTime", "EndTime", "NodeList", "exit_code")
 SACCT_FIELDS = ("JobID", "State", "Reason", "Start", "End", "NodeList", "ExitCode")
@@ -83,75 +58,43 @@ _NEVER = ("DependencyNeverSatisfied",)
 """Reasons of a job that Slurm took out of the queue itself."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Row:
-    """One job as Slurm tells it."""
-
-    state: str
-    reason: str
-    start: str
-    end: str
-    nodes: tuple[str, ...]
-    exit_code: int
-
-
 def status_of_squeue(fields: Sequence[str], nodes: tuple[str, ...]) -> JobStatus:
     """Read SQUEUE_FIELDS; times are seconds, the exit code is a wait status."""
     _, state, reason, start, end, _, raw = fields
-    return status_of(
-        _Row(
-            state=state,
-            reason=reason,
-            start=start,
-            end=end,
-            nodes=nodes,
-            exit_code=_shell_code(raw),
-        )
-    )
+    return _status(state, reason, (start, end), nodes, _shell_code(raw))
 
 
 def status_of_sacct(fields: Sequence[str], nodes: tuple[str, ...]) -> JobStatus:
     """Read SACCT_FIELDS; `CANCELLED by 1000` names who, and the exit code is CODE:SIGNAL."""
     _, state, reason, start, end, _, raw = fields
     word, _, by = state.partition(" ")
-    return status_of(
-        _Row(
-            state=word,
-            reason=f"{state}" if by else reason,
-            start=start,
-            end=end,
-            nodes=nodes,
-            exit_code=_shell_code(raw),
-        )
-    )
+    return _status(word, state if by else reason, (start, end), nodes, _shell_code(raw))
 
 
-def status_of(row: _Row) -> JobStatus:
-    """Return what the words mean. Where a job has no nodes it has not run: Slurm gives such a job
-    that was cancelled a start too."""
-    state = state_of(row.state, STATES)
-    ended = state not in ("queued", "running", "unknown")
-    ran = bool(row.nodes)
-    if ended and not ran and (row.reason in _NEVER or row.state == "DEADLINE"):
+def _status(
+    word: str, reason: str, times: tuple[str, str], nodes: tuple[str, ...], code: int
+) -> JobStatus:
+    """Where a job has no nodes it has not run: a cancelled one gets a start too."""
+    state = state_of(word, STATES)
+    ended, ran = state not in ("queued", "running", "unknown"), bool(nodes)
+    if ended and not ran and (reason in _NEVER or word == "DEADLINE"):
         state = "never_started"
-    words = [] if row.state in ("PENDING", "RUNNING", "COMPLETED") else [row.state]
-    words += [] if row.reason in ("", "None", *words) else [row.reason]
-    told = state in ("succeeded", "failed", "out_of_memory") or (ended and row.exit_code > 0)
+    words = [] if word in ("PENDING", "RUNNING", "COMPLETED") else [word]
+    words += [] if reason in ("", "None", *words) else [reason]
+    says_both = len(words) == 2 and words[1].startswith(words[0])
+    told = state in ("succeeded", "failed", "out_of_memory") or (ended and code > 0)
     return JobStatus(
         state=state,
-        exit_code=row.exit_code if told else None,
-        reason=(
-            row.reason if len(words) == 2 and words[1].startswith(words[0]) else ": ".join(words)
-        ),
-        started_s=_seconds(row.start) if ran and state != "queued" else None,
-        ended_s=_seconds(row.end) if ended else None,
-        nodes=row.nodes,
+        exit_code=code if told else None,
+        reason=reason if says_both else ": ".join(words),
+        started_s=_seconds(times[0]) if ran and state != "queued" else None,
+        ended_s=_seconds(times[1]) if ended else None,
+        nodes=nodes,
     )
 
 
 def _shell_code(text: str) -> int:
-    """Return CODE:SIGNAL, or a wait status, as a shell says it: 128 and the signal's number where a
-    signal ended it."""
+    """Read CODE:SIGNAL, or a wait status, as a shell says it: 128 and the signal's number."""
     if ":" in text:
         code, _, number = text.partition(":")
         status = int(code) << 8 | int(number)
@@ -169,18 +112,15 @@ _COMMANDS = ("sbatch", "squeue", "scancel", "scontrol")
 _ADVICE = "start from a login node of the cluster, or load Slurm's module"
 _KEPT = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT", "SLURM_CLUSTERS")
 _SILENT = (
-    "Unable to contact",
-    "Socket timed out",
-    "Connection refused",
-    "standby mode",
-    "temporarily unable",
-    "Zero Bytes were transmitted",
+    *("Unable to contact", "Socket timed out", "Connection refused", "standby mode"),
+    *("temporarily unable", "Zero Bytes were transmitted"),
 )
 """Slurm's words where the controller, not the request, is in trouble."""
 _STAMP = "sbatch.out"
-"""What sbatch said, written by sbatch itself: it is there even if this process dies while sbatch
-runs."""
-_SENT = "sent.json"
+"""What sbatch said, written by itself: it is there even if this process dies."""
+_FORGETS = (
+    "; there is no accounting here, and the controller forgets jobs some minutes after their end"
+)
 _DAYS = 90
 """How far back accounting is asked for a label."""
 
@@ -210,7 +150,6 @@ class SlurmOptions:
     """How long a command of Slurm may take."""
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         if self.array_at_once is not None and self.array_at_once < 1:
             raise ConfigError(f"array_at_once={self.array_at_once}: expected 1 or more")
 
@@ -222,7 +161,6 @@ class SlurmExecutor:
     name = "slurm"
 
     def __init__(self, options: SlurmOptions | None = None) -> None:
-        """Take the options; nothing is asked before it is needed."""
         self.options = options or SlurmOptions()
         self._accounting = True
 
@@ -234,7 +172,6 @@ class SlurmExecutor:
             raise LauncherSilent(f"slurm: its controller does not answer: {last_line(answer)}")
 
     def slots(self, job: Job) -> None:
-        """Slurm has a queue for as many as there are."""
         return None
 
     def written(self, job: Job, *, directory: Path, label: str) -> JobText:
@@ -246,7 +183,7 @@ class SlurmExecutor:
         """Write `job/job.sbatch` and hand it to sbatch."""
         run = directory.absolute()
         folder = put_job(run, self._full(job, label), self.written(job, directory=run, label=label))
-        _note(folder, label=label, array=None, task=None)
+        _keep(folder, label, array=None, task=None)
         return self._sbatch(_words(run, label), folder, label)
 
     def submit_array(
@@ -259,35 +196,27 @@ class SlurmExecutor:
         tasks = []
         for task, (run, job) in enumerate(zip(runs, full, strict=True)):
             place = put_job(run.directory.absolute(), job, job_text(job, launcher="slurm"))
-            _note(place, label=run.label, array=str(folder), task=task)
+            _keep(place, run.label, array=str(folder), task=task)
             tasks.append(str(place))
         text = array_script(full, folders=tasks, at_once=self.options.array_at_once)
         put_job(directory.absolute(), replace(full[0], files=()), text)
-        number = self._sbatch(
-            [f"--job-name={check_label(label)}", f"--chdir={folder}", str(folder / text.file_name)],
-            folder,
-            label,
-        )
+        name = f"--job-name={check_label(label)}"
+        words = [name, f"--chdir={folder}", str(folder / text.file_name)]
+        number = self._sbatch(words, folder, label)
         return tuple(f"{number}_{task}" for task in range(len(tasks)))
 
     def find(self, label: str, *, directory: Path) -> str | None:
         """Read what sbatch said; where it died too, ask Slurm for a job of that name."""
         folder = directory.absolute() / "job"
-        if not (folder / _SENT).exists():
-            return None
-        sent = json.loads((folder / _SENT).read_text())
-        if sent["label"] != label:
+        sent = kept_sent(folder, label=label)
+        if sent is None:
             return None
         stamp = Path(sent["array"] or folder) / _STAMP
         number = _number(stamp.read_text()) if stamp.exists() else None
         number = number or (None if sent["array"] else self._by_name(label))
-        return (
-            None
-            if number is None
-            else number
-            if sent["task"] is None
-            else f"{number}_{sent['task']}"
-        )
+        if number is None or sent["task"] is None:
+            return number
+        return f"{number}_{sent['task']}"
 
     def poll(self, handles: Sequence[str]) -> Mapping[str, JobStatus]:
         """Ask squeue for all, and sacct for those that squeue has forgotten."""
@@ -305,13 +234,11 @@ class SlurmExecutor:
             raise LauncherError(f"slurm: scancel {handle}: {last_line(answer)}")
 
     def requeue(self, handle: str) -> None:
-        """Put a job back into the queue, a running or an ended one: it starts anew under the same
-        handle, and its logs too."""
+        """Queue a running or ended job anew, under the same handle and with new logs."""
         answer = self._ask("scontrol", "requeue", _check_handle(handle))
         if answer.code:
-            raise LauncherError(
-                f"slurm: {handle} is not put back into the queue: {last_line(answer)}"
-            )
+            why = last_line(answer)
+            raise LauncherError(f"slurm: {handle} is not put back into the queue: {why}")
 
     def _full(self, job: Job, label: str) -> Job:
         if job.log_dir:
@@ -321,13 +248,7 @@ class SlurmExecutor:
             )
         own = self.options
         named = replace(job, name=check_label(label), words=(*job.words, *own.words))
-        return with_defaults(
-            named,
-            account=own.account,
-            partition=own.partition,
-            time_limit_s=own.time_limit_s,
-            image=own.image,
-        )
+        return with_defaults(named, own)
 
     def _sbatch(self, words: Sequence[str], folder: Path, label: str) -> str:
         stamp = folder / _STAMP
@@ -342,14 +263,8 @@ class SlurmExecutor:
         if not handles:
             return {}
         columns = ",".join(f"{name}:|" for name in SQUEUE_FIELDS)
-        answer = self._ask(
-            "squeue",
-            "--noheader",
-            "--array",
-            "--states=all",
-            f"--jobs={','.join(handles)}",
-            f"--Format={columns}",
-        )
+        jobs = f"--jobs={','.join(handles)}"
+        answer = self._ask("squeue", *_SQUEUE, "--array", jobs, f"--Format={columns}")
         if answer.code and "Invalid job id" not in answer.err:
             raise LauncherSilent(f"slurm: squeue: {last_line(answer)}")
         rows = _rows(answer, SQUEUE_FIELDS)
@@ -360,12 +275,8 @@ class SlurmExecutor:
         if not self._accounting:
             return {}
         try:
-            answer = self._ask(
-                "sacct",
-                *_SACCT,
-                f"--format={','.join(SACCT_FIELDS)}",
-                f"--jobs={','.join(handles)}",
-            )
+            jobs = f"--jobs={','.join(handles)}"
+            answer = self._ask("sacct", *_SACCT, f"--format={','.join(SACCT_FIELDS)}", jobs)
         except LauncherSilent:
             raise
         except LauncherError:
@@ -381,20 +292,14 @@ class SlurmExecutor:
 
     def _by_name(self, label: str) -> str | None:
         """The youngest job of this user with the name."""
-        answer = self._ask(
-            "squeue", "--noheader", "--me", "--states=all", f"--name={label}", "--format=%A"
-        )
+        answer = self._ask("squeue", *_SQUEUE, "--me", f"--name={label}", "--format=%A")
         if answer.code:
             raise LauncherSilent(f"slurm: squeue: {last_line(answer)}")
         numbers = [int(word) for word in answer.out.split()]
         if not numbers and self._accounting:
-            known = self._ask(
-                "sacct",
-                *_SACCT,
-                "--format=JobIDRaw",
-                f"--name={label}",
-                f"--starttime=now-{_DAYS}days",
-            )
+            since = f"--starttime=now-{_DAYS}days"
+            named = ("--format=JobIDRaw", f"--name={label}", since)
+            known = self._ask("sacct", *_SACCT, *named)
             self._accounting = "accounting storage is disabled" not in known.err
             numbers = [int(word) for word in known.out.split()] if not known.code else []
         return str(max(numbers)) if numbers else None
@@ -408,20 +313,12 @@ class SlurmExecutor:
             elif "[" not in nodes:
                 found[nodes] = tuple(nodes.split(","))
             else:
-                found[nodes] = tuple(
-                    self._ask("scontrol", "show", "hostnames", nodes).out.split()
-                ) or (nodes,)
+                names = self._ask("scontrol", "show", "hostnames", nodes).out.split()
+                found[nodes] = tuple(names) or (nodes,)
         return found
 
     def _forgotten(self, handle: str) -> JobStatus:
-        why = (
-            ""
-            if self._accounting
-            else (
-                "; there is no accounting here, and the controller forgets jobs some minutes after"
-                " their end"
-            )
-        )
+        why = "" if self._accounting else _FORGETS
         return JobStatus(state="unknown", reason=f"Slurm knows no job {handle}{why}")
 
     def _ask(self, *words: str, out: Path | None = None) -> Answer:
@@ -435,19 +332,15 @@ class SlurmExecutor:
 
 _SBATCH = ("sbatch", "--parsable", "--kill-on-invalid-dep=yes")
 """Without kill-on-invalid-dep a job whose dependency failed waits for ever."""
+_SQUEUE = ("--noheader", "--states=all")
 _SACCT = ("--noheader", "--parsable2", "--allocations")
 
 
 def _environment() -> dict[str, str]:
-    """Slurm's variables of a job that this process may run in would change what the commands do;
-    sites' defaults for sbatch stay."""
+    """Drop a surrounding job's variables, which change the commands; sites' for sbatch stay."""
     dropped = ("SLURM_", "SQUEUE_", "SACCT_", "SCANCEL_", "SCONTROL_", "SPRIO_")
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if name in _KEPT or not name.startswith(dropped)
-    }
-    return {**kept, "SLURM_TIME_FORMAT": "%s"}
+    own = {n: v for n, v in os.environ.items() if n in _KEPT or not n.startswith(dropped)}
+    return {**own, "SLURM_TIME_FORMAT": "%s"}
 
 
 def _words(run: Path, label: str) -> list[str]:
@@ -456,15 +349,14 @@ def _words(run: Path, label: str) -> list[str]:
 
 
 def _outputs(run: Path) -> list[str]:
-    """A requeued job starts its logs anew, whatever the site's habit: two attempts in one log would
-    be read as one."""
+    """Logs start anew with a requeued job: two attempts in one would be read as one."""
     folder = str(run).replace("%", "%%")
     return [f"--output={folder}/stdout.log", f"--error={folder}/stderr.log", "--open-mode=truncate"]
 
 
-def _note(folder: Path, *, label: str, array: str | None, task: int | None) -> None:
+def _keep(folder: Path, label: str, *, array: str | None, task: int | None) -> None:
     (folder / _STAMP).unlink(missing_ok=True)
-    put_whole(folder / _SENT, json.dumps({"label": label, "array": array, "task": task}))
+    keep_sent(folder, label=label, array=array, task=task)
 
 
 def _number(text: str) -> str | None:
@@ -474,10 +366,8 @@ def _number(text: str) -> str | None:
 
 
 def _rows(answer: Answer, fields: Sequence[str]) -> list[list[str]]:
-    cells = [line.split("|") for line in answer.out.splitlines()]
-    return [
-        [cell.strip() for cell in row[: len(fields)]] for row in cells if len(row) >= len(fields)
-    ]
+    rows = [line.split("|")[: len(fields)] for line in answer.out.splitlines()]
+    return [[cell.strip() for cell in row] for row in rows if len(row) == len(fields)]
 
 
 def _check_handle(handle: str) -> str:

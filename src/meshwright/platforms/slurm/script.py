@@ -1,11 +1,10 @@
-"""A batch script of Slurm, with a container by pyxis and enroot or by Apptainer where an image is
-given."""
+"""A batch script of Slurm, with an image in a container by pyxis or Apptainer."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from meshwright.platforms.job import Job, JobText, Launch, Mount, check_fields, mount_of, way
+from meshwright.platforms.job import BATCH, Job, JobText, Launch, Mount, check_fields, mount_of, way
 from meshwright.platforms.shell import (
     STRICT,
     command,
@@ -21,11 +20,7 @@ from meshwright.values.errors import ConfigError
 from meshwright.values.hardware.chip import device_plugin
 from meshwright.values.units import DAY_S, HOUR_S, MINUTE_S
 
-__all__ = [
-    "array_script",
-    "slurm_script",
-    "slurm_time",
-]
+__all__ = ["array_script", "slurm_script", "slurm_time"]
 
 _RANKS = (
     "One task per GPU: srun starts every process, and RANK, LOCAL_RANK and WORLD_SIZE are taken"
@@ -43,33 +38,15 @@ _HERE_TOO = '"$PWD:$PWD"'
 
 
 def slurm_script(job: Job) -> JobText:
-    """Write a script for sbatch; `log_dir` must exist when it is submitted, or Slurm drops the
-    output."""
-    check_fields(
-        job,
-        "slurm",
-        (
-            "image",
-            "mounts",
-            "workdir",
-            "account",
-            "partition",
-            "instance",
-            "log_dir",
-            "port",
-            "words",
-        ),
-    )
+    """Write a script for sbatch; without `log_dir` being there Slurm drops the output."""
+    check_fields(job, "slurm", (*BATCH, "words"))
     if job.mounts and job.image is None:
         raise ConfigError(
             "slurm: mounts need an image; without a container the program sees the node's own paths"
         )
     launch = _way(job)
-    submit = (
-        f"mkdir -p {quote(job.log_dir)} && sbatch job.sbatch"
-        if job.log_dir
-        else "sbatch job.sbatch"
-    )
+    before = f"mkdir -p {quote(job.log_dir)} && " if job.log_dir else ""
+    submit = f"{before}sbatch job.sbatch"
     blocks = [
         "#!/usr/bin/env bash\n" + "\n".join(_directives(job, launch)),
         f"{title(job, _RANKS if launch == 'ranks' else '')}\n# Submit it: {submit}\n{STRICT}",
@@ -104,15 +81,9 @@ def array_script(
                 f" {jobs[0].name} in {other}"
             )
     tasks = f"0-{len(jobs) - 1}" + (f"%{at_once}" if at_once else "")
+    own = [f"#SBATCH --array={tasks}", "#SBATCH --output=task-%a.log"]
     blocks = [
-        "\n".join(
-            [
-                "#!/usr/bin/env bash",
-                *asked[0],
-                f"#SBATCH --array={tasks}",
-                "#SBATCH --output=task-%a.log",
-            ]
-        ),
+        "\n".join(["#!/usr/bin/env bash", *asked[0], *own]),
         (
             f"# An array of {len(jobs)} jobs: task N runs the script in folder N.\n# Submit it:"
             f" sbatch job.array.sbatch\n{STRICT}"
@@ -163,8 +134,7 @@ def _directives(job: Job, launch: Launch) -> list[str]:
 
 
 def _directive_value(value: str) -> str:
-    """Quote as sbatch reads its own lines: blanks and # end a word there unless it stands in double
-    quotes."""
+    """Quote as sbatch reads its lines: blanks and # end a word outside double quotes."""
     if not set(value) & set(" \t#'\"\\"):
         return value
     escaped = value.replace("\\", "\\\\").replace('"', '\\"')
@@ -197,43 +167,30 @@ def _launch(job: Job, launch: Launch) -> list[str]:
     # task.
     srun = ["srun", "--kill-on-bad-exit=1", "--cpu-bind=none", "--distribution=block"]
     inside = _container(job)
-    if launch == "ranks":
-        return [" ".join(srun), *inside, f"bash -c {quote(_RANK_TASK)} rank", '"${program[@]}"']
-    if job.runs_on == "node":
-        return [" ".join(srun), *inside, f"bash -c {quote(_NODE_TASK)} node", '"${program[@]}"']
+    if launch == "ranks" or job.runs_on == "node":
+        task, name = (_RANK_TASK, "rank") if launch == "ranks" else (_NODE_TASK, "node")
+        return [" ".join(srun), *inside, f"bash -c {quote(task)} {name}", '"${program[@]}"']
     sizes = [f"--nnodes={job.nodes}", f"--nproc-per-node={job.gpus_per_node}"]
     flags = [*sizes, '--master-addr="$MASTER_ADDR"', '--master-port="$MASTER_PORT"']
-    return [
-        " ".join(srun),
-        *inside,
-        f"bash -c {quote(_TORCHRUN_TASK)} torchrun",
-        *flags,
-        '"${program[@]}"',
-    ]
+    task = f"bash -c {quote(_TORCHRUN_TASK)} torchrun"
+    return [" ".join(srun), *inside, task, *flags, '"${program[@]}"']
 
 
 def _container(job: Job) -> list[str]:
     if job.image is None:
         return []
     mounts = [mount_of(mount, "slurm", ("path",)) for mount in job.mounts]
-    return (
-        _apptainer(job, job.image, mounts)
-        if job.image.endswith(".sif")
-        else _pyxis(job, job.image, mounts)
-    )
+    write = _apptainer if job.image.endswith(".sif") else _pyxis
+    return write(job, job.image, mounts)
 
 
 def _pyxis(job: Job, image: str, mounts: list[Mount]) -> list[str]:
     """`--container-env` lets the exports above win over the same names in the image."""
     binds = [_HERE_TOO] if job.files else []
     binds += [quote(_bind(mount, ",+")) for mount in mounts]
-    words = (
-        [f"--container-env={','.join(variable.name for variable in job.environment)}"]
-        if job.environment
-        else []
-    )
-    if job.workdir:
-        words = [f"--container-workdir={job.workdir}", *words]
+    names = ",".join(variable.name for variable in job.environment)
+    words = [f"--container-workdir={job.workdir}"] if job.workdir else []
+    words += [f"--container-env={names}"] if names else []
     return [
         *lines_of([f"--container-image={image}"]),
         *([f"--container-mounts={','.join(binds)}"] if binds else []),
@@ -243,11 +200,8 @@ def _pyxis(job: Job, image: str, mounts: list[Mount]) -> list[str]:
 
 
 def _apptainer(job: Job, image: str, mounts: list[Mount]) -> list[str]:
-    words = [
-        "apptainer",
-        "exec",
-        *([device_plugin(job.vendor).apptainer_flag] if job.asks_for == "gpus" else []),
-    ]
+    gpus = [device_plugin(job.vendor).apptainer_flag] if job.asks_for == "gpus" else []
+    words = ["apptainer", "exec", *gpus]
     for mount in mounts:
         words += ["--bind", _bind(mount, ",")]
     if job.workdir:

@@ -29,6 +29,7 @@ from meshwright.runs.measured.serving_words import (
 )
 from meshwright.serving.clock import Clock, Speculation, clock_of
 from meshwright.serving.engine import Worker, quantisation
+from meshwright.serving.load import Workers, closed_loop_on_two_pools
 from meshwright.serving.memory import cache_bytes_per_token, memory_of
 from meshwright.serving.prices import Prices
 from meshwright.serving.simulate import Requests, closed_loop
@@ -42,7 +43,6 @@ from meshwright.serving.steady import (
     most_running,
     steady,
 )
-from meshwright.serving.two_pools import Workers, closed_loop_on_two_pools
 from meshwright.values.errors import ConfigError
 from meshwright.values.hardware.cluster import Pool
 from meshwright.values.text import csv_text

@@ -21,10 +21,10 @@ from meshwright.runs.serving.record import (
 )
 from meshwright.runs.serving.trial import ServingTrial, refusal_of_deployment
 from meshwright.serving.engine import Quantisation, Worker, check_worker
+from meshwright.serving.options import Candidate as Priced
+from meshwright.serving.options import candidate_of, candidates
 from meshwright.serving.request import Objective, ServingRequest
 from meshwright.serving.search import predict
-from meshwright.serving.space import Candidate as Priced
-from meshwright.serving.space import candidate_of, candidates
 from meshwright.serving.steady import most_running
 from meshwright.values.errors import ConfigError
 
