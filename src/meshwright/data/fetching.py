@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pkgutil
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,8 +17,8 @@ from meshwright.data.listing import InputFile, freeze, read_frozen
 from meshwright.data.steps import Record, StepResult, conclude, is_written, run_step, state_folder
 from meshwright.data.transfer import Patience, Transfer, adopt, fetch, new_client
 from meshwright.data.workers import Place, find_place
+from meshwright.values.data import package_yaml
 from meshwright.values.errors import ConfigError, UnknownNameError
-from meshwright.values.text import read_yaml
 from meshwright.values.units import counted
 
 __all__ = [
@@ -61,9 +60,7 @@ class Corpus:
 @cache
 def corpora() -> Mapping[str, Corpus]:
     """Return the corpora known by name."""
-    content = pkgutil.get_data("meshwright", "data/corpora.yaml")
-    assert content is not None
-    rows = read_yaml(content.decode("utf-8"), what="data/corpora.yaml")
+    rows = package_yaml("data/corpora.yaml")
     return {name: _corpus(name, row) for name, row in rows.items()}
 
 

@@ -3,12 +3,11 @@ requests are batched."""
 
 from __future__ import annotations
 
-import csv
 from dataclasses import dataclass, fields
 from functools import cache
-from importlib import resources
 from typing import Any, Literal, get_args
 
+from meshwright.values.data import package_rows
 from meshwright.values.errors import ConfigError, LayoutError, UnknownNameError
 from meshwright.values.hardware.chip import Chip
 from meshwright.values.models.spec import ModelSpec
@@ -131,9 +130,6 @@ def engine_names() -> tuple[str, ...]:
 
 @cache
 def _engines() -> tuple[Engine, ...]:
-    text = (
-        resources.files("meshwright").joinpath("serving", "engines.csv").read_text(encoding="utf-8")
-    )
     return tuple(
         Engine(
             **{
@@ -142,12 +138,8 @@ def _engines() -> tuple[Engine, ...]:
                 if field.name in row
             }
         )
-        for row in _rows(text)
+        for row in package_rows("serving/engines.csv")
     )
-
-
-def _rows(text: str) -> list[dict[str, str]]:
-    return list(csv.DictReader(text.splitlines()))
 
 
 def _value(annotation: str, cell: str) -> Any:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import math
-import pkgutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +13,7 @@ from meshwright.sizing.shapes import shape_of
 from meshwright.sizing.size import Budget, classic_params
 from meshwright.software.contract import Imported, import_text
 from meshwright.software.nemo1.read import NEMO1_SOURCE
+from meshwright.values.data import package_rows
 from meshwright.values.errors import ConfigError, UnknownNameError
 from meshwright.values.hardware.catalogue import find_chip
 from meshwright.values.models.catalogue import find_model
@@ -53,11 +52,7 @@ class Card:
 
 def card_rows() -> dict[float, str]:
     """Return the usual chip by its memory in GB, ascending (`nemo1_chips.csv`)."""
-    table = pkgutil.get_data("meshwright", "compat/autoconfigurator/nemo1_chips.csv")
-    assert table is not None, (
-        "the package is installed without compat/autoconfigurator/nemo1_chips.csv"
-    )
-    rows = csv.DictReader(table.decode().splitlines())
+    rows = package_rows("compat/autoconfigurator/nemo1_chips.csv")
     return dict(sorted((float(row["gpu_memory_gb"]), row["chip"]) for row in rows))
 
 
@@ -219,7 +214,7 @@ def chip_of(settings: TrainSettings) -> str:
     """Return the chip: the one named, else the usual one with this memory (`nemo1_chips.csv`)."""
     if settings.chip != "auto":
         return find_chip(settings.chip).name
-    rows = _table("nemo1_chips.csv")
+    rows = package_rows("compat/autoconfigurator/nemo1_chips.csv")
     found = next(
         (row["chip"] for row in rows if float(row["gpu_memory_gb"]) == settings.gpu_memory_gb), None
     )
@@ -268,7 +263,9 @@ def wanted_batch(settings: TrainSettings, model: ModelSpec) -> tuple[int, bool]:
         return given, True
     size = model_params(model).total / 1e9
     rows = [
-        row for row in _table("nemo1_batches.csv") if settings.family in row["families"].split()
+        row
+        for row in package_rows("compat/autoconfigurator/nemo1_batches.csv")
+        if settings.family in row["families"].split()
     ]
     if not rows:
         raise ConfigError(
@@ -315,9 +312,3 @@ def _recompute_pins(layers: Sizes) -> dict[str, list[int | str]]:
         "recompute": [*(["none"] if 0 in layers else []), *(["full"] if some else [])]
     }
     return pins | ({"recompute_method": ["block"], "recompute_layers": some} if some else {})
-
-
-def _table(name: str) -> list[dict[str, str]]:
-    table = pkgutil.get_data("meshwright", f"compat/autoconfigurator/{name}")
-    assert table is not None, f"the package is installed without compat/autoconfigurator/{name}"
-    return list(csv.DictReader(table.decode().splitlines()))

@@ -10,11 +10,11 @@ auto_configurator/conf); the rows of `compat/autoconfigurator/nemo1_searches.csv
 
 from __future__ import annotations
 
-import csv
 import json
-import pkgutil
 from functools import cache
 from typing import Any
+
+from meshwright.values.data import package_rows
 
 __all__ = ["CLUSTERS", "clusters", "root", "search_names", "searches"]
 
@@ -94,13 +94,9 @@ def clusters() -> dict[str, dict[str, Any]]:
 @cache
 def searches() -> dict[str, dict[str, Any]]:
     """Return every `search_config` by its name, `gpt3/5b`."""
-    table = pkgutil.get_data("meshwright", "compat/autoconfigurator/nemo1_searches.csv")
-    assert table is not None, (
-        "the package is installed without compat/autoconfigurator/nemo1_searches.csv"
-    )
     return {
         f"{row['family']}/{row['size']}": _search(row)
-        for row in csv.DictReader(table.decode().splitlines())
+        for row in package_rows("compat/autoconfigurator/nemo1_searches.csv")
     }
 
 

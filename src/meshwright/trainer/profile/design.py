@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pkgutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -10,9 +9,9 @@ from math import prod
 from typing import Any
 
 from meshwright.trainer.profile.device import DeviceKind
+from meshwright.values.data import package_yaml
 from meshwright.values.hardware.profile import Effort
 from meshwright.values.models.spec import ModelSpec
-from meshwright.values.text import read_yaml
 
 __all__ = [
     "EFFORTS",
@@ -68,9 +67,7 @@ def _axis(words: str) -> tuple[int, ...]:
 
 def _read_grids() -> tuple[dict[Effort, Timing], dict[DeviceKind, dict[Effort, dict[str, Axes]]]]:
     """Return the care that each effort takes, and the points of each axis (`grids.yaml`)."""
-    content = pkgutil.get_data("meshwright", "trainer/profile/grids.yaml")
-    assert content is not None
-    found = read_yaml(content.decode("utf-8"), what="trainer/profile/grids.yaml")
+    found = package_yaml("trainer/profile/grids.yaml")
     grids: dict[Any, Any] = {
         device: {
             effort: {family: tuple(map(_axis, axes)) for family, axes in families.items()}

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from typing import TYPE_CHECKING
 
+from meshwright.values.data import package_rows
 from meshwright.values.errors import ConfigError
 from meshwright.values.workload import PRECISIONS, Precision
 
@@ -244,14 +243,11 @@ def device_plugin(vendor: str) -> DevicePlugin:
 
 @cache
 def _plugins() -> dict[str, DevicePlugin]:
-    with (resources.files("meshwright") / "values" / "hardware" / "device_plugins.csv").open(
-        encoding="utf-8"
-    ) as handle:
-        return {
-            row["vendor"]: DevicePlugin(
-                vendor=row["vendor"],
-                kubernetes_resource=row["kubernetes_resource"],
-                apptainer_flag=row["apptainer_flag"],
-            )
-            for row in csv.DictReader(handle)
-        }
+    return {
+        row["vendor"]: DevicePlugin(
+            vendor=row["vendor"],
+            kubernetes_resource=row["kubernetes_resource"],
+            apptainer_flag=row["apptainer_flag"],
+        )
+        for row in package_rows("values/hardware/device_plugins.csv")
+    }
