@@ -7,7 +7,6 @@ import gzip
 import hashlib
 import io
 import lzma
-import os
 import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,14 +23,13 @@ from meshwright.data.steps import (
     Record,
     ShardError,
     StepResult,
-    conclude,
     is_written,
     require_read_back,
-    run_step,
+    run_to_manifest,
     state_folder,
 )
-from meshwright.data.workers import Place, find_place
-from meshwright.values.errors import ConfigError, MissingExtraError
+from meshwright.data.workers import Place
+from meshwright.values.errors import ConfigError, load_extra
 
 __all__ = [
     "ARCHIVES",
@@ -48,14 +46,8 @@ BLOCK_BYTES = 1 << 20
 
 def _zstd(source: IO[bytes]) -> IO[bytes]:
     """Python 3.14's own, before that its backport: docs/decisions tells why not zstandard."""
-    library: Any
-    try:
-        if sys.version_info >= (3, 14):
-            from compression import zstd as library
-        else:
-            from backports import zstd as library
-    except ImportError:
-        raise MissingExtraError("backports.zstd", "data") from None
+    newer = sys.version_info >= (3, 14)
+    library = load_extra("compression.zstd" if newer else "backports.zstd", "data")
     opened: IO[bytes] = library.ZstdFile(source)
     return opened
 
@@ -183,10 +175,8 @@ def extract(
     """
     settings = {"step": "extract"}
     endings = [f".{kind}" for kind in ARCHIVES]
-    state = state_folder(output, "extract")
-    files = settle(
-        state / "list.jsonl", inputs, settings=settings, suffixes=endings, check=_check_names
-    )
+    listed = state_folder(output, "extract") / "list.jsonl"
+    files = settle(listed, inputs, settings=settings, suffixes=endings, check=_check_names)
     tasks = [
         _Unpack(
             name=plain_name(f.name),
@@ -197,18 +187,18 @@ def extract(
         )
         for f in files
     ]
-    report = run_step(
+    return run_to_manifest(
         "extract",
         tasks,
         _unpack,
-        state=state,
-        place=place or find_place(os.environ),
+        output=output,
+        settings=settings,
+        place=place,
         workers=workers,
         still_there=_still_there,
         after=_remove if consume else None,
         progress=progress,
     )
-    return conclude(report, output=output, settings=settings)
 
 
 def _check_names(files: Sequence[InputFile]) -> None:

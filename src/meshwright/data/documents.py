@@ -25,7 +25,7 @@ from meshwright.data.pieces import (
     too_long,
 )
 from meshwright.data.steps import ShardError
-from meshwright.values.errors import ConfigError, MissingExtraError
+from meshwright.values.errors import ConfigError, load_extra
 
 __all__ = [
     "SUFFIXES",
@@ -72,10 +72,7 @@ def _json_decoder(
     keys: Sequence[str],
 ) -> tuple[Callable[[bytes], tuple[str | list[str], ...]], tuple[type[Exception], ...]]:
     """Return a function from a line to its texts that reads nothing else, and what it raises."""
-    try:
-        import msgspec
-    except ImportError:
-        raise MissingExtraError("msgspec", "data") from None
+    msgspec = load_extra("msgspec", "data")
     fields = [(f"key{place}", str | list[str]) for place in range(len(keys))]
     names = {f"key{place}": key for place, key in enumerate(keys)}
     decoder = msgspec.json.Decoder(msgspec.defstruct("Line", fields, rename=names, gc=False))
@@ -215,11 +212,9 @@ def text_bytes_of(path: str) -> Iterator[tuple[int, int]]:
 
 @contextmanager
 def _opened(path: str) -> Iterator[Any]:
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError:
-        raise MissingExtraError("pyarrow", "data") from None
+    pa = load_extra("pyarrow", "data")
+    import pyarrow.parquet as pq
+
     try:
         with pq.ParquetFile(path) as file:
             yield file
@@ -231,11 +226,9 @@ def _opened(path: str) -> Iterator[Any]:
 
 def parquet_rows(piece: Piece, keys: Sequence[str], max_bytes: int) -> Iterator[Document | Reject]:
     """Yield the rows of some row groups."""
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError:
-        raise MissingExtraError("pyarrow", "data") from None
+    pa = load_extra("pyarrow", "data")
+    import pyarrow.parquet as pq
+
     try:
         with pq.ParquetFile(piece.path) as file:
             absent = [key for key in keys if key not in file.schema_arrow.names]

@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.values.errors import ConfigError, MissingExtraError, UnknownNameError
+from meshwright.values.errors import ConfigError, UnknownNameError, load_extra
 
 __all__ = [
     "KINDS",
@@ -177,10 +177,7 @@ class TiktokenEncoder:
 
 def open_tiktoken(spec: EncoderSpec) -> TiktokenEncoder:
     """Open a spec's encoding; ConfigError for an absent or broken file, or an unknown pattern."""
-    try:
-        import tiktoken
-    except ImportError:
-        raise MissingExtraError("tiktoken", "data") from None
+    tiktoken = load_extra("tiktoken", "data")
     if spec.model is None:
         raise ConfigError(
             "tiktoken needs --tokenizer with a .tiktoken file, Megatron's .json, or the name of an"
@@ -344,10 +341,7 @@ def open_huggingface(spec: EncoderSpec) -> HuggingFaceEncoder:
     os.environ["TOKENIZERS_PARALLELISM"] = (
         "false"  # a worker is one process; its threads would take the others' cores
     )
-    try:
-        import tokenizers  # noqa: F401
-    except ImportError:
-        raise MissingExtraError("tokenizers", "data") from None
+    load_extra("tokenizers", "data")
     if spec.kind == "gpt2":
         return _gpt2(spec)
     if spec.kind in ("bert-cased", "bert-lower"):
@@ -474,10 +468,7 @@ class SentencePieceEncoder:
 
 def open_sentencepiece(spec: EncoderSpec) -> SentencePieceEncoder:
     """Open the model of a spec; ConfigError where it is absent or no model."""
-    try:
-        import sentencepiece
-    except ImportError:
-        raise MissingExtraError("sentencepiece", "data") from None
+    sentencepiece = load_extra("sentencepiece", "data")
     if spec.model is None:
         raise ConfigError("a SentencePiece tokenizer needs --tokenizer with its .model file")
     if not Path(spec.model).is_file():

@@ -14,9 +14,9 @@ from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
 from meshwright.data.listing import InputFile, freeze, read_frozen
-from meshwright.data.steps import Record, StepResult, conclude, is_written, run_step, state_folder
+from meshwright.data.steps import Record, StepResult, run_to_manifest, state_folder
 from meshwright.data.transfer import Patience, Transfer, adopt, fetch, new_client
-from meshwright.data.workers import Place, find_place
+from meshwright.data.workers import Place
 from meshwright.values.data import package_yaml
 from meshwright.values.errors import ConfigError, UnknownNameError
 from meshwright.values.units import counted
@@ -261,8 +261,7 @@ def download(
     asked = {"corpus": corpus, "chunks": chunks, "hf": hf, "include": list(include)}
     settings = {"step": "download", "inputs": list(urls), **asked}
     settings = {key: value for key, value in settings.items() if value}
-    state = state_folder(output, "download")
-    files = _files(state / "list.jsonl", settings, patience)
+    files = _files(state_folder(output, "download") / "list.jsonl", settings, patience)
     tasks = [
         Transfer(
             name=file.name,
@@ -275,17 +274,16 @@ def download(
         )
         for file in files
     ]
-    report = run_step(
+    return run_to_manifest(
         "download",
         tasks,
         _fetch,
-        state=state,
-        place=place or find_place(os.environ),
+        output=output,
+        settings=settings,
+        place=place,
         workers=workers,
-        still_there=is_written,
         progress=progress,
     )
-    return conclude(report, output=output, settings=settings)
 
 
 def _files(path: Path, settings: Mapping[str, Any], patience: Patience) -> list[InputFile]:

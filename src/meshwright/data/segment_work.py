@@ -32,7 +32,7 @@ from meshwright.data.pieces import Document, Piece, Reject
 from meshwright.data.progress import count
 from meshwright.data.segments import Segment
 from meshwright.data.steps import Record, ShardError
-from meshwright.values.errors import ConfigError, MissingExtraError
+from meshwright.values.errors import ConfigError, load_extra
 
 __all__ = ["DIRTY", "OnError", "SegmentTask", "part_path", "sentence_splitter", "tokenize_segment"]
 
@@ -52,10 +52,9 @@ def sentence_splitter(language: str, *, keep_newlines: bool) -> Callable[[str], 
 
     ConfigError where NLTK's data for the language is not on this machine.
     """
-    try:
-        from nltk.tokenize.punkt import PunktLanguageVars, PunktSentenceTokenizer, PunktTokenizer
-    except ImportError:
-        raise MissingExtraError("nltk", "data") from None
+    load_extra("nltk", "data")
+    from nltk.tokenize.punkt import PunktLanguageVars, PunktSentenceTokenizer, PunktTokenizer
+
     try:
         punkt = PunktTokenizer(language)
     except (LookupError, OSError, ValueError):

@@ -14,7 +14,7 @@ from meshwright.data.documents import TextUnit, form_of, is_json_lines
 from meshwright.data.listing import InputFile
 from meshwright.data.pieces import Form, Piece
 from meshwright.data.wikipedia import spans_of
-from meshwright.values.errors import ConfigError, MissingExtraError
+from meshwright.values.errors import ConfigError, load_extra
 from meshwright.values.units import MIB
 
 __all__ = [
@@ -245,11 +245,9 @@ def _ranges(file: InputFile, form: Form, segment_bytes: int) -> Iterator[tuple[P
 
 
 def _row_groups(file: InputFile, segment_bytes: int) -> Iterator[tuple[Piece, int]]:
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError:
-        raise MissingExtraError("pyarrow", "data") from None
+    pa = load_extra("pyarrow", "data")
+    import pyarrow.parquet as pq
+
     try:
         sizes = _group_sizes(pq.read_metadata(file.path))
     except pa.ArrowInvalid:  # a worker will name it, by the policy for such files

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, nullcontext
@@ -14,7 +15,7 @@ from typing import Any, Protocol
 from meshwright.data.atomic import Journal, read_journals
 from meshwright.data.listing import MANIFEST, FileRecord, sha256_of, write_manifest
 from meshwright.data.progress import Counts, Progress, Totals, format_size
-from meshwright.data.workers import Place, prepare_workers, runner_of, share_of
+from meshwright.data.workers import Place, find_place, prepare_workers, runner_of, share_of
 from meshwright.values.errors import ConfigError, MeshwrightError
 from meshwright.values.units import counted
 
@@ -29,6 +30,7 @@ __all__ = [
     "is_written",
     "require_read_back",
     "run_step",
+    "run_to_manifest",
     "state_folder",
 ]
 
@@ -348,6 +350,31 @@ def conclude(
         manifest=output / MANIFEST if report.complete else None,
         notes=notes,
     )
+
+
+def run_to_manifest(
+    step: str,
+    tasks: Sequence[ShardTask],
+    work: Callable[[Any], Record],
+    *,
+    output: Path,
+    settings: Mapping[str, Any],
+    place: Place | None,
+    notes_of: Callable[[StepReport], tuple[str, ...]] = lambda _: (),
+    still_there: Callable[[Any, Record], bool] = is_written,
+    **options: Any,
+) -> StepResult:
+    """Run a step whose outputs lie in one folder, and conclude it; `options` as of `run_step`."""
+    report = run_step(
+        step,
+        tasks,
+        work,
+        state=state_folder(output, step),
+        place=place or find_place(os.environ),
+        still_there=still_there,
+        **options,
+    )
+    return conclude(report, output=output, settings=settings, notes=notes_of(report))
 
 
 def _file_of(name: str, record: Record) -> FileRecord:

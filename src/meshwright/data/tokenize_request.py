@@ -15,7 +15,7 @@ from meshwright.data.listing import FileRecord, Manifest, walk
 from meshwright.data.pieces import Form, Piece, Reject, Rejected
 from meshwright.data.segment_work import OnError
 from meshwright.data.steps import state_folder
-from meshwright.values.errors import ConfigError, MissingExtraError
+from meshwright.values.errors import ConfigError, load_extra
 from meshwright.values.units import MIB
 
 __all__ = [
@@ -173,10 +173,7 @@ def train_sentencepiece(
         ConfigError: no input; a vocabulary that the corpus can't fill, or that its characters don't
                      fit into.
     """
-    try:
-        import sentencepiece
-    except ImportError:
-        raise MissingExtraError("sentencepiece", "data") from None
+    sentencepiece = load_extra("sentencepiece", "data")
     final = Path(output_prefix)
     if not final.name or final.is_dir():
         raise ConfigError(

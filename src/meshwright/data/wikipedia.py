@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 from urllib.parse import urlsplit
 from xml.etree import ElementTree
 
@@ -20,14 +19,13 @@ from meshwright.data.progress import count
 from meshwright.data.steps import (
     Record,
     ShardError,
+    StepReport,
     StepResult,
-    conclude,
-    is_written,
-    run_step,
+    run_to_manifest,
     state_folder,
 )
-from meshwright.data.workers import Place, find_place
-from meshwright.values.errors import ConfigError, MissingExtraError
+from meshwright.data.workers import Place
+from meshwright.values.errors import ConfigError, load_extra
 
 __all__ = ["PIECE_BYTES", "Page", "Site", "pages_of", "plain_text", "site_of", "spans_of", "wiki"]
 
@@ -206,15 +204,12 @@ def wiki(
     `piece_bytes`, which ranks and workers share; other archives are one piece each. Redirects,
     other namespaces and pages without text are left out and counted.
     """
-    try:
-        import mwparserfromhell  # noqa: F401
-    except ImportError:
-        raise MissingExtraError("mwparserfromhell", "data") from None
+    load_extra("mwparserfromhell", "data")
     if piece_bytes < 1:
         raise ConfigError(f"piece_bytes={piece_bytes}: expected 1 or more")
     settings = {"step": "wiki", "piece_bytes": piece_bytes}
-    state = state_folder(output, "wiki")
-    files = settle(state / "list.jsonl", inputs, settings=settings, suffixes=_SUFFIXES)
+    listed = state_folder(output, "wiki") / "list.jsonl"
+    files = settle(listed, inputs, settings=settings, suffixes=_SUFFIXES)
     tasks: list[_Piece] = []
     for file in files:
         spans = spans_of(Path(file.path), piece_bytes=piece_bytes)
@@ -225,24 +220,25 @@ def wiki(
             tasks.append(
                 _Piece(name=name, size_bytes=size, path=file.path, span=span, output=output / name)
             )
-    report = run_step(
+    return run_to_manifest(
         "wiki",
         tasks,
         _write_piece,
-        state=state,
-        place=place or find_place(os.environ),
+        output=output,
+        settings=settings,
+        place=place,
+        notes_of=_notes,
         workers=workers,
-        still_there=is_written,
         progress=progress,
     )
-    return conclude(report, output=output, settings=settings, notes=_notes(report.records.values()))
 
 
-def _notes(records: Any) -> tuple[str, ...]:
-    totals = {
-        key: sum(record[key] for record in records)
-        for key in ("redirects", "other_pages", "without_text", "unread")
-    }
+_LEFT_OUT = ("redirects", "other_pages", "without_text", "unread")
+
+
+def _notes(report: StepReport) -> tuple[str, ...]:
+    records = report.records.values()
+    totals = {key: sum(record[key] for record in records) for key in _LEFT_OUT}
     left_out = ", ".join(
         f"{number:,} {key.replace('_', ' ')}" for key, number in totals.items() if number
     )
@@ -253,7 +249,7 @@ def _write_piece(task: _Piece) -> Record:
     path = Path(task.path)
     site = site_of(path)
     digest, size_bytes, documents = hashlib.sha256(), 0, 0
-    left_out = {"redirects": 0, "other_pages": 0, "without_text": 0, "unread": 0}
+    left_out = dict.fromkeys(_LEFT_OUT, 0)
     with writing(task.output) as handle:
         for page in pages_of(path, task.span):
             text, reason = _text_or_reason(page, site)

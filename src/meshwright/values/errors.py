@@ -20,7 +20,9 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from importlib import import_module
 from importlib.util import find_spec
+from typing import Any
 
 __all__ = [
     "CannotExpress",
@@ -33,6 +35,7 @@ __all__ = [
     "ServerError",
     "StudyError",
     "UnknownNameError",
+    "load_extra",
     "nearest_names",
     "require_scorers",
 ]
@@ -102,6 +105,14 @@ class MissingExtraError(MeshwrightError):
         super().__init__(
             f"this needs {module}, which is not installed: pip install 'meshwright[{extra}]'"
         )
+
+
+def load_extra(module: str, extra: str) -> Any:
+    """Return a module of an optional dependency; MissingExtraError where it is absent."""
+    try:
+        return import_module(module)
+    except ImportError:
+        raise MissingExtraError(module, extra) from None
 
 
 def require_scorers() -> None:
