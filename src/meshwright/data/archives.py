@@ -106,13 +106,9 @@ def open_plain(
     path: str | Path, *, name: str | None = None, span: Span | None = None, counted: bool = True
 ) -> Iterator[IO[bytes]]:
     """Open a file, compressed or not by the ending of its name, for its plain bytes; what is read
-    of it counts as progress.
-
-    `name` is given where the file has another one for the time being, `span` where only whole
-    members of it are wanted.
-
-    ShardError of kind `archive` where it is cut off, damaged or empty, at the read that finds out.
-    """
+    of it counts as progress. `name` is given where the file has another one for the time being,
+    `span` where only whole members of it are wanted. ShardError of kind `archive` where it is cut
+    off, damaged or empty, at the read that finds out."""
     kind = archive_of(name or Path(path).name)
     try:
         with io.BufferedReader(_Counted(path, span, counted=counted), BLOCK_BYTES) as source:
@@ -167,12 +163,10 @@ def extract(
     place: Place | None = None,
     progress: bool = True,
 ) -> StepResult:
-    """Extract `.zst`, `.gz`, `.bz2` and `.xz` files under their own names into a folder.
-
-    `inputs` are files, folders, patterns and `@FILE` lists. With `consume` an archive is removed
-    once its plain file was read back and has the hash of what came out of the archive. ConfigError
-    for what is no archive, or for two of one plain name.
-    """
+    """Extract `.zst`, `.gz`, `.bz2` and `.xz` files under their own names into a folder. `inputs`
+    are files, folders, patterns and `@FILE` lists. With `consume` an archive is removed once its
+    plain file was read back and has the hash of what came out of the archive. ConfigError for what
+    is no archive, or for two of one plain name."""
     settings = {"step": "extract"}
     endings = [f".{kind}" for kind in ARCHIVES]
     listed = state_folder(output, "extract") / "list.jsonl"

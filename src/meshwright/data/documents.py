@@ -185,10 +185,7 @@ def num_rows(path: str) -> int:
 
 def text_bytes_of(path: str) -> Iterator[tuple[int, int]]:
     """Yield rows and the bytes of their texts, a batch at a time: of the column `text`, else of all
-    columns of texts together.
-
-    ConfigError where there is no such column.
-    """
+    columns of texts together. ConfigError where there is no such column."""
     with _opened(path) as file:
         import pyarrow as pa
         import pyarrow.compute as pc
@@ -338,11 +335,9 @@ def _is_open(line: bytes) -> bool:
 def read_documents(
     piece: Piece, *, keys: Sequence[str], text_unit: TextUnit, max_bytes: int
 ) -> Iterator[Document | Reject]:
-    """Yield the documents of a piece in its order, and what is none.
-
-    A file that can't be read to its end is one Reject without a line behind what was readable: what
-    came before it must not be used.
-    """
+    """Yield the documents of a piece in its order, and what is none. A file that can't be read to
+    its end is one Reject without a line behind what was readable: what came before it must not be
+    used."""
     try:
         size_bytes = os.stat(piece.path).st_size
         if size_bytes != piece.size_bytes:

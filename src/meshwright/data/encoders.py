@@ -114,10 +114,7 @@ def eod_of(
     wanted: str | None, ids: dict[str, int], names: Sequence[str], *, vocab_size: int
 ) -> int | None:
     """Return the id of the end of a document: the token or the number that the user gave, else the
-    first of `names` that exists.
-
-    ConfigError where the user's is no token.
-    """
+    first of `names` that exists. ConfigError where the user's is no token."""
     if wanted is None:
         return next((ids[name] for name in names if name in ids), None)
     if wanted in ids:

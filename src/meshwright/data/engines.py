@@ -185,10 +185,7 @@ def choose_engine(
     reference: Encoder, texts: Sequence[str], *, wanted: Engine | None = None
 ) -> Choice:
     """Say whether gigatoken gives the ids of `reference` for hard texts and for a sample of the
-    user's own.
-
-    ConfigError where the user asked for gigatoken and it does not.
-    """
+    user's own. ConfigError where the user asked for gigatoken and it does not."""
     if wanted == "library":
         return Choice(engine="library", note=f"{reference.name}, as asked")
     sample = [

@@ -127,11 +127,8 @@ def _choices(inner: str) -> Sequence[str]:
 
 def url_files(words: Sequence[str]) -> list[InputFile]:
     """Return the files of URLs, patterns of them, and `@FILE` lists (a URL a line, with its sha256
-    behind it where it is known).
-
-    Names are what the URLs' paths have below the folder that all share. ConfigError for what is no
-    URL of HTTP, or for a URL twice.
-    """
+    behind it where it is known). Names are what the URLs' paths have below the folder that all
+    share. ConfigError for what is no URL of HTTP, or for a URL twice."""
     rows = list(_rows(words))
     if not rows:
         raise ConfigError("no URL was given")
@@ -192,11 +189,8 @@ def hf_files(
     word: str, *, include: Sequence[str], endpoint: str, get: Callable[[str], Any]
 ) -> list[InputFile]:
     """Return the files of a Hugging Face dataset, `OWNER/NAME` or `OWNER/NAME@REVISION`, that match
-    one of the patterns, or all.
-
-    `get` returns an answer with `.json()` and `.links`. Files in LFS have their sha256 in the
-    listing, the others their length.
-    """
+    one of the patterns, or all. `get` returns an answer with `.json()` and `.links`. Files in LFS
+    have their sha256 in the listing, the others their length."""
     name, _, revision = word.partition("@")
     if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
         raise ConfigError(f"--hf {word}: expected OWNER/NAME or OWNER/NAME@REVISION")
@@ -245,12 +239,10 @@ def download(
     progress: bool = True,
 ) -> StepResult:
     """Fetch URLs, patterns (`{0..99}`) and `@FILE` lists of them; or a corpus by name; or the files
-    of a Hugging Face dataset.
-
-    A file is there under its name only when its length, its sha256 where that is known, and as an
-    archive its whole content were checked. What does not exist is told from what failed. HF_TOKEN
-    and HF_ENDPOINT are read. ConfigError unless exactly one source is given.
-    """
+    of a Hugging Face dataset. A file is there under its name only when its length, its sha256 where
+    that is known, and as an archive its whole content were checked. What does not exist is told
+    from what failed. HF_TOKEN and HF_ENDPOINT are read. ConfigError unless exactly one source is
+    given."""
     if sum((bool(urls), corpus is not None, hf is not None)) != 1:
         raise ConfigError("expected one of: URLs, --corpus NAME, --hf OWNER/NAME")
     if chunks is not None and corpus is None:

@@ -201,11 +201,9 @@ def plan(
     bytes_per_token: float = BYTES_PER_TOKEN,
 ) -> DiskPlan:
     """Say what each strategy takes, and whether one, or any that `data run` has, fits into a quota.
-
     The corpus is one known by name, or files that are there: their size is exact, what they hold is
     estimated from samples. ConfigError unless exactly one of both is given, or for a strategy that
-    does not exist.
-    """
+    does not exist."""
     if (corpus is None) == (not inputs):
         raise ConfigError("expected either --corpus NAME or files and folders")
     if chunks is not None and corpus is None:

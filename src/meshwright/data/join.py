@@ -181,11 +181,8 @@ def cuts_of(
     files: Sequence[InputFile], *, min_bytes: int, max_bytes: int, number: int | None = None
 ) -> list[int]:
     """Return the bounds of the shards in the joined bytes, each at the end of a line or of a file,
-    (shards + 1,); None: as few as fit.
-
-    A cut is looked for at an even share of what is left; where the line there ends too late for
-    `max_bytes`, it is the line before.
-    """
+    (shards + 1,); None: as few as fit. A cut is looked for at an even share of what is left; where
+    the line there ends too late for `max_bytes`, it is the line before."""
     total = sum(file.size_bytes for file in files)
     limit = (
         f"--max-size {format_size(max_bytes)}" if number is None else f"one of {number} even shards"

@@ -112,10 +112,8 @@ def write_manifest(
     files: Sequence[FileRecord],
     name: str = MANIFEST,
 ) -> Manifest:
-    """Write the manifest of a folder, or under another name that of some files in it.
-
-    Equal inputs give equal bytes, so every rank that finds the step complete may write it.
-    """
+    """Write the manifest of a folder, or under another name that of some files in it. Equal inputs
+    give equal bytes, so every rank that finds the step complete may write it."""
     manifest = Manifest(step=step, settings=settings, files=tuple(files))
     write_whole(folder / name, (json.dumps(manifest.to_dict(), indent=1) + "\n").encode())
     return manifest
@@ -182,13 +180,10 @@ def natural_key(name: str) -> tuple[Any, ...]:
 
 def walk(words: Sequence[str], *, suffixes: Iterable[str] = ()) -> list[InputFile]:
     """Return the files that paths, folders, patterns and `@FILE` lists of paths name, in natural
-    order of their names.
-
-    A file that is named twice is there once. Folders are walked to the bottom, without names that
-    begin with a dot and without manifests of ours; `suffixes` (empty: any) holds for what folders
-    hold. A pattern is better quoted: the shell has a limit on arguments and this has none.
-    ConfigError for a word that names nothing.
-    """
+    order of their names. A file that is named twice is there once. Folders are walked to the
+    bottom, without names that begin with a dot and without manifests of ours; `suffixes` (empty:
+    any) holds for what folders hold. A pattern is better quoted: the shell has a limit on arguments
+    and this has none. ConfigError for a word that names nothing."""
     wanted = tuple(suffixes)
     found: dict[str, InputFile] = {}
     places: set[str] = set()
@@ -289,11 +284,8 @@ def freeze(
     path: Path, files: Sequence[InputFile], *, settings: Mapping[str, Any]
 ) -> list[InputFile]:
     """Write the list unless it exists, and return what it holds then: ranks that saw the folder at
-    other times agree on one list.
-
-    `settings` are what the outputs depend on. ConfigError where the list was made with others,
-    naming the first that differs.
-    """
+    other times agree on one list. `settings` are what the outputs depend on. ConfigError where the
+    list was made with others, naming the first that differs."""
     header = {"listing": _LISTING_FORM, "files": len(files), "settings": dict(settings)}
     rows = [header, *(file.to_dict() for file in files)]
     create_once(path, "".join(json.dumps(row) + "\n" for row in rows).encode())
@@ -322,12 +314,9 @@ def settle(
     check: Callable[[Sequence[InputFile]], object] | None = None,
 ) -> list[InputFile]:
     """Return the frozen list of a step where there is one, else walk the words and freeze what they
-    name.
-
-    Inputs that a step has consumed are still in its list, so a second start goes on although they
-    are gone. `check` raises ConfigError for inputs that the step can't take: before anything is
-    frozen, so that a second start with other words is free.
-    """
+    name. Inputs that a step has consumed are still in its list, so a second start goes on although
+    they are gone. `check` raises ConfigError for inputs that the step can't take: before anything
+    is frozen, so that a second start with other words is free."""
     asked = {"inputs": list(words), **settings}
     if path.exists():
         return read_frozen(path, settings=asked)

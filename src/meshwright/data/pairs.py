@@ -39,10 +39,8 @@ __all__ = [
 
 def prefixes_of(words: Sequence[str]) -> list[str]:
     """Return the prefixes in the order of the words; those of a folder or a pattern in natural
-    order.
-
-    ConfigError for a word that names none, for half of a pair, and for a prefix that comes twice.
-    """
+    order. ConfigError for a word that names none, for half of a pair, and for a prefix that comes
+    twice."""
     found: list[str] = []
     for word in words:
         for prefix in _of_word(word):

@@ -193,11 +193,8 @@ def _too_large(
 
 def _vocab_size(given: Mapping[str, Any]) -> int:
     """Return the vocabulary that the output is written for: as given, else GPT-2's, else the
-    smallest that takes 4 bytes an id.
-
-    The files of a tokenizer may not be there yet when a recipe is read, so another one is taken for
-    the larger kind.
-    """
+    smallest that takes 4 bytes an id. The files of a tokenizer may not be there yet when a recipe
+    is read, so another one is taken for the larger kind."""
     asked = given.get("vocab_size")
     if asked is not None and (not isinstance(asked, int) or isinstance(asked, bool) or asked < 1):
         raise ConfigError(f"recipe: vocab_size={asked}: expected a whole number above 0")

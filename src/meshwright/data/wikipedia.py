@@ -65,10 +65,8 @@ class Page:
 
 def spans_of(path: Path, *, piece_bytes: int) -> list[Span | None]:
     """Return spans that can be read on their own and make up the file: at pages of plain XML, at
-    streams of bzip2.
-
-    [None], the whole, where the file is of another kind, or has no place to cut.
-    """
+    streams of bzip2. [None], the whole, where the file is of another kind, or has no place to
+    cut."""
     kind = archive_of(path.name)
     if kind not in (None, "bz2"):
         return [None]
@@ -130,11 +128,9 @@ def site_of(path: Path) -> Site:
 
 
 def pages_of(path: Path, span: Span | None) -> Iterator[Page]:
-    """Yield the pages of a span; ShardError where one has no end or is no XML.
-
-    A page is the lines between `<page>` and `</page>`: text is escaped in dumps, so it has no such
-    lines, and memory holds one page.
-    """
+    """Yield the pages of a span; ShardError where one has no end or is no XML. A page is the lines
+    between `<page>` and `</page>`: text is escaped in dumps, so it has no such lines, and memory
+    holds one page."""
     with open_plain(path, span=span) as plain:
         for content in _page_texts(plain, path):
             try:
@@ -198,12 +194,9 @@ def wiki(
     progress: bool = True,
 ) -> StepResult:
     """Write the articles of `pages-articles` dumps (.xml, or compressed) as lines of `id`, `revid`,
-    `url`, `title` and `text`.
-
-    Plain XML and dumps of the kind `multistream.xml.bz2` are cut into pieces of about
-    `piece_bytes`, which ranks and workers share; other archives are one piece each. Redirects,
-    other namespaces and pages without text are left out and counted.
-    """
+    `url`, `title` and `text`. Plain XML and dumps of the kind `multistream.xml.bz2` are cut into
+    pieces of about `piece_bytes`, which ranks and workers share; other archives are one piece each.
+    Redirects, other namespaces and pages without text are left out and counted."""
     load_extra("mwparserfromhell", "data")
     if piece_bytes < 1:
         raise ConfigError(f"piece_bytes={piece_bytes}: expected 1 or more")
@@ -290,10 +283,7 @@ def _text_or_reason(page: Page, site: Site) -> tuple[str, str]:
 
 def plain_text(wikitext: str, *, hidden: frozenset[str]) -> str:
     """Return an article's sentences, a paragraph a line: no templates, tables, references, files or
-    categories; links by their words.
-
-    ShardError where mwparserfromhell gives up.
-    """
+    categories; links by their words. ShardError where mwparserfromhell gives up."""
     import mwparserfromhell
     from mwparserfromhell.nodes import Tag, Wikilink
     from mwparserfromhell.parser import ParserError

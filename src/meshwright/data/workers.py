@@ -66,12 +66,10 @@ ALONE = Place(rank=0, world_size=1, source="one process")
 
 
 def find_place(environment: Mapping[str, str]) -> Place:
-    """Read rank and number of ranks from the environment; one process where none is set.
-
-    The shell of a Slurm batch script has a rank and a number of tasks too, but is no task: without
-    srun it does all the work. ConfigError where a rank is set without the number of ranks, or
-    either is no number.
-    """
+    """Read rank and number of ranks from the environment; one process where none is set. The shell
+    of a Slurm batch script has a rank and a number of tasks too, but is no task: without srun it
+    does all the work. ConfigError where a rank is set without the number of ranks, or either is no
+    number."""
     for rank_name, size_names in _PAIRS:
         if rank_name not in environment or (
             rank_name == "SLURM_PROCID" and _is_batch_shell(environment)
@@ -109,11 +107,8 @@ def _number(environment: Mapping[str, str], name: str) -> int:
 
 def share_of(sizes: Sequence[int], place: Place) -> list[int]:
     """Return the indices of this rank's shards, ascending: largest first, each to the rank with the
-    fewest bytes so far.
-
-    A pure function of sizes and place, so that ranks agree without talking. An empty shard counts
-    as one byte, so that many spread too.
-    """
+    fewest bytes so far. A pure function of sizes and place, so that ranks agree without talking. An
+    empty shard counts as one byte, so that many spread too."""
     heap = [(0, rank) for rank in range(place.world_size)]
     mine = []
     for index in sorted(range(len(sizes)), key=lambda i: (-sizes[i], i)):
@@ -143,12 +138,9 @@ def prepare_workers(
     modules: Sequence[str], environment: Mapping[str, str] = MappingProxyType({})
 ) -> None:
     """Begin to import what workers will need, in a process of its own from which they are then
-    forked; it goes on by itself.
-
-    That process starts no threads and keeps no files open, so a fork of it is safe, and each worker
-    begins where it is. The first call of a process counts, with what its environment says beside
-    this process's own; modules that are not installed are left out.
-    """
+    forked; it goes on by itself. That process starts no threads and keeps no files open, so a fork
+    of it is safe, and each worker begins where it is. The first call of a process counts, with what
+    its environment says beside this process's own; modules that are not installed are left out."""
     if _method() == "forkserver":
         own = (
             ["meshwright.cli"] if "meshwright.cli" in sys.modules else []

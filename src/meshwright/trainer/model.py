@@ -135,12 +135,9 @@ def _local(weight: Tensor) -> Tensor:
 
 
 class MoeFeedForward(nn.Module):
-    """Routed experts, without drops, and shared ones.
-
-    A rank routes its own tokens. With experts cut over tp too, tp ranks first gather each other's
-    tokens and sum their parts of the result; then tokens go to the ranks that hold their experts,
-    and come back.
-    """
+    """Routed experts, without drops, and shared ones. A rank routes its own tokens. With experts
+    cut over tp too, tp ranks first gather each other's tokens and sum their parts of the result;
+    then tokens go to the ranks that hold their experts, and come back."""
 
     def __init__(self, model: ModelSpec, meshes: Meshes, balance: BalanceRule) -> None:
         super().__init__()
@@ -194,11 +191,8 @@ class MoeFeedForward(nn.Module):
 
     def _balance_loss(self, probabilities: Tensor, chosen: Tensor, batch: int) -> Tensor:
         """Per sequence: experts * sum over experts of (share of choices) * (mean probability); 1
-        where loads are even.
-
-        It is a sum over sequences, so it does not depend on how a batch is cut; of a sequence cut
-        over ranks each gives its part.
-        """
+        where loads are even. It is a sum over sequences, so it does not depend on how a batch is
+        cut; of a sequence cut over ranks each gives its part."""
         experts, layout = self.moe.num_experts, self.meshes.layout
         picks = F.one_hot(chosen.view(batch, -1), experts).sum(dim=1).to(probabilities.dtype)
         mass = probabilities.view(batch, -1, experts).sum(dim=1)

@@ -220,10 +220,7 @@ def _parse_value(name: str, value: str) -> Any:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Layouts:
     """A column per field of Layout, all of shape (N,), int64; choices are indices into their
-    tuples.
-
-    `stages` is None where every layout splits its layers as evenly as can be.
-    """
+    tuples. `stages` is None where every layout splits its layers as evenly as can be."""
 
     tp: Ints
     sp: Ints

@@ -276,8 +276,7 @@ class Stack:
     def in_precision(self, precision: Precision) -> Stack:
         """Return the software as it trains in this precision: in fp32 and tf32 weights are fp32,
         and so is every gradient that is kept or sent; the fused loss that hands back bf16 is for
-        bf16 alone; and weights of four bits are cast from half-precision ones.
-        """
+        bf16 alone; and weights of four bits are cast from half-precision ones."""
         stack = (
             replace(self, narrow_weight_copies=2.0)
             if precision == "nvfp4" and self.family == "megatron"

@@ -79,11 +79,8 @@ def parse_count(text: str | int | float, *, name: str = "count") -> int:
 
 def parse_duration(text: str, *, name: str = "duration") -> int:
     """Read a duration in whole seconds, in the forms of Base Command (`5D`, `1D12H`), Slurm
-    (`5-00:00:00`) and clocks (`4:23:30:00`).
-
-    A bare number and `2:30` are refused: Slurm reads the one as minutes and the other as minutes
-    and seconds, other schedulers do not.
-    """
+    (`5-00:00:00`) and clocks (`4:23:30:00`). A bare number and `2:30` are refused: Slurm reads the
+    one as minutes and the other as minutes and seconds, other schedulers do not."""
     words = text.strip()
     found = _PARTS.fullmatch(words) or _CLOCK.fullmatch(words) or _SLURM_CLOCK.fullmatch(words)
     parts = [int(part or 0) for part in found.groups()] if found and words else []

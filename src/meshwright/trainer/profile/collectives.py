@@ -64,8 +64,7 @@ def copy_operators(device: Device, *, effort: Effort) -> Iterator[Operator]:
 def launch_operators(device: Device) -> Iterator[Operator]:
     """Give the host's time per operation, alone and with autograd, a row of each; on a GPU the
     device's per empty kernel, on a processor that of one operation whose code and data are in no
-    cache, as behind the arithmetic of a step.
-    """
+    cache, as behind the arithmetic of a step."""
 
     def plain(count: int) -> Work:
         tiny = torch.zeros(_TINY, device=device.kind)

@@ -147,11 +147,9 @@ def find_link(name: str) -> Link:
 
 
 def network_link(gbps: float, *, family: str = "ib") -> Link:
-    """Return a network of this rate per chip, with the latencies of its family's nearest rate.
-
-    What it reaches lies on the line between the family's rates around it, so that a faster network
-    is never slower; beyond them it is the share of the last.
-    """
+    """Return a network of this rate per chip, with the latencies of its family's nearest rate. What
+    it reaches lies on the line between the family's rates around it, so that a faster network is
+    never slower; beyond them it is the share of the last."""
     of_family = [
         row for row in _links_by_key().values() if row.family == family and family != "domain"
     ]

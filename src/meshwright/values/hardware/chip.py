@@ -204,10 +204,7 @@ class Chip:
 
     def peak_flops_per_s(self, precision: Precision) -> float:
         """Dense peak of the precision that linear layers run in, FLOP/s; bf16 at the rate of fp16
-        where the chip has that alone.
-
-        ConfigError where the chip has none.
-        """
+        where the chip has that alone. ConfigError where the chip has none."""
         for field in _UNIT_OF[precision]:
             peak: float | None = getattr(self, field)
             if peak:

@@ -96,11 +96,8 @@ def is_cluster_file(text: str) -> bool:
 
 
 def parse_cluster(text: str, *, gpus_per_node: int | None = None) -> Cluster:
-    """Read the short form.
-
-    Any count is accepted: a count that does not fill its last node is a cluster with one node
-    partly used.
-    """
+    """Read the short form. Any count is accepted: a count that does not fill its last node is a
+    cluster with one node partly used."""
     if is_cluster_file(text):
         raise ConfigError(
             f"cluster {text!r} was not read; ask meshwright.api, or give its content:"

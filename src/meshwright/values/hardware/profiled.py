@@ -53,11 +53,8 @@ def same_chip(profile: Profile, chip: Chip) -> bool:
 
 def profiled_chip(profile: Profile, base: Chip | None) -> Chip:
     """Return the chip with the profile's figures and tables; without a base, a chip that rests on
-    the profile alone.
-
-    ConfigError where the profile was measured on another chip, or reaches more than the base can
-    do.
-    """
+    the profile alone. ConfigError where the profile was measured on another chip, or reaches more
+    than the base can do."""
     if base is not None and not same_chip(profile, base):
         raise ConfigError(
             f"profile of {_device_words(profile)}, cluster of {base.name}: {_remedy(profile)}"
@@ -105,10 +102,8 @@ def with_measured_link(chip: Chip, link: str) -> Chip:
 
 def stretched_chip(chip: Chip, origin: Origin, factor: float, *, beyond: float = 1.0) -> Chip:
     """Return the chip with every time of one origin multiplied: tables, and for `profile` the
-    figures that were measured with them.
-
-    `beyond` multiplies times outside the measured shapes once more.
-    """
+    figures that were measured with them. `beyond` multiplies times outside the measured shapes once
+    more."""
     tables = shipped_tables(chip) if chip.tables is None else chip.tables
     if tables is None:
         return chip

@@ -274,12 +274,9 @@ def model_from_dims(
     name: str = "by-hand",
 ) -> ModelSpec:
     """Return a model of Llama's make with these dims: rotary positions, RMSNorm, no biases, gated
-    feed-forward.
-
-    What is left out is worked out: `ffn` is 4 hidden (ungated) or 8/3 hidden rounded up to 64
-    (gated), `num_kv_heads` is `num_heads`, `head_dim` is hidden / num_heads, `expert_ffn` is `ffn`.
-    An encoder-decoder model has `num_layers` on each side.
-    """
+    feed-forward. What is left out is worked out: `ffn` is 4 hidden (ungated) or 8/3 hidden rounded
+    up to 64 (gated), `num_kv_heads` is `num_heads`, `head_dim` is hidden / num_heads, `expert_ffn`
+    is `ffn`. An encoder-decoder model has `num_layers` on each side."""
     width = ffn if ffn is not None else _usual_ffn(hidden, gated=gated)
     if num_experts is None and expert_ffn is not None:
         raise ConfigError(

@@ -230,8 +230,7 @@ class ModelSpec:
     def refuses_ring(self) -> bool:
         """Whether attention has a window or sinks: no ring of context-parallel ranks carries those,
         so that tokens are swapped for heads (Transformer Engine's attn_forward_func_with_cp takes a
-        window with all-to-alls or gathers, sinks with all-to-alls alone).
-        """
+        window with all-to-alls or gathers, sinks with all-to-alls alone)."""
         return self.window is not None or self.attention_sinks
 
     @property
@@ -239,8 +238,7 @@ class ModelSpec:
         """Whether exchanges in Transformer Engine's user buffers are for its layers: these have
         names for the products of plain attention, feed-forward and Mamba layers, and one length of
         sequence (Megatron-Core's TELinear switches overlap off, for all layers that are made later,
-        at the first name of latent attention; initialize.py makes buffers of one shape).
-        """
+        at the first name of latent attention; initialize.py makes buffers of one shape)."""
         return self.family != "encoder-decoder" and self.mla is None
 
     @property
