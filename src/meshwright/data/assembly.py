@@ -299,8 +299,7 @@ def _write_rejects(raw: Path, path: Path) -> None:
 
 class EarlyJoin:
     """The assembly of a run of one rank, which alone sees each segment end. A segment with rejects,
-    and all behind it, waits for the end of the run: until then a start with another policy may do
-    it again."""
+    and all behind it, waits for the end of the run: a start with another policy may do it again."""
 
     def __init__(self, assembly: Assembly, names: Sequence[str], *, lock: Path) -> None:
         """Join segments by their names' order; `lock` is held from `with` to its end."""

@@ -67,9 +67,9 @@ def temporary_of(path: Path) -> Path:
 
 @contextmanager
 def writing(path: Path, *, wait: bool = False) -> Iterator[IO[bytes]]:
-    """Open a file for writing that gets its name when the block ends, with its bytes on the disk; a
-    block that fails leaves none. Where another process is writing it: ConfigError, or with `wait`
-    its turn comes first."""
+    """Open a file for writing that gets its name when the block ends, its bytes on the disk; a
+    failed block leaves none. Where another process is writing it: ConfigError, or with `wait` its
+    turn comes first."""
     beside = temporary_of(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     with locked(beside, wait=wait) as handle:

@@ -335,9 +335,8 @@ def _is_open(line: bytes) -> bool:
 def read_documents(
     piece: Piece, *, keys: Sequence[str], text_unit: TextUnit, max_bytes: int
 ) -> Iterator[Document | Reject]:
-    """Yield the documents of a piece in its order, and what is none. A file that can't be read to
-    its end is one Reject without a line behind what was readable: what came before it must not be
-    used."""
+    """Yield a piece's documents in order, and what is none. A file that can't be read to its end is
+    one Reject without a line behind what was readable: what came before it must not be used."""
     try:
         size_bytes = os.stat(piece.path).st_size
         if size_bytes != piece.size_bytes:

@@ -33,8 +33,7 @@ Strategy = Literal["chunks", "direct", "text", "recipe"]
 """`chunks`: chunk by chunk, archives tokenized as they are and removed when the chunk's output is
 verified. `direct`: all archives kept and tokenized as they are. `text`: extracted and joined, each
 input removed when it is replaced. `recipe`: NVIDIA's steps for SlimPajama, where the inputs of a
-step are removed when the step has ended; `data run` has no such pipeline, it is there to
-compare."""
+step are removed when the step has ended; it is there to compare."""
 RUNNABLE: tuple[Strategy, ...] = ("chunks", "direct", "text")
 SHARD_BYTES = 16 * GIB
 """Of joined shards, as in that recipe."""
@@ -202,8 +201,8 @@ def plan(
 ) -> DiskPlan:
     """Say what each strategy takes, and whether one, or any that `data run` has, fits into a quota.
     The corpus is one known by name, or files that are there: their size is exact, what they hold is
-    estimated from samples. ConfigError unless exactly one of both is given, or for a strategy that
-    does not exist."""
+    estimated from samples. ConfigError unless exactly one of both is given, or for an unknown
+    strategy."""
     if (corpus is None) == (not inputs):
         raise ConfigError("expected either --corpus NAME or files and folders")
     if chunks is not None and corpus is None:

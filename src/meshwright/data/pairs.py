@@ -38,9 +38,8 @@ __all__ = [
 
 
 def prefixes_of(words: Sequence[str]) -> list[str]:
-    """Return the prefixes in the order of the words; those of a folder or a pattern in natural
-    order. ConfigError for a word that names none, for half of a pair, and for a prefix that comes
-    twice."""
+    """Return the prefixes in the words' order; those of a folder or a pattern in natural order.
+    ConfigError for a word that names none, for half a pair, and for a prefix given twice."""
     found: list[str] = []
     for word in words:
         for prefix in _of_word(word):

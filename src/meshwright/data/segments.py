@@ -39,8 +39,7 @@ def entries_of(path: Path, *, piece_bytes: int) -> list[int]:
     """Return bytes, ascending, at which a file can be entered, none closer than `piece_bytes` to
     another; empty: only at its beginning. Of zstd each is the beginning of a frame, found by the
     sizes that frames and blocks state (RFC 8878), which is exact. Of bzip2 it is the magic of a
-    stream, 80 bits. gzip states no sizes and xz is mostly one stream: they are read from the
-    beginning."""
+    stream, 80 bits. gzip states no sizes and xz is mostly one stream: they are read whole."""
     kind = archive_of(path.name)
     if kind == "bz2":
         return [span.begin for span in spans_of(path, piece_bytes=piece_bytes) if span is not None][
@@ -126,8 +125,8 @@ class Segment:
 
 def segment_bytes_for(files: Sequence[InputFile]) -> int:
     """Return the size of a segment: small enough that all workers end together, large enough that
-    there are not too many. The cut does not depend on ranks and workers, and documents never depend
-    on the cut."""
+    there are not too many. The cut depends on neither ranks nor workers, and documents never on the
+    cut."""
     return min(MOST_BYTES, max(LEAST_BYTES, sum(file.size_bytes for file in files) // _SEGMENTS))
 
 
@@ -164,8 +163,8 @@ def cut(
     archive_entries: Mapping[str, Sequence[int]] = MappingProxyType({}),
 ) -> list[Segment]:
     """Cut the inputs into segments; archives where `archive_entries` has them. Any other compressed
-    file, a JSON array and a text that is one document can't be entered in the middle and are one
-    piece each."""
+    file, a JSON array and a text that is one document have no entry in the middle: one piece
+    each."""
     segments: list[Segment] = []
     group: list[Piece] = []
     group_bytes = 0

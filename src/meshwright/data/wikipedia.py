@@ -65,8 +65,7 @@ class Page:
 
 def spans_of(path: Path, *, piece_bytes: int) -> list[Span | None]:
     """Return spans that can be read on their own and make up the file: at pages of plain XML, at
-    streams of bzip2. [None], the whole, where the file is of another kind, or has no place to
-    cut."""
+    streams of bzip2. [None], the whole, for other kinds, or without a place to cut."""
     kind = archive_of(path.name)
     if kind not in (None, "bz2"):
         return [None]
@@ -129,8 +128,8 @@ def site_of(path: Path) -> Site:
 
 def pages_of(path: Path, span: Span | None) -> Iterator[Page]:
     """Yield the pages of a span; ShardError where one has no end or is no XML. A page is the lines
-    between `<page>` and `</page>`: text is escaped in dumps, so it has no such lines, and memory
-    holds one page."""
+    between `<page>` and `</page>`: dumps escape text, so it has no such lines; memory holds one
+    page."""
     with open_plain(path, span=span) as plain:
         for content in _page_texts(plain, path):
             try:

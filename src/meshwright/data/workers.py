@@ -68,7 +68,7 @@ ALONE = Place(rank=0, world_size=1, source="one process")
 def find_place(environment: Mapping[str, str]) -> Place:
     """Read rank and number of ranks from the environment; one process where none is set. The shell
     of a Slurm batch script has a rank and a number of tasks too, but is no task: without srun it
-    does all the work. ConfigError where a rank is set without the number of ranks, or either is no
+    does all the work. ConfigError for a rank without the number of ranks, or one that is no
     number."""
     for rank_name, size_names in _PAIRS:
         if rank_name not in environment or (

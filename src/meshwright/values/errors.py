@@ -46,8 +46,7 @@ class MeshwrightError(Exception):
 
 
 class ConfigError(MeshwrightError, ValueError):
-    """The user's input is wrong; the message says what was given, what was expected and what to
-    do."""
+    """The user's input is wrong; the message says what was given and expected, and what to do."""
 
 
 class LayoutError(ConfigError):
@@ -89,8 +88,7 @@ class LauncherError(MeshwrightError):
 
 
 class LauncherSilent(LauncherError):
-    """What starts jobs does not answer now. A job that was being submitted may exist nevertheless:
-    `Executor.find` tells."""
+    """It does not answer now. A job that was being submitted may exist: `Executor.find` tells."""
 
 
 class ServerError(MeshwrightError):
@@ -116,8 +114,8 @@ def load_extra(module: str, extra: str) -> Any:
 
 
 def require_scorers() -> None:
-    """Refuse what compares predictions with measurements where the scorers, which the wheel leaves
-    out, are not there."""
+    """Refuse to compare with measurements where the scorers, which the wheel lacks, are not
+    there."""
     if find_spec("meshwright_truth") is None:
         raise ConfigError(
             "validate: the scorers of published runs are in Meshwright's repository, not in the"

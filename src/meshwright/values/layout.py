@@ -278,8 +278,7 @@ class Layouts:
 
     @property
     def expert_shard_size(self) -> Ints:
-        """Ranks that share the states of an expert shard, (N,): its replicas over the groups of
-        shards."""
+        """Ranks that share an expert shard's states, (N,): its replicas over the groups."""
         groups = np.maximum(1, self.dp * self.cp // self.shard_size)
         return np.asarray(np.maximum(1, self.expert_dp // groups), dtype=np.int64)
 

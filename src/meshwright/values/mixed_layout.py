@@ -1,5 +1,4 @@
-"""MixedLayout: one model cut over stages that differ in chip, tensor parallelism, batch and
-recomputation."""
+"""MixedLayout: a model cut over stages that differ in chip, tp, batch and recomputation."""
 
 from __future__ import annotations
 
@@ -58,8 +57,7 @@ class MixedLayout:
     sharding: Sharding = "none"
     schedule: Schedule = "1f1b"
     chunks: tuple[int, ...] | None = None
-    """Layers of each chunk in model order; None: a stage's layers are dealt to its chunks as evenly
-    as can be."""
+    """Layers of each chunk in model order; None deals a stage's layers as evenly as can be."""
 
     @property
     def pp(self) -> int:
@@ -87,8 +85,7 @@ class MixedLayout:
 
     @property
     def runs(self) -> tuple[tuple[int, int], ...]:
-        """Pool and number of stages of each run of stages on one pool; a pool that comes back has
-        several."""
+        """Pool and length of each run of stages on one pool; a pool that comes back has several."""
         return tuple(
             (pool, len(list(run))) for pool, run in groupby(stage.pool for stage in self.stages)
         )
@@ -135,8 +132,7 @@ class MixedLayout:
         )
 
     def unrolled(self) -> MixedLayout:
-        """A pipeline as deep as this one has chunks, in model order: its stages take what those
-        chunks take."""
+        """A pipeline with a stage for each chunk of this one, in model order."""
         chunks = zip(self.chunk_layers, self.stages * self.vpp, strict=True)
         return replace(
             self,

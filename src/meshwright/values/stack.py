@@ -1,5 +1,4 @@
-"""Training software, as the cost model sees it: what it overlaps, fuses, shards and keeps in
-memory."""
+"""Training software, as the cost model sees it: what it overlaps, fuses, shards and keeps."""
 
 from __future__ import annotations
 
@@ -29,8 +28,7 @@ LEAST, MOST = 0.05, 20.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Factors:
-    """Multiples of the model's own times and bytes; 1 is the model. A calibration fits them to
-    measured runs."""
+    """Multiples of the model's times and bytes; 1 is the model. A calibration fits them to runs."""
 
     compute: float = 1.0
     """Time of the chip's work: products, attention, element-wise passes, recompute, embedding, head
@@ -93,11 +91,9 @@ class Stack:
     """Whether sequence parallelism scatters the gradient of a block's input once for each of its
     products, and not their sum."""
     dp_overlap: float = 0.0
-    """Share of the data-parallel collectives that can hide behind the last backward and first
-    forward of a step."""
+    """Share of data-parallel collectives that hide behind the last backward and first forward."""
     fsdp_overlap: float = 0.0
-    """Share of the parameter gathers and gradient scatters of zero3 that can hide behind a layer's
-    compute."""
+    """Share of zero3's gathers and scatters that can hide behind a layer's compute."""
     cp_overlap: float = 0.0
     """Share of the context-parallel exchange that can hide behind attention."""
     ep_overlap: float = 0.0
@@ -107,25 +103,22 @@ class Stack:
     after; `flex`, DeepEP's and HybridEP's kernels, a copy per rank and one per domain over the
     network, sorted on arrival."""
     context_exchange: Literal["ring", "gather", "all-to-all"] = "ring"
-    """What context-parallel ranks do: pass keys and values round; gather those of all query heads
-    at once, and pass fp32 gradients round; or swap tokens for heads around attention
-    (arXiv:2309.14509)."""
+    """Context-parallel ranks pass keys and values round; gather those of all query heads at once,
+    and pass fp32 gradients round; or swap tokens for heads around attention (arXiv:2309.14509)."""
     grouped_products: Literal["library", "megablox"] = "library"
     """What multiplies experts: a library's products, or MaxText's kernel in fixed tiles, of which
     neighbouring experts share some (not where tokens are padded to a capacity: those go through
     plain products)."""
     attention_library: Literal["vendor", "flash2"] = "vendor"
-    """Whose fused attention runs where the workload says flash: the chip vendor's best, or
-    FlashAttention-2."""
+    """Whose fused attention runs as `flash`: the chip vendor's best, or FlashAttention-2."""
     p2p: Literal["blocking", "overlapped"] = "blocking"
-    """Whether pipeline messages stop the sender in plain 1F1B; interleaved schedules overlap
-    them."""
+    """Whether pipeline messages stop the sender in plain 1F1B; interleaved ones overlap."""
     p2p_scattered: float = 0.0
     """Share of a pipeline's messages of which each tensor-parallel rank sends its part alone, to be
     gathered at the receiver. With sequence parallelism all are."""
     messages_ahead: bool = False
-    """Whether a pipeline makes a receive buffer for every micro batch of a step before it starts,
-    and keeps them."""
+    """Whether a pipeline makes a receive buffer for every micro batch beforehand, and keeps
+    them."""
     gradient_bytes: float = 4.0
     """Bytes per gradient kept between micro batches."""
     reduce_bytes: float = 4.0
@@ -141,8 +134,8 @@ class Stack:
     pass begins (torch's set_to_none)."""
     shards_by_tensor: bool = False
     """Whether zero3 shards tensor by tensor, as FSDP2 does: what is gathered is copied out into
-    whole tensors, and gradients are copied into what is scattered; FSDP1's tensors are views of one
-    flat buffer."""
+    whole tensors, and gradients are copied into what is scattered; FSDP1's are views of one
+    buffer."""
     gradients_sharded: bool = False
     """Whether zero1 keeps gradients in shards too: they are scattered as they are made (MindSpore
     saves parameters in slices, gathers them for the forward pass and scatters their gradients;
@@ -151,8 +144,7 @@ class Stack:
     """Whether zero1 splits over context-parallel ranks too; else over replicas alone (nanotron's
     ZeroDistributedOptimizer takes dp_pg)."""
     reduction_deferred: bool = False
-    """Whether zero3 keeps whole gradients between micro batches and reduces them in the last one
-    alone."""
+    """Whether zero3 keeps whole gradients between micro batches and reduces in the last alone."""
     accumulate_bytes: float = 0.0
     """Bytes moved per weight and micro batch where its gradient is added to the step's sum in a
     pass of its own: the gradient read, the sum read and written. 0 where the product of the
@@ -169,24 +161,20 @@ class Stack:
     ones between micro batches: by rows and by columns where they are cast from them; none where the
     model's weights are narrow themselves (`fp8_param_gather`)."""
     frozen_weight_bytes: float = 2.0
-    """Bytes per weight of the layers beside adapters: 2, or about half of one where they are kept
-    in four bits (QLoRA)."""
+    """Bytes per weight of layers beside adapters: 2, or about half of one in four bits (QLoRA)."""
     master_bytes: float = 4.0
     """Bytes per parameter of the weights that the optimizer updates, beside the half-precision
-    ones: 4 of an fp32 copy, 2 where the half is its upper part, 0 where it updates the
-    half-precision ones."""
+    ones: 4 of an fp32 copy, 2 where the half is its upper part, 0 where it updates those."""
     moment_bytes: float = 8.0
     """Bytes per parameter of Adam's two moments."""
     gathered: Literal["layer", "matrix"] = "layer"
     """What zero3 gathers at a time: a whole layer, or one matrix just before its product."""
     offloads_inputs: bool = False
-    """Whether layers' inputs wait for the backward pass in host memory, brought back behind the
-    layer before."""
+    """Whether layers' inputs wait in host memory, brought back behind the layer before."""
     offloads_kept: bool = False
     """The same for what selective recompute keeps beyond a layer's input."""
     offloaded_layers: int = 0
-    """Layers of a stage whose activations wait in host memory whole, brought back behind the layers
-    above them."""
+    """Layers of a stage whose activations wait in host memory whole, hidden behind those above."""
     step_gather_bytes: float = 0.0
     """Bytes per parameter of the copy into which an optimizer step under zero1 gathers updated
     weights; activations are gone by then."""
@@ -201,8 +189,7 @@ class Stack:
     the gradients: DeepSpeed's two where the exchange overlaps, one with zero3 (`setup_buckets` of
     runtime/zero/stage_1_and_2.py and stage3.py)."""
     bucket_bytes: float = 160e6
-    """Size of one data-parallel collective: a bucket, or a single tensor where the software has no
-    buckets."""
+    """Size of one data-parallel collective: a bucket, or a tensor without buckets."""
     vocab_multiple: int = 128
     """The vocabulary is padded to a multiple of this times tp."""
     pointwise_fused: bool = True
@@ -232,19 +219,16 @@ class Stack:
     kernels_per_layer_scale: float = 1.0
     """Kernels launched per layer against a Transformer Engine layer."""
     pipelined_collective_host_s: float = 0.0
-    """Host time of one tensor-parallel collective, per member of its group, while a pipeline engine
-    runs."""
+    """Host time of a tensor-parallel collective in a pipeline engine, per member of its group."""
     recompute_stops_early: bool = False
-    """Whether recompute leaves out a layer's last product, whose result its backward pass never
-    reads."""
+    """Whether recompute leaves out a layer's last product, which its backward never reads."""
     step_overhead_s: float = 0.0
     """Host work per step outside the model: data, logging, optimizer bookkeeping."""
     context_bytes: float = 0.0
     """CUDA context and library handles on each chip: used, never allocated by the framework;
     communicators come on top."""
     in_switch_reductions: bool = True
-    """Whether communicators may reduce in the switch, for which they keep buffers
-    (NCCL_NVLS_ENABLE)."""
+    """Whether communicators may reduce in the switch, with buffers (NCCL_NVLS_ENABLE)."""
     gathered_copies: float = 0.0
     """Whole copies of a layer's input that stay allocated where sequence parallelism gathers it."""
     library_workspaces: float = 2.0
@@ -354,8 +338,7 @@ def _stack(name: str) -> Stack | None:
 
 
 def _basis(name: str, above: tuple[str, ...]) -> Stack:
-    """Return the stack that others build on; ConfigError where there is none, or where it builds on
-    them in turn."""
+    """Return the stack that others build on; ConfigError if absent, or built on them in turn."""
     at, chain = name, above
     while (entry := find_entry(at)) is not None and entry.builds_on is not None:
         chain, at = (*chain, at), entry.builds_on

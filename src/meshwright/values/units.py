@@ -1,5 +1,4 @@
-"""Conversions between the units of people (GiB, GB/s, TFLOPS, days) and ours (bytes, seconds, FLOP,
-tokens)."""
+"""Conversions of people's units (GiB, GB/s, TFLOPS, days) to ours (bytes, seconds, FLOP)."""
 
 from __future__ import annotations
 
@@ -62,8 +61,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def parse_count(text: str | int | float, *, name: str = "count") -> int:
-    """Read `300B`, `15T`, `4k` or a plain number as an integer (decimal suffixes k, M, B or G,
-    T)."""
+    """Read `300B`, `15T`, `4k` or a plain number as an integer (decimal k, M, B or G, T)."""
     match = re.fullmatch(
         r"\s*([0-9][0-9_]*\.?[0-9]*(?:[eE][+-]?[0-9]+)?)\s*([kKmMbBgGtT]?)\s*", str(text)
     )
@@ -106,8 +104,7 @@ def format_bytes(count: float) -> str:
 
 
 def format_digits(number: float) -> str:
-    """Write a number with three digits, or all of those before the point: never with an exponent
-    where it is large."""
+    """Write a number with three digits, or all before the point: no exponent where it is large."""
     return f"{number:,.0f}" if abs(number) >= 999.5 else f"{number:.3g}"
 
 

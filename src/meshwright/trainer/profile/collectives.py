@@ -130,8 +130,8 @@ GFLOP, a few milliseconds, as a layer of a small model does between two. Process
 together, and gloo's threads find their caches and cores taken: in a step of two processes that is
 most of what a short exchange takes."""
 _STRAYS_FRAC = 0.1
-"""Of a processor's repeats, the longest, which do not count; the others' mean does, since a step
-waits for every one."""
+"""Of a processor's repeats, the longest, which do not count; a step waits for each of the
+others."""
 _MESSAGE = "point_to_point"
 _MOST_BYTES = 2**30
 _TIMEOUT = timedelta(minutes=5)

@@ -45,8 +45,8 @@ from meshwright.values.hardware.profile import Machine, Profile, Sample, Series
 __all__ = ["measure_all"]
 
 _MOST_SHARE = 0.6
-"""Of the free memory; a larger shape is taken as out of memory untried, since hosts swap or kill
-rather than refuse."""
+"""Of the free memory; larger shapes count as out of memory untried: hosts swap or kill, they do not
+refuse."""
 _COLLECTIVES = "collective"
 _HOST = "host/plain"
 _BUSY_SHARE = 0.3

@@ -91,8 +91,7 @@ class LinkRow:
 
 
 def find_chip(name: str) -> Chip:
-    """Return the chip of this name or alias, whatever its case and punctuation; UnknownNameError
-    with the nearest names."""
+    """Return the chip of this name or alias, whatever its case; else UnknownNameError."""
     return find_row(name).chip
 
 
@@ -131,8 +130,8 @@ def node_of(
 
 
 def _domain_size(row: ChipRow, chips_per_node: int) -> int:
-    """A domain that is the box grows and shrinks with it; a part of a box does not grow, a rack
-    does not shrink."""
+    """A domain that is the box follows its size; a part of it does not grow, a rack does not
+    shrink."""
     if row.domain_size == row.chips_per_node:
         return chips_per_node
     if row.domain_size < row.chips_per_node:
@@ -204,8 +203,7 @@ def _read(file: str) -> tuple[dict[str, str], ...]:
 
 
 def _key(name: str) -> str:
-    """Name without case, punctuation and maker, so that `NVIDIA A100-SXM4-80GB` meets
-    `a100_sxm4_80gb`."""
+    """Name without case, signs and maker: `NVIDIA A100-SXM4-80GB` meets `a100_sxm4_80gb`."""
     key = re.sub(r"[^a-z0-9]", "", name.lower())
     for maker in _MAKERS:
         if key.startswith(maker) and key != maker:
@@ -224,8 +222,7 @@ def _links_by_key() -> dict[str, LinkRow]:
 
 
 def find_row(name: str) -> ChipRow:
-    """Return the whole row of a chip: its server, sources and choices; UnknownNameError with the
-    nearest names."""
+    """Return the row of a chip: its server, sources and choices; else UnknownNameError."""
     row = _rows_by_key().get(_key(name)) or _row_of_words(name)
     if row is None:
         raise UnknownNameError("chip", name, [row.chip.name for row in chip_rows()])
@@ -375,8 +372,7 @@ def _chip(cells: Row, rows: Mapping[str, Row]) -> Chip:
 
 
 def _matmul_efficiency(cells: Row, rows: Mapping[str, Row]) -> float:
-    """Reached over peak; a chip that nobody measured takes the share of the kin that its row
-    names."""
+    """Reached over peak; a chip that nobody measured takes the share of its row's kin."""
     reached = _number(cells, "matmul_tflops")
     if reached is None:
         return _matmul_efficiency(rows[cells["matmul_kin"]], rows)
@@ -393,8 +389,7 @@ _SHARED_FAMILIES = ("tcp", "dcn")
 
 
 _PCIE = "pcie"
-"""How names of links begin over which Transformer Engine's user buffers are not mapped (they want
-NVLink)."""
+"""How names of links begin over which Transformer Engine maps no user buffers (it wants NVLink)."""
 
 
 def _link(cells: Row) -> Link:

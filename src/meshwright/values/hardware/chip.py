@@ -107,10 +107,10 @@ class Chip:
     promise at its own peak: 1.48 on an RTX 4090, which reaches 0.93 of its peak, where an L40S,
     whose power is short for twice that peak, reaches 0.63."""
     sustained_share: float = 1.0
-    """Share of the benchmarked rates that holds through hours of training (power, clocks, shapes
-    other than the best)."""
+    """Share of the benchmarked rates that holds through hours of training (power, clocks,
+    shapes)."""
     narrow_sustained_share: float | None = None
-    """The same for 8-bit and narrower products, which draw less power for their speed; None is as
+    """The same for 8-bit and narrower products, which draw less power; None is as
     `sustained_share`."""
     fp8_matmul_efficiency: float | None = None
     """The same for the fp8 peak; None where nobody published it (then as `matmul_efficiency`)."""
@@ -119,8 +119,7 @@ class Chip:
     sequences, masked half not counted."""
     attention_backward_efficiency: float = 0.4
     flash2_share: float = 1.0
-    """Speed of FlashAttention-2 against that kernel (0.6 on Hopper, which it was not written
-    for)."""
+    """Speed of FlashAttention-2 against that kernel (0.6 on Hopper, new to it)."""
     memory_efficiency: float = 0.85
     """Share of the memory peak that a long streaming kernel reaches."""
     launch_s: float = 5e-6
@@ -128,8 +127,8 @@ class Chip:
     ramp_s: float = 2e-6
     """Device time that each kernel spends starting and draining."""
     gemm_workspace_bytes: float = 0.0
-    """Scratch memory of one handle of the matrix-product library. PyTorch gives cuBLAS 32 MiB on
-    Hopper and later and 8.125 MiB before (aten/src/ATen/cuda/CublasHandlePool.cpp); 0 where nobody
+    """Scratch memory of one handle of the product library. PyTorch gives cuBLAS 32 MiB on Hopper
+    and later and 8.125 MiB before (aten/src/ATen/cuda/CublasHandlePool.cpp); 0 where nobody
     said."""
     multiprocessors: float | None = None
     """Tiles of a matrix product that it works on at a time; None is as many as a large chip's."""
@@ -189,8 +188,7 @@ class Chip:
 
     @property
     def precisions(self) -> tuple[Precision, ...]:
-        """What it has matrix units for; on Volta and Turing half precision is fp16, and bf16 would
-        be emulated."""
+        """What it has matrix units for; on Volta and Turing half precision is fp16."""
         able = [p for p in PRECISIONS if any(getattr(self, f) for f in _UNIT_OF[p])]
         return tuple(p for p in able if p != "bf16" or self.bf16_flops_per_s)
 
@@ -217,8 +215,7 @@ class Chip:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DevicePlugin:
-    """The words of one vendor; `values/hardware/device_plugins.csv` holds them with their
-    sources."""
+    """The words of one vendor, from `values/hardware/device_plugins.csv`."""
 
     vendor: str
     kubernetes_resource: str

@@ -31,16 +31,15 @@ class Link:
     half_message_bytes: float = 2**20
     """Message per rank at which half of the reached peak is seen."""
     pairwise_share: float = 1.0
-    """Share of `bytes_per_s` that one pair of chips reaches (1 behind a switch, 1/7 in a full mesh
-    of 8)."""
+    """Share of `bytes_per_s` that a pair of chips reaches (1 behind a switch, 1/7 in a mesh of
+    8)."""
     pair_efficiency: float | None = None
     """Reached share of the peak where two chips alone exchange; None is as `efficiency`."""
     full_rate_chips: float | None = None
     """Chips of a server that reach `efficiency` at once; more share what these reach, as copies
     through one host memory do. None is all."""
     shared_adapter: bool = False
-    """Whether a server has one adapter for all its chips, of which `bytes_per_s` is a chip's
-    part."""
+    """Whether a server's chips share one adapter; `bytes_per_s` is a chip's part."""
     maps_peers: bool = True
     """Whether software overlaps exchanges with products through buffers that it maps into its
     peers' memory; not over PCIe."""
@@ -76,8 +75,7 @@ class Node:
     chip: Chip
     chips_per_node: int
     domain_size: int
-    """Chips that reach each other over `domain_link`: the node (8), or more (72 in NVL72), or less
-    (2 in NVLink bridges)."""
+    """Chips that `domain_link` joins: the node (8), more (72 in NVL72), or less (2 in bridges)."""
     domain_link: Link
     """NVLink, xGMI, HCCS, ICI or PCIe."""
     network_link: Link

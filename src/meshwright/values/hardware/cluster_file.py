@@ -169,8 +169,7 @@ def _shown(value: Any) -> str:
 def form_of(
     kind: type[Chip] | type[Link], units: Mapping[str, tuple[str, float]], value: Any, *, at: str
 ) -> dict[str, Any]:
-    """Fields of `kind` that `value` gives, under their own names and in base units; `like` where
-    given."""
+    """Fields that `value` gives, by their own names and in base units; `like` where given."""
     form = check(_FORMS[kind], value, at=at)
     given: dict[str, Any] = {}
     for key in form.model_fields_set:
@@ -249,8 +248,8 @@ class _Names:
 def read_cluster(
     text: str, *, source: str = "cluster", gpus_per_node: int | None = None
 ) -> Cluster:
-    """Read the YAML form; `gpus_per_node` fills in for pools that do not say it. ConfigError names
-    `source` and the place."""
+    """Read the YAML form; `gpus_per_node` is for pools that do not say it. ConfigError names the
+    place."""
     try:
         form = check(ClusterForm, load_yaml(text), at="")
         links: dict[str, Link] = {}
@@ -294,8 +293,7 @@ def _pool(value: Any, names: _Names, *, at: str, gpus_per_node: int | None) -> P
 def _node(
     given: dict[str, Any], row: ChipRow | None, *, at: str, gpus_per_node: int | None
 ) -> Node:
-    """The catalogue's server with the given changes; a chip that is like none in it needs the whole
-    server told."""
+    """The catalogue's server with changes; a chip like none in it needs the whole server told."""
     if row is not None:
         return replace(node_of(row, gpus_per_node=gpus_per_node), **given)
     told = {

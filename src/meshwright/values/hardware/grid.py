@@ -52,17 +52,15 @@ class Grid:
     log_seconds: Floats
     """One value per point, shape as the axes."""
     growth: tuple[float, ...]
-    """Power of time in each argument beyond the last point: 1 where work grows with it, 2 for the
-    sequence of attention."""
+    """Power of time in each argument beyond the last point: 2 for the sequence of attention, else
+    1."""
     floor_s: float | None = None
-    """Where given, times below the first points shrink with the work as well, to this at the
-    least."""
+    """Where given, times below the first points shrink with the work, to this at least."""
     log_beyond: float = 0.0
     """Logarithm of a factor on every time outside the points."""
 
     def times(self, factor: float, *, beyond: float = 1.0) -> Grid:
-        """Return the grid with all times multiplied, those outside the measured points by `beyond`
-        as well."""
+        """Return the grid with all times multiplied, outside the points by `beyond` as well."""
         return replace(
             self,
             log_seconds=self.log_seconds + np.log(factor),

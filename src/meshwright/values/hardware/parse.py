@@ -1,5 +1,4 @@
-"""The short form of a cluster: `h100:256`, `a800:128,h800:160`, or servers by name,
-`p5.48xlarge:32`."""
+"""The short form of a cluster: `h100:256`, `a800:128,h800:160`, or servers: `p5.48xlarge:32`."""
 
 from __future__ import annotations
 
@@ -52,8 +51,7 @@ class Server:
 
 
 def find_server(name: str) -> Server | None:
-    """Return the server of this name or alias, whatever its case and punctuation; None where there
-    is none."""
+    """Return the server of this name or alias, whatever its case; None where there is none."""
     return _by_key().get(_key(name))
 
 
@@ -141,8 +139,7 @@ def _pool(part: str, *, text: str, gpus_per_node: int | None) -> Pool:
 
 
 def _turned(part: str) -> str:
-    """What `256xh100`, `256 h100` or `h100` alone should have been, where a chip or a server is
-    named."""
+    """What `256xh100`, `256 h100` or `h100` alone should have been, where it is known."""
     match = re.fullmatch(r"(?:(\d+)\s*[x*\s]\s*)?(.+?)(?:\s*[x*\s]\s*(\d+))?", part, flags=re.ASCII)
     if match is None or (
         find_server(match[2]) is None and match[2].lower() not in (chip.name for chip in chips())

@@ -112,8 +112,8 @@ class Series:
     """`gemm/bf16`: operator, then precision or kind; docs/profile.md lists them."""
     dims: tuple[str, ...]
     axes: tuple[tuple[float, ...], ...]
-    """The grid that was asked for, one axis per dim. Samples may lie beside it (the exact shapes of
-    a model)."""
+    """The grid that was asked for, one axis per dim. Samples may lie beside it (a model's
+    shapes)."""
     samples: tuple[Sample, ...] = ()
 
     def __post_init__(self) -> None:
@@ -170,8 +170,7 @@ class Machine:
     figures down, on the CPU above all."""
 
     def differences(self, other: Machine) -> list[str]:
-        """Say what keeps measurements of both out of one table; what changes from run to run is no
-        difference."""
+        """Say what keeps measurements of both out of one table, beside what changes run by run."""
         varying = {"date", "clock_mhz", "load_average", "usable_bytes", "total_bytes"}
         if self.device != "cpu":
             varying.add("num_threads")

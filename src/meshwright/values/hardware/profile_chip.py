@@ -19,14 +19,12 @@ __all__ = [
 ]
 
 FLASH_BACKWARD_PRODUCTS = 2.5
-"""Matrix products of a fused attention's backward against its forward (arXiv:2307.08691, section
-3.1)."""
+"""Products of a fused attention's backward against its forward (arXiv:2307.08691, section 3.1)."""
 LONG_SEQUENCE = 1024
 """Attention shorter than this is bound by its launch, unless nothing longer was measured."""
 _HALF = ("bf16", "fp16")
 _TOLERANCE = 1.02
-"""Rates above the peak by less than this are rounding of the data sheet; by more, the chip is
-another one."""
+"""Rates above the peak by less are rounding of the data sheet; by more, it is another chip."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,8 +37,7 @@ class Rates:
     """Causal, masked half not counted, by precision."""
     attention_backward_flops_per_s: dict[str, float]
     sustained_share: dict[str, float]
-    """Rate of the same product after seconds without a pause over that of a short burst, at most 1,
-    by precision."""
+    """Rate of a product after seconds without a pause over that of a burst, at most 1."""
     memory_bytes_per_s: float | None
     """Read and written by long copies."""
     launch_s: float | None

@@ -24,8 +24,8 @@ __all__ = [
 ]
 
 LEAST_SHARE = 0.5
-"""Of a grid's points that must have a time; the rest are filled from their neighbours. A series cut
-off earlier is left out."""
+"""Of a grid's points that must have a time; the rest are filled. A series cut off earlier is left
+out."""
 _GROWTH: dict[str, tuple[float, ...]] = {
     "attention": (1.0, 0.0, 1.0, 2.0),
     "collective": (0.0, 1.0),
@@ -104,8 +104,8 @@ def shipped_tables(chip: Chip) -> ChipTables | None:
 def times_of_origin(
     tables: ChipTables, origin: Origin, factor: float, *, beyond: float = 1.0
 ) -> ChipTables:
-    """Return the tables with every time of one origin multiplied, those outside the measured shapes
-    by `beyond` as well."""
+    """Return the tables with every time of one origin multiplied, outside the shapes by `beyond`
+    too."""
     grids = {
         name: grid.times(factor, beyond=beyond) if tables.origins[name] == origin else grid
         for name, grid in tables.grids.items()
@@ -136,8 +136,7 @@ def _has_attention(tables: ChipTables) -> bool:
 
 
 def _kin_scale(nearest: Kin, name: str) -> float | None:
-    """Factor on a kin's times; None for what its peaks do not scale (links), and for precisions
-    that the chip lacks."""
+    """Factor on a kin's times; None for links, and for precisions that the chip lacks."""
     family, _, kind = name.partition("/")
     if family in ("gemm", "experts"):
         try:
@@ -237,8 +236,7 @@ def _facts(profile: Profile, grids: dict[str, Grid]) -> dict[str, Any]:
 
 
 def _same(grids: dict[str, Grid]) -> dict[str, str]:
-    """Names that read another's grid: fp16 runs at bf16's speed and the other way round, tf32 is
-    not fp32's."""
+    """Names that read another's grid: fp16 and bf16 run alike, tf32 and fp32 do not."""
     found = {}
     for family in (
         "gemm",

@@ -1,5 +1,4 @@
-"""A chip with what `meshwright profile` measured in place of the catalogue's figures and the
-shipped tables."""
+"""A chip with what `meshwright profile` measured in place of shipped figures and tables."""
 
 from __future__ import annotations
 
@@ -43,8 +42,7 @@ measured times and is no time itself."""
 
 
 def same_chip(profile: Profile, chip: Chip) -> bool:
-    """Whether a profile was measured on this chip, by the device's name; a chip of a cluster file's
-    own may be any."""
+    """Whether a profile was measured on this chip, by its name; a cluster file's own may be any."""
     found = find_device(profile.machine.device_name) if profile.machine.device != "cpu" else None
     return (found is not None and chip.name == found.name) or not any(
         chip.name == known.name for known in chips()
@@ -53,8 +51,7 @@ def same_chip(profile: Profile, chip: Chip) -> bool:
 
 def profiled_chip(profile: Profile, base: Chip | None) -> Chip:
     """Return the chip with the profile's figures and tables; without a base, a chip that rests on
-    the profile alone. ConfigError where the profile was measured on another chip, or reaches more
-    than the base can do."""
+    the profile alone. ConfigError for a profile of another chip, or of more than it can do."""
     if base is not None and not same_chip(profile, base):
         raise ConfigError(
             f"profile of {_device_words(profile)}, cluster of {base.name}: {_remedy(profile)}"
@@ -94,16 +91,14 @@ def _remedy(profile: Profile) -> str:
 
 
 def with_measured_link(chip: Chip, link: str) -> Chip:
-    """Return the chip with a link of its node (`domain_link`, `network_link`) noted as measured
-    with its profile."""
+    """Return the chip with a link of its node (`domain_link`, ...) noted as measured."""
     assert chip.tables is not None
     return replace(chip, tables=replace(chip.tables, measured=chip.tables.measured | {link}))
 
 
 def stretched_chip(chip: Chip, origin: Origin, factor: float, *, beyond: float = 1.0) -> Chip:
     """Return the chip with every time of one origin multiplied: tables, and for `profile` the
-    figures that were measured with them. `beyond` multiplies times outside the measured shapes once
-    more."""
+    figures that were measured with them. `beyond` does so once more outside the shapes."""
     tables = shipped_tables(chip) if chip.tables is None else chip.tables
     if tables is None:
         return chip

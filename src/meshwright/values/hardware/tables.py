@@ -59,8 +59,7 @@ __all__ = [
 ]
 
 Origin = Literal["profile", "tables", "kin"]
-"""Measured by the user; shipped with the package for this chip; shipped for another chip of its
-generation, and scaled."""
+"""Measured by the user; shipped with the package for this chip; shipped for its kin, and scaled."""
 
 LOG_STEP = 0.0005
 """Steps of log seconds that are stored, so that rounding moves a time by 0.025 % at most."""
@@ -83,8 +82,7 @@ class ChipTables:
 
 
 def encode(log_seconds: Floats) -> NDArray[np.int16]:
-    """Return steps of log seconds, each as its difference from the one before on the first axis,
-    which packs well."""
+    """Return steps of log seconds as differences along the first axis, which packs well."""
     import numpy as np
 
     steps = np.rint((log_seconds - _LOG_FLOOR) / LOG_STEP).astype(np.int64)
@@ -188,8 +186,7 @@ class Kin:
 
 @cache
 def kin(chip: Chip) -> Kin:
-    """Return whose tables to read for this chip: its own, else the nearest by generation, then
-    vendor, then peaks."""
+    """Return whose tables a chip reads: its own, else the nearest by generation, vendor, peaks."""
     if chip.tables is not None:
         return Kin(chip=chip, table=chip, relation="itself")
     if chip.name in TABLE_CHIPS:
@@ -256,8 +253,7 @@ write, and attention then reads them once."""
 
 
 def table_facts(chip: str | Chip) -> Mapping[str, Any]:
-    """Return what is known of a chip's tables: source, versions, counts of rows, fabric; empty
-    where there are none."""
+    """Return what is known of a chip's tables: source, versions, rows, fabric; else empty."""
     tables = _tables(chip)
     return {} if tables is None else tables.meta
 

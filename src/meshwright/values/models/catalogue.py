@@ -23,8 +23,7 @@ __all__ = [
 ]
 
 _PARTS = {"mla": MlaSpec, "moe": MoeSpec, "mamba": MambaSpec, "hybrid": HybridSpec}
-"""Columns such as `moe.top_k` fill these parts of a ModelSpec; a part whose columns are all blank
-is None."""
+"""Columns such as `moe.top_k` fill these parts of a ModelSpec; one with blank columns is None."""
 
 _WORDS_WITHOUT_SHAPE = frozenset(
     {"meta", "hf", "instruct", "chat", "base", "it", "pt", "bf16", "fp8", "fp4", "nvfp4", "mxfp4"}

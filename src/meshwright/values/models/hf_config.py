@@ -1,5 +1,4 @@
-"""Typed access to a Hugging Face config: every value is checked, every complaint names the config
-and the key."""
+"""Typed access to a Hugging Face config: values are checked, complaints name config and key."""
 
 from __future__ import annotations
 

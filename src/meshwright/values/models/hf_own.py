@@ -38,8 +38,7 @@ _MOST_REPEATS = 10_000
 
 
 def attention_bias(config: HfConfig, found: Found) -> Found:
-    """Read Llama's two flags of biases: those of the attention alone count at the queries, keys and
-    values."""
+    """Read Llama's two flags of biases: the attention's alone count at queries, keys and values."""
     attention, everywhere = config.flag("attention_bias", False), config.flag("mlp_bias", False)
     return {"linear_bias": attention and everywhere, "qkv_bias": attention and not everywhere}
 
@@ -153,8 +152,7 @@ def t5_details(assumed: str) -> Part:
 
 
 def llama4_experts(config: HfConfig, found: Found) -> Found:
-    """Each expert and the shared one have `intermediate_size`; dense layers in between have
-    `intermediate_size_mlp`."""
+    """Experts and the shared one have `intermediate_size`; dense layers `intermediate_size_mlp`."""
     keys = MoeKeys(
         experts="num_local_experts",
         expert_ffn="intermediate_size",

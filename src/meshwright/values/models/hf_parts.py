@@ -1,5 +1,4 @@
-"""Parts of a model that several kinds of Hugging Face config describe: experts, latent attention,
-windows, hybrid layers."""
+"""Parts that several kinds of Hugging Face config describe: experts, windows, hybrid layers."""
 
 from __future__ import annotations
 
@@ -27,8 +26,7 @@ __all__ = [
 Found = dict[str, Any]
 """Values of fields of a ModelSpec."""
 Part = Callable[[HfConfig, Found], Found]
-"""Reads one part of a config, knowing what was found before it; a field set to None is left at its
-default."""
+"""Reads one part of a config, knowing what was found before it; None leaves a default."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,8 +88,7 @@ class MoeKeys:
 
 
 def latent_attention(config: HfConfig, found: Found) -> Found:
-    """Read multi-head latent attention; `head_dim` is then a query's, with and without rotary
-    part."""
+    """Read multi-head latent attention; `head_dim` is then a query's, rotary part included."""
     config.require(["kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"])
     mla = MlaSpec(
         kv_lora_rank=config.count("kv_lora_rank"),
@@ -115,8 +112,7 @@ class WindowKeys:
     assumed: int | None = None
     """Length where the key is absent; a null switches windows off."""
     every: int = 0
-    """One layer in this many is global, 0: none; a list of layer types or a pattern in the config
-    goes first."""
+    """One layer in this many is global, 0: none; layer types or a pattern go first."""
     pattern_key: str | None = None
     switch: str | None = None
     """Flag that must be true, if there is one."""
@@ -296,8 +292,7 @@ _OF_FAMILY: Mapping[str, Mapping[str, str]] = {
         "window_rope_base": "rope_local_base_freq",
     },
 }
-"""Fields of details, and their keys, that some software has words for in these architectures
-alone."""
+"""Fields of details that some software has words for in these architectures alone."""
 
 
 _SCALES = (
@@ -318,8 +313,7 @@ _SCALES = (
         "attn_temperature_tuning",
     ),
 )
-"""Keys that change what is computed, hardly how long it takes, and that no export has a word
-for."""
+"""Keys that change what is computed, hardly its time, and that no export has a word for."""
 _TRIVIAL: tuple[Any, ...] = (None, 0, 1, False, [])
 
 

@@ -405,5 +405,4 @@ READERS: Mapping[str, Reader] = {
     "t5": _T5,
     "umt5": replace(_T5, tied=False, parts=(t5_details("gated-gelu"),)),
 }
-"""By `model_type`. A config of a wrapper (`gemma3`, `llama4`) has its language part under
-`text_config`."""
+"""By `model_type`. A wrapper (`gemma3`) has its language part under `text_config`."""

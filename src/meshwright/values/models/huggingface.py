@@ -163,8 +163,7 @@ def _read(config: HfConfig, reader: Reader, *, name: str) -> ModelSpec:
 
 
 def _head_dim(config: HfConfig, reader: Reader, found: dict[str, Any]) -> int:
-    """Return the given width of a head, else what the architecture takes, else an even share of the
-    hidden size."""
+    """Return the given width of a head, else the architecture's, else an even share of `hidden`."""
     if reader.head_dim is not None and (
         config.has(reader.head_dim) or "head_dim" in reader.assumed
     ):

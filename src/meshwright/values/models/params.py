@@ -61,8 +61,7 @@ class Params:
 
     @property
     def total(self) -> int:
-        """Every stored parameter, multi-token-prediction layers left out (as published counts
-        do)."""
+        """Every stored parameter but of multi-token prediction, as published counts have it."""
         parts = (
             self.embedding,
             self.positions,
@@ -110,8 +109,7 @@ def block_params(model: ModelSpec, block: Block) -> BlockParams:
 
 
 def _block_norms(model: ModelSpec, block: Block) -> int:
-    """Half of the layer's norms; the odd one, which a parallel block shares, counts at the
-    attention."""
+    """Half of the layer's norms; an odd one, of a parallel block, counts at the attention."""
     if model.hybrid is not None:
         return norm_params(model)
     odd = model.norms_per_layer % 2 if "attention" in block.kind else 0
@@ -194,8 +192,7 @@ _PARTS = {
 
 
 def head_params(model: ModelSpec) -> int:
-    """Parameters of the output side that are not shared with the embedding: the head, the last
-    norms, BERT's transform."""
+    """Parameters of the output side beside the embedding: the head, BERT's transform."""
     untied = 0 if model.tied else model.vocab * model.hidden
     return untied + _mlm_head(model)
 
@@ -329,8 +326,7 @@ def models_info() -> list[ModelRow]:
 
 
 def model_info(spec: ModelSpec) -> ModelInfo:
-    """Return a model's dims and its parameters by part, with what is published when it is one of
-    the table."""
+    """Return a model's dims and parameters by part, and what is published of it."""
     params = model_params(spec)
     preset = _preset_of(spec)
     return ModelInfo(
@@ -366,8 +362,7 @@ def model_html(spec: ModelSpec) -> str:
 
 
 def _preset_of(spec: ModelSpec) -> Preset | None:
-    """Return the row of this very shape: the one of the same name where several share it, else the
-    first."""
+    """Return the row of this very shape: of the same name if there is one, else the first."""
     same = [preset for preset in presets() if replace(preset.spec, name=spec.name) == spec]
     return next(
         (preset for preset in same if preset.spec.name == spec.name), same[0] if same else None

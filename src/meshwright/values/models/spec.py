@@ -22,8 +22,7 @@ Family = Literal["decoder", "encoder", "encoder-decoder"]
 Stream = Literal["main", "decoder"]
 
 _MOST = 10**8
-"""Beyond any count in a model; larger numbers are slips, and would leave the exact range of float64
-when multiplied."""
+"""Beyond any count in a model; larger ones are slips, and their products inexact in float64."""
 
 
 def _check_counts(owner: str, values: object, names: str, *, least: int) -> None:
@@ -106,8 +105,7 @@ class MambaSpec:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HybridSpec:
-    """Layers that each hold one block only (Nemotron-H): how many of each kind; they sum to the
-    model's layers."""
+    """Layers of one block each (Nemotron-H), by kind; they sum to the model's layers."""
 
     attention_layers: int
     mamba_layers: int
@@ -177,8 +175,7 @@ class ModelSpec:
     rotation_has_factor: bool = False
     """Whether rotations are multiplied by a factor, as YaRN's are (gpt-oss)."""
     parallel_block: bool = False
-    """Attention and feed-forward read the same input and their outputs are summed (Falcon, GPT-J,
-    PaLM)."""
+    """Attention and feed-forward read one input, and their outputs are summed (Falcon, GPT-J)."""
     token_types: int = 0
     """Rows of the segment table (BERT)."""
     mlm_head: bool = False
@@ -291,8 +288,7 @@ class ModelSpec:
 
     @property
     def total_layers(self) -> int:
-        """Layers that a pipeline cuts: the encoder's and the decoder's (multi-token prediction not
-        counted)."""
+        """Layers that a pipeline cuts, the encoder's and the decoder's, without MTP."""
         return self.num_layers + self.encoder_layers
 
     @property
@@ -306,8 +302,7 @@ class ModelSpec:
 
     @property
     def segments(self) -> tuple[Segment, ...]:
-        """Return one or two segments in model order: dense first layers, or the encoder, come
-        first."""
+        """One or two segments in model order: first dense layers, or the encoder."""
         if self.hybrid is not None:
             return (self._hybrid_segment(self.hybrid),)
         if self.family == "encoder-decoder":
