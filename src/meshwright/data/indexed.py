@@ -174,15 +174,9 @@ def write_index(
     lengths: NDArray[np.int32],
     bounds: NDArray[np.int64],
 ) -> None:
-    """Write an .idx file.
-
-    Args:
-        handle: where to.
-        dtype: of the ids.
-        lengths: of each sequence in ids, (sequences,); may be mapped, it is read a piece at a time.
-        bounds: first sequence of each document, and the number of sequences at the end, (documents
-                + 1,); may be mapped.
-    """
+    """Write an .idx file: of ids of that type, sequences of these lengths, (sequences,), and
+    documents with these first sequences and an end, (documents + 1,). Both may be mapped: they are
+    read a piece at a time."""
     handle.write(_HEADER.pack(MAGIC, VERSION, dtype_code(dtype), len(lengths), len(bounds)))
     for part in chunks_of(lengths):
         handle.write(part.astype("<i4", copy=False).tobytes())

@@ -131,19 +131,10 @@ def blend(
     temperature: float = 1.0,
     weights: Sequence[float] | Mapping[str, float] | None = None,
 ) -> Blend:
-    """Weigh pairs by their size, or by a mixture that is given.
-
-    Args:
-        words: prefixes, folders or patterns.
-        by: what the weights follow where none are given.
-        temperature: sizes are raised to 1 / temperature: above 1 small corpora weigh more, 1 leaves
-                     them.
-        weights: in the order of the pairs; any positive numbers, they are divided by their sum.
-
-    Raises:
-        ConfigError: a pair is absent, broken or empty; weights that are not one for each, or not
-                     positive.
-    """
+    """Weigh the pairs of prefixes, folders or patterns by their size, raised to 1 / temperature:
+    above 1 small corpora weigh more; or by `weights` in their order, any positive numbers, which
+    are divided by their sum. ConfigError for a pair that is absent, broken or empty, and for
+    weights that are not one for each, or not positive."""
     prefixes = prefixes_of(words)
     files = [IndexedFile(prefix) for prefix in prefixes]
     for file in files:
@@ -227,12 +218,8 @@ class MergeReport:
 
 def merge(words: Sequence[str], *, output_prefix: str, overwrite: bool = False) -> MergeReport:
     """Join pairs of files: the ids one after the other, the indices shifted; as Megatron's
-    merge_datasets.py, byte for byte.
-
-    Raises:
-        ConfigError: no pair, ids of different types, a pair whose files don't fit each other, an
-                     output that exists.
-    """
+    merge_datasets.py, byte for byte. ConfigError for no pair, ids of different types, a pair whose
+    files don't fit each other, and an output that exists."""
     sources = prefixes_of(words)
     final = Path(output_prefix)
     if not final.name or final.is_dir():

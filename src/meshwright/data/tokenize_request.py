@@ -166,13 +166,9 @@ def train_sentencepiece(
     form: Form | None = None,
     text_unit: TextUnit = "line",
 ) -> Trained:
-    """Train `PREFIX.model` and `PREFIX.vocab` on the lines of a corpus; a sample of `sentences`
-    lines where it has more.
-
-    Raises:
-        ConfigError: no input; a vocabulary that the corpus can't fill, or that its characters don't
-                     fit into.
-    """
+    """Train `PREFIX.model` and `PREFIX.vocab` on the lines of a corpus, or on a sample of
+    `sentences` lines. ConfigError without input, and for a vocabulary that the corpus can't fill,
+    or that its characters don't fit into."""
     sentencepiece = load_extra("sentencepiece", "data")
     final = Path(output_prefix)
     if not final.name or final.is_dir():
