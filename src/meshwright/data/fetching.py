@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
-from meshwright.data.listing import InputFile, freeze, read_frozen
+from meshwright.data.listing import InputFile, freeze, read_frozen, text_of
 from meshwright.data.steps import Record, StepResult, run_to_manifest, state_folder
 from meshwright.data.transfer import Patience, Transfer, adopt, fetch, new_client
 from meshwright.data.workers import Place
@@ -150,12 +150,7 @@ def _rows(words: Sequence[str]) -> Iterator[tuple[str, str | None]]:
     for word in words:
         lines = [word]
         if word.startswith("@"):
-            try:
-                lines = Path(word[1:]).read_text(encoding="utf-8").splitlines()
-            except (OSError, ValueError) as error:
-                raise ConfigError(
-                    f"{word}: {getattr(error, 'strerror', None) or 'not a text in UTF-8'}"
-                ) from None
+            lines = text_of(Path(word[1:]), what=word).splitlines()
         for line in lines:
             if line.strip() and not line.startswith("#"):
                 yield from _row(line)

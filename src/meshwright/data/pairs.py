@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.data.atomic import locked, sync_folder, write_whole, writing
-from meshwright.data.indexed import IndexedFile, chunks_of, write_index
-from meshwright.data.listing import FileRecord, Manifest, natural_key, sha256_of, write_manifest
+from meshwright.data.indexed import IndexedFile, chunks_of, mapped, prefix_path, write_index
+from meshwright.data.listing import Manifest, natural_key, pair_records, spread, write_manifest
 from meshwright.data.steps import state_folder
 from meshwright.values.errors import ConfigError
 from meshwright.values.units import counted
@@ -57,11 +57,7 @@ def prefixes_of(words: Sequence[str]) -> list[str]:
 
 def _of_word(word: str) -> Iterator[str]:
     if word.startswith("@"):
-        try:
-            lines = Path(word[1:]).read_text(encoding="utf-8").split("\n")
-        except OSError as error:
-            raise ConfigError(f"{word}: {error.strerror}") from None
-        for line in filter(None, map(str.strip, lines)):
+        for line in spread([word]):
             yield from _of_word(line)
     elif Path(word).is_dir():
         yield from _of_files(word, [str(path) for path in Path(word).iterdir()])
@@ -221,15 +217,8 @@ def merge(words: Sequence[str], *, output_prefix: str, overwrite: bool = False) 
     merge_datasets.py, byte for byte. ConfigError for no pair, ids of different types, a pair whose
     files don't fit each other, and an output that exists."""
     sources = prefixes_of(words)
-    final = Path(output_prefix)
-    if not final.name or final.is_dir():
-        raise ConfigError(
-            f"--output-prefix {output_prefix!r}: expected the beginning of a file's name, not a"
-            " folder"
-        )
-    if any(
-        os.path.realpath(f"{source}.bin") == os.path.realpath(f"{final}.bin") for source in sources
-    ):
+    final = prefix_path(output_prefix)
+    if os.path.realpath(f"{final}.bin") in {os.path.realpath(f"{one}.bin") for one in sources}:
         raise ConfigError(f"{final}: is an input too; give another --output-prefix")
     files = [IndexedFile(source) for source in sources]
     _check(files)
@@ -242,8 +231,13 @@ def merge(words: Sequence[str], *, output_prefix: str, overwrite: bool = False) 
         documents, sequences = _write_index(files, scratch, Path(f"{final}.idx"))
         (scratch / "bin").rename(f"{final}.bin")
         sync_folder(final.parent)
-        manifest = _manifest(
-            final, sources, documents=documents, tokens=_tokens(files), sha256=sha256
+        tokens = sum(file.num_tokens for file in files)
+        manifest = write_manifest(
+            final.parent,
+            step="merge",
+            settings={"sources": sources},
+            files=pair_records(final, sha256=sha256, documents=documents, tokens=tokens),
+            name=f"{final.name}.manifest.json",
         )
         for name in (_STATE, "lengths", "bounds"):
             (scratch / name).unlink(missing_ok=True)
@@ -252,7 +246,7 @@ def merge(words: Sequence[str], *, output_prefix: str, overwrite: bool = False) 
         sources=tuple(sources),
         documents=documents,
         sequences=sequences,
-        tokens=_tokens(files),
+        tokens=tokens,
         manifest=manifest,
     )
 
@@ -271,10 +265,6 @@ def _check(files: Sequence[IndexedFile]) -> None:
                 f"{file.tokens_path}: {size_bytes} bytes, and its index names {file.num_tokens}"
                 f" tokens of {file.dtype.itemsize}; `meshwright data verify` says more"
             )
-
-
-def _tokens(files: Sequence[IndexedFile]) -> int:
-    return sum(file.num_tokens for file in files)
 
 
 def _join_tokens(files: Sequence[IndexedFile], scratch: Path) -> str:
@@ -319,44 +309,10 @@ def _write_index(files: Sequence[IndexedFile], scratch: Path, path: Path) -> tup
             for part in chunks_of(file.bounds[1:]):
                 bounds.write((part + sequences).astype("<i8").tobytes())
             sequences += file.num_sequences
-    documents = sum(file.num_documents for file in files)
-    mapped = (
-        np.memmap(scratch / "lengths", dtype="<i4", mode="r")
-        if sequences
-        else np.zeros(0, dtype="<i4")
-    )
+    lengths_of, bounds_of = mapped(scratch / "lengths", "<i4"), mapped(scratch / "bounds", "<i8")
     with writing(path) as handle:
-        write_index(
-            handle,
-            dtype=files[0].dtype,
-            lengths=mapped,
-            bounds=np.memmap(scratch / "bounds", dtype="<i8", mode="r"),
-        )
-    return documents, sequences
-
-
-def _manifest(
-    final: Path, sources: Sequence[str], *, documents: int, tokens: int, sha256: str
-) -> Manifest:
-    grown, index = Path(f"{final}.bin"), Path(f"{final}.idx")
-    files = (
-        FileRecord(
-            name=grown.name,
-            size_bytes=grown.stat().st_size,
-            sha256=sha256,
-            documents=documents,
-            tokens=tokens,
-        ),
-        FileRecord(name=index.name, size_bytes=index.stat().st_size, sha256=sha256_of(index)),
-    )
-    settings = {"sources": list(sources)}
-    return write_manifest(
-        final.parent,
-        step="merge",
-        settings=settings,
-        files=files,
-        name=f"{final.name}.manifest.json",
-    )
+        write_index(handle, dtype=files[0].dtype, lengths=lengths_of, bounds=bounds_of)
+    return sum(file.num_documents for file in files), sequences
 
 
 QUANTILES = (0.0, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)
