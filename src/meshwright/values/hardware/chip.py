@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from math import inf
 from typing import TYPE_CHECKING
 
 from meshwright.values.data import package_rows
@@ -15,9 +16,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FLOOR_SHARE",
+    "SHARE",
     "Chip",
     "DevicePlugin",
     "device_plugin",
+    "require_limits",
     "share_at_power",
 ]
 
@@ -46,6 +49,24 @@ def share_at_power(share: float, power_ratio: float) -> float:
     return min(1.0, needed if needed <= FLOOR_SHARE else (needed * FLOOR_SHARE**2) ** (1 / 3))
 
 
+SHARE = "a share in (0, 1]"
+_HOLDS: Mapping[str, Callable[[float], bool]] = {
+    SHARE: lambda value: 0 < value <= 1,
+    "a positive number": lambda value: 0 < value < inf,
+    "0 or more": lambda value: 0 <= value < inf,
+    "1 or more": lambda value: 1 <= value < inf,
+}
+
+
+def require_limits(owner: str, values: object, limits: Mapping[str, str]) -> None:
+    """Raise ConfigError unless each field, by what it must be, is None or that."""
+    for names, expected in limits.items():
+        for name in names.split():
+            value = getattr(values, name)
+            if value is not None and not _HOLDS[expected](value):
+                raise ConfigError(f"{owner}: {name}={value}: expected {expected}")
+
+
 _UNIT_OF: dict[Precision, tuple[str, ...]] = {
     "fp32": ("fp32_flops_per_s",),
     "tf32": ("tf32_flops_per_s", "fp32_flops_per_s"),
@@ -59,24 +80,16 @@ _UNIT_OF: dict[Precision, tuple[str, ...]] = {
 
 BEFORE_FLASH = ("volta", "turing")
 """Generations of chips that flash attention has no kernels for."""
-_PEAKS = (
-    "bf16_flops_per_s",
-    "fp16_flops_per_s",
-    "tf32_flops_per_s",
-    "fp32_flops_per_s",
-    "fp8_flops_per_s",
-    "fp4_flops_per_s",
-)
-_SHARES = (
-    *(
-        "matmul_efficiency",
-        "fp8_matmul_efficiency",
-        "memory_efficiency",
-        "sustained_share",
-        "narrow_sustained_share",
-    ),
-    *("attention_forward_efficiency", "attention_backward_efficiency", "flash2_share"),
-)
+_LIMITS = {
+    "nominal_bytes usable_bytes memory_bytes_per_s bf16_flops_per_s fp16_flops_per_s"
+    " tf32_flops_per_s fp32_flops_per_s fp8_flops_per_s fp4_flops_per_s multiprocessors kin_speed"
+    " tdp_w": "a positive number",
+    "launch_s ramp_s gemm_workspace_bytes bytes_in_flight usd_per_hour": "0 or more",
+    "matmul_efficiency fp8_matmul_efficiency memory_efficiency sustained_share"
+    " narrow_sustained_share attention_forward_efficiency attention_backward_efficiency"
+    " flash2_share": SHARE,
+}
+"""What each field must be where it is given."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -147,32 +160,7 @@ class Chip:
     they lack one; None reads the shipped tables of the chip's name."""
 
     def __post_init__(self) -> None:
-        for field in (
-            "nominal_bytes",
-            "usable_bytes",
-            "memory_bytes_per_s",
-            *_PEAKS,
-            "multiprocessors",
-            "kin_speed",
-            "tdp_w",
-        ):
-            value = getattr(self, field)
-            if value is not None and not 0 < value < float("inf"):
-                raise ConfigError(f"chip {self.name}: {field}={value}: expected a positive number")
-        for field in (
-            "launch_s",
-            "ramp_s",
-            "gemm_workspace_bytes",
-            "bytes_in_flight",
-            "usd_per_hour",
-        ):
-            value = getattr(self, field)
-            if value is not None and not 0 <= value < float("inf"):
-                raise ConfigError(f"chip {self.name}: {field}={value}: expected 0 or more")
-        for field in _SHARES:
-            share = getattr(self, field)
-            if share is not None and not 0 < share <= 1:
-                raise ConfigError(f"chip {self.name}: {field}={share}: expected a share in (0, 1]")
+        require_limits(f"chip {self.name}", self, _LIMITS)
 
     @property
     def is_processor(self) -> bool:
@@ -195,10 +183,7 @@ class Chip:
     def require(self, precision: Precision) -> None:
         """ConfigError where the chip has no matrix units of that precision."""
         if precision not in self.precisions:
-            raise ConfigError(
-                f"{self.name} has no {precision} matrix unit; precision may be"
-                f" {', '.join(self.precisions)}"
-            )
+            raise self._lacks(precision)
 
     def peak_flops_per_s(self, precision: Precision) -> float:
         """Dense peak of the precision that linear layers run in, FLOP/s; bf16 at the rate of fp16
@@ -207,10 +192,11 @@ class Chip:
             peak: float | None = getattr(self, field)
             if peak:
                 return peak
-        raise ConfigError(
-            f"{self.name} has no {precision} matrix unit; precision may be"
-            f" {', '.join(self.precisions)}"
-        )
+        raise self._lacks(precision)
+
+    def _lacks(self, precision: Precision) -> ConfigError:
+        known = ", ".join(self.precisions)
+        return ConfigError(f"{self.name} has no {precision} matrix unit; precision may be {known}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -226,22 +212,10 @@ class DevicePlugin:
 
 def device_plugin(vendor: str) -> DevicePlugin:
     """Return the words of a vendor; ConfigError where none are known."""
-    known = _plugins()
+    known = {row["vendor"]: row for row in package_rows("values/hardware/device_plugins.csv")}
     if vendor not in known:
         raise ConfigError(
             f"no words are known by which a container asks for chips of {vendor}; known:"
             f" {', '.join(known)}"
         )
-    return known[vendor]
-
-
-@cache
-def _plugins() -> dict[str, DevicePlugin]:
-    return {
-        row["vendor"]: DevicePlugin(
-            vendor=row["vendor"],
-            kubernetes_resource=row["kubernetes_resource"],
-            apptainer_flag=row["apptainer_flag"],
-        )
-        for row in package_rows("values/hardware/device_plugins.csv")
-    }
+    return DevicePlugin(**{field.name: known[vendor][field.name] for field in fields(DevicePlugin)})

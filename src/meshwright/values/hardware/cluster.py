@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from meshwright.values.errors import ConfigError
-from meshwright.values.hardware.chip import Chip
+from meshwright.values.hardware.chip import SHARE, Chip, require_limits
 
 __all__ = [
     "Cluster",
@@ -13,6 +13,14 @@ __all__ = [
     "Node",
     "Pool",
 ]
+
+
+_LINK_LIMITS = {
+    "efficiency pairwise_share pair_efficiency": SHARE,
+    "bytes_per_s": "a positive number",
+    "latency_s setup_s half_message_bytes": "0 or more",
+    "full_rate_chips": "1 or more",
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,27 +53,7 @@ class Link:
     peers' memory; not over PCIe."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.efficiency <= 1:
-            raise ConfigError(
-                f"link {self.name}: efficiency={self.efficiency}: expected a share in (0, 1]"
-            )
-        if not 0 < self.bytes_per_s < float("inf"):
-            raise ConfigError(
-                f"link {self.name}: bytes_per_s={self.bytes_per_s}: expected a positive number"
-            )
-        for field in ("latency_s", "setup_s", "half_message_bytes"):
-            if not 0 <= getattr(self, field) < float("inf"):
-                raise ConfigError(
-                    f"link {self.name}: {field}={getattr(self, field)}: expected 0 or more"
-                )
-        for field in ("pairwise_share", "pair_efficiency"):
-            share = getattr(self, field)
-            if share is not None and not 0 < share <= 1:
-                raise ConfigError(f"link {self.name}: {field}={share}: expected a share in (0, 1]")
-        if self.full_rate_chips is not None and not 1 <= self.full_rate_chips < float("inf"):
-            raise ConfigError(
-                f"link {self.name}: full_rate_chips={self.full_rate_chips}: expected 1 or more"
-            )
+        require_limits(f"link {self.name}", self, _LINK_LIMITS)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
