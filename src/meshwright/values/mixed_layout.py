@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import groupby
 
 from meshwright.values.layout import Layout, Recompute, RecomputeMethod, Schedule, Sharding
@@ -102,34 +102,16 @@ class MixedLayout:
     def row(self, stage: int) -> Layout:
         """The layout in which all stages run as this one does, with every stage's own layers."""
         own = self.stages[stage]
-        return Layout(
-            tp=own.tp,
-            sp=own.sp,
-            cp=self.cp,
-            ep=self.ep,
-            etp=self.etp,
-            pp=self.pp,
-            vpp=self.vpp,
-            dp=own.dp,
-            sharding=self.sharding,
-            mbs=own.mbs,
-            gbs=self.gbs,
-            recompute=own.recompute,
-            recompute_method=own.recompute_method,
-            recompute_layers=own.recompute_layers,
-            recompute_modules=own.recompute_modules,
-            schedule=self.schedule,
-            layers_per_stage=self.chunk_layers,
-        )
+        names = {one.name for one in fields(Layout)}
+        shared = {one.name: getattr(self, one.name) for one in fields(self) if one.name in names}
+        of_stage = {one.name: getattr(own, one.name) for one in fields(own) if one.name in names}
+        return Layout(**shared, **of_stage, pp=self.pp, layers_per_stage=self.chunk_layers)
 
     def uniform(self) -> Layout | None:
         """The same as a Layout, where all stages are alike but for their layers; else None."""
         first = self.stages[0]
-        return (
-            self.row(0)
-            if all(replace(stage, layers=first.layers) == first for stage in self.stages)
-            else None
-        )
+        alike = all(replace(stage, layers=first.layers) == first for stage in self.stages)
+        return self.row(0) if alike else None
 
     def unrolled(self) -> MixedLayout:
         """A pipeline with a stage for each chunk of this one, in model order."""

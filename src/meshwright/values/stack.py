@@ -261,19 +261,16 @@ class Stack:
         """Return the software as it trains in this precision: in fp32 and tf32 weights are fp32,
         and so is every gradient that is kept or sent; the fused loss that hands back bf16 is for
         bf16 alone; and weights of four bits are cast from half-precision ones."""
-        stack = (
-            replace(self, narrow_weight_copies=2.0)
-            if precision == "nvfp4" and self.family == "megatron"
-            else self
-        )
+        stack = self
+        if precision == "nvfp4" and self.family == "megatron":
+            stack = replace(self, narrow_weight_copies=2.0)
         if precision in ("fp32", "tf32") or (precision == "fp16" and self.fused_loss == "native"):
             stack = stack.with_plain_loss()
         if precision not in ("fp32", "tf32"):
             return stack
         added = 12.0 if self.accumulate_bytes else 0.0
-        second = (
-            4.0 if self.transient_gradient_bytes == 4.0 else 0.0
-        )  # buckets stay; a half beside an fp32 sum is no more
+        # buckets stay; a half beside an fp32 sum is no more
+        second = 4.0 if self.transient_gradient_bytes == 4.0 else 0.0
         return replace(
             stack,
             gradient_bytes=4.0,
@@ -285,41 +282,30 @@ class Stack:
     def with_plain_loss(self) -> Stack:
         """Return the software with Megatron-Core's plain loss, which works in place on an fp32 copy
         of the logits; as it is where its loss is not one of Megatron-Core's fused ones."""
-        return (
-            self
-            if self.fused_loss is None
-            else replace(self, cross_entropy_fused=False, logits_bytes=PLAIN_LOSS_BYTES)
-        )
+        if self.fused_loss is None:
+            return self
+        return replace(self, cross_entropy_fused=False, logits_bytes=PLAIN_LOSS_BYTES)
 
     def without(self, features: Iterable[Feature]) -> Stack:
         """Return the software with some of what it can do switched off."""
         stack = self
         for feature in features:
             none: dict[str, Any] = {feature: 0.0}
-            stack = (
-                stack.with_plain_loss()
-                if feature == "cross_entropy_fused"
-                else replace(stack, **none)
-            )
+            fused = feature == "cross_entropy_fused"
+            stack = stack.with_plain_loss() if fused else replace(stack, **none)
         return stack
 
     def on_processors(self) -> Stack:
         """Return the software as it runs on CPUs: exchanges take the cores that compute needs, so
         that none hides; and there is neither a context, nor a workspace of a library, nor an
         allocator that holds memory back."""
-        return replace(
-            self,
-            tp_overlap=0.0,
-            dp_overlap=0.0,
-            fsdp_overlap=0.0,
-            cp_overlap=0.0,
-            ep_overlap=0.0,
-            launch_hidden=0.0,
-            context_bytes=0.0,
-            library_workspaces=0.0,
-            grouped_workspaces=0.0,
-            fragmentation_frac=0.0,
-        )
+        return replace(self, **dict.fromkeys(_OF_ACCELERATORS.split(), 0.0))
+
+
+_OF_ACCELERATORS = (
+    "tp_overlap dp_overlap fsdp_overlap cp_overlap ep_overlap launch_hidden context_bytes"
+    " library_workspaces grouped_workspaces fragmentation_frac"
+)
 
 
 @cache

@@ -52,6 +52,7 @@ _PARTS = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?", re.IGNORECA
 _CLOCK = re.compile(r"(?:(\d+):)?(\d+):(\d\d):(\d\d)")
 _SLURM_CLOCK = re.compile(r"(\d+)-(\d+)(?::(\d\d))?(?::(\d\d))?")
 
+_COUNT = re.compile(r"\s*([0-9][0-9_]*\.?[0-9]*(?:[eE][+-]?[0-9]+)?)\s*([kKmMbBgGtT]?)\s*")
 _SUFFIXES = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12}
 
 
@@ -62,14 +63,10 @@ def counted(number: int, noun: str) -> str:
 
 def parse_count(text: str | int | float, *, name: str = "count") -> int:
     """Read `300B`, `15T`, `4k` or a plain number as an integer (decimal k, M, B or G, T)."""
-    match = re.fullmatch(
-        r"\s*([0-9][0-9_]*\.?[0-9]*(?:[eE][+-]?[0-9]+)?)\s*([kKmMbBgGtT]?)\s*", str(text)
-    )
-    count = (
-        math.nan
-        if match is None
-        else float(match[1].replace("_", "")) * _SUFFIXES[match[2].lower()]
-    )
+    match = _COUNT.fullmatch(str(text))
+    count = math.nan
+    if match is not None:
+        count = float(match[1].replace("_", "")) * _SUFFIXES[match[2].lower()]
     if not math.isfinite(count):
         raise ConfigError(f"{name}={text}: expected a number such as 4096, 300B or 15T")
     return round(count)

@@ -104,19 +104,17 @@ class Grid:
         seconds = np.exp(self._between(base, shares) + beyond)
         if self.floor_s is not None:
             seconds = np.maximum(seconds * np.exp(below), np.minimum(seconds, self.floor_s))
-        return (
-            seconds * np.exp(self.log_beyond * outside) if self.log_beyond else seconds
-        ), outside
+        if self.log_beyond:
+            seconds = seconds * np.exp(self.log_beyond * outside)
+        return seconds, outside
 
     def _between(self, base: NDArray[np.int64], shares: Sequence[Floats]) -> Floats:
         """Interpolate along the last axis, then the one before, and so on."""
         table = self.log_seconds.ravel()
         corners = [table.take(base + offset) for offset in _offsets(self.log_seconds.shape)]
         for share in reversed(shares):
-            corners = [
-                low + share * (high - low)
-                for low, high in zip(corners[::2], corners[1::2], strict=True)
-            ]
+            pairs = zip(corners[::2], corners[1::2], strict=True)
+            corners = [low + share * (high - low) for low, high in pairs]
         return corners[0]
 
 

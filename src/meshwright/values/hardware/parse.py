@@ -41,13 +41,10 @@ class Server:
     @property
     def node(self) -> Node:
         """The node that the chips sit in: a rack's are its trays."""
-        usual = default_node(self.chip)
-        sized = (
-            usual
-            if self.chips > usual.chips_per_node and self.chips <= usual.domain_size
-            else default_node(self.chip, gpus_per_node=self.chips)
-        )
-        return replace(sized, network_link=find_link(self.network))
+        node = default_node(self.chip)
+        if not node.chips_per_node < self.chips <= node.domain_size:
+            node = default_node(self.chip, gpus_per_node=self.chips)
+        return replace(node, network_link=find_link(self.network))
 
 
 def find_server(name: str) -> Server | None:

@@ -45,13 +45,9 @@ class MlaSpec:
     v_head_dim: int
 
     def __post_init__(self) -> None:
-        _check_counts(
-            "latent attention",
-            self,
-            "kv_lora_rank q_lora_rank qk_nope_head_dim v_head_dim",
-            least=1,
-        )
-        _check_counts("latent attention", self, "qk_rope_head_dim", least=0)
+        owner, names = "latent attention", "kv_lora_rank q_lora_rank qk_nope_head_dim v_head_dim"
+        _check_counts(owner, self, names, least=1)
+        _check_counts(owner, self, "qk_rope_head_dim", least=0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -198,18 +194,12 @@ class ModelSpec:
         return model_html(self)
 
     def __post_init__(self) -> None:
-        _check_counts(
-            self.name,
-            self,
-            "num_layers hidden num_heads num_kv_heads head_dim vocab window",
-            least=1,
+        names = "num_layers hidden num_heads num_kv_heads head_dim vocab window"
+        _check_counts(self.name, self, names, least=1)
+        names = (
+            "ffn encoder_layers norms_per_layer max_positions token_types global_every mtp_layers"
         )
-        _check_counts(
-            self.name,
-            self,
-            "ffn encoder_layers norms_per_layer max_positions token_types global_every mtp_layers",
-            least=0,
-        )
+        _check_counts(self.name, self, names, least=0)
         if self.num_heads % self.num_kv_heads:
             raise ConfigError(
                 f"{self.name}: num_heads={self.num_heads} is not divisible by"
@@ -259,11 +249,9 @@ class ModelSpec:
             )
 
     def _check_experts(self) -> None:
-        if (
-            self.moe is not None
-            and self.hybrid is None
-            and self.moe.first_dense_layers >= self.num_layers
-        ):
+        if self.moe is None or self.hybrid is not None:
+            return
+        if self.moe.first_dense_layers >= self.num_layers:
             raise ConfigError(
                 f"{self.name}: first_dense_layers={self.moe.first_dense_layers} leave no layer of"
                 f" num_layers={self.num_layers} with experts"
@@ -310,12 +298,7 @@ class ModelSpec:
         if self.family == "encoder":
             return (self._encoder_segment(self.num_layers),)
         if self.moe is None:
-            return (
-                Segment(
-                    num_layers=self.num_layers,
-                    blocks=(*self._attention(), (Block(kind="mlp"), 1.0)),
-                ),
-            )
+            return (self._dense_segment(self.num_layers),)
         return self._moe_segments(self.moe)
 
     @property
@@ -337,11 +320,8 @@ class ModelSpec:
     def _attention(self) -> tuple[tuple[Block, float], ...]:
         if self.window is None:
             return ((Block(kind="attention"), 1.0),)
-        share = (
-            0.0
-            if self.global_every == 0
-            else (self.num_layers // self.global_every) / self.num_layers
-        )
+        every = self.global_every
+        share = (self.num_layers // every) / self.num_layers if every else 0.0
         kinds = (
             (Block(kind="attention"), share),
             (Block(kind="attention", window=self.window), 1.0 - share),
@@ -354,12 +334,11 @@ class ModelSpec:
         kinds = (Block(kind="moe"), share), (Block(kind="mlp"), 1.0 - share)
         ffn = tuple((block, count) for block, count in kinds if count > 0)
         tail = Segment(num_layers=rest, blocks=(*self._attention(), *ffn))
-        if not moe.first_dense_layers:
-            return (tail,)
-        head = Segment(
-            num_layers=moe.first_dense_layers, blocks=(*self._attention(), (Block(kind="mlp"), 1.0))
-        )
-        return (head, tail)
+        first = moe.first_dense_layers
+        return (self._dense_segment(first), tail) if first else (tail,)
+
+    def _dense_segment(self, num_layers: int) -> Segment:
+        return Segment(num_layers=num_layers, blocks=(*self._attention(), (Block(kind="mlp"), 1.0)))
 
     def _hybrid_segment(self, hybrid: HybridSpec) -> Segment:
         ffn = Block(kind="mlp" if self.moe is None else "moe")
@@ -374,16 +353,11 @@ class ModelSpec:
         )
 
     def _encoder_segment(self, num_layers: int) -> Segment:
-        return Segment(
-            num_layers=num_layers,
-            blocks=(
-                (Block(kind="attention", causal=False), 1.0),
-                (Block(kind="mlp", causal=False), 1.0),
-            ),
-        )
+        kinds = (Block(kind="attention", causal=False), Block(kind="mlp", causal=False))
+        return Segment(num_layers=num_layers, blocks=tuple((block, 1.0) for block in kinds))
 
     def _decoder_segment_with_cross(self) -> Segment:
-        kinds: tuple[Block, ...] = (
+        kinds = (
             Block(kind="attention", stream="decoder"),
             Block(kind="cross_attention", stream="decoder", causal=False),
             Block(kind="mlp", stream="decoder"),
