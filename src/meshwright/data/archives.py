@@ -120,17 +120,14 @@ def open_plain(
             with ARCHIVES[kind](source) as plain:
                 yield plain
     except EOFError:
-        raise ShardError(
-            f"{path}: is cut off before the end of its .{kind} data", "archive"
-        ) from None
-    except (zlib.error, lzma.LZMAError) as error:
-        raise ShardError(f"{path}: is no whole .{kind} file ({error})", "archive") from None
-    except OSError as error:
-        if kind is None or error.errno is not None:
-            raise
-        raise ShardError(f"{path}: is no whole .{kind} file ({error})", "archive") from None
+        reason = f"is cut off before the end of its .{kind} data"
+        raise ShardError(f"{path}: {reason}", "archive") from None
     except Exception as error:
-        if type(error).__name__ != "ZstdError":
+        # gzip says OSError without a number; zstd's own error is told by its name, as two
+        # libraries have it
+        torn = isinstance(error, OSError) and kind is not None and error.errno is None
+        known = isinstance(error, (zlib.error, lzma.LZMAError))
+        if not (torn or known or type(error).__name__ == "ZstdError"):
             raise
         raise ShardError(f"{path}: is no whole .{kind} file ({error})", "archive") from None
 
@@ -200,10 +197,8 @@ def _check_names(files: Sequence[InputFile]) -> None:
     for file in files:
         name = plain_name(file.name)
         if name == file.name:
-            raise ConfigError(
-                f"{file.path}: expected a name that ends in"
-                f" {', '.join(f'.{kind}' for kind in ARCHIVES)}"
-            )
+            endings = ", ".join(f".{kind}" for kind in ARCHIVES)
+            raise ConfigError(f"{file.path}: expected a name that ends in {endings}")
         if name in plain:
             raise ConfigError(
                 f"{plain[name]} and {file.path} would both be written as {name}; extract them into"

@@ -132,7 +132,7 @@ def pair_records(
     """Return what a manifest says of a .bin, whose hash is known, and its .idx."""
     ids, index = Path(f"{prefix}.bin"), Path(f"{prefix}.idx")
     size_bytes = ids.stat().st_size
-    counts = {"documents": documents, "tokens": tokens}
+    counts: dict[str, Any] = {"documents": documents, "tokens": tokens}
     return (
         FileRecord(name=ids.name, size_bytes=size_bytes, sha256=sha256, **counts),
         FileRecord(name=index.name, size_bytes=index.stat().st_size, sha256=sha256_of(index)),
@@ -243,9 +243,8 @@ def _files_of(word: str, suffixes: tuple[str, ...]) -> Iterator[InputFile]:
             raise ConfigError(f"{word}: no file matches")
         top = _fixed_part(word)
         for match in matches:
-            yield InputFile(
-                path=match, name=os.path.relpath(match, top), size_bytes=os.stat(match).st_size
-            )
+            name = os.path.relpath(match, top)
+            yield InputFile(path=match, name=name, size_bytes=os.stat(match).st_size)
     else:
         raise ConfigError(f"{word}: no such file or folder")
 
@@ -266,16 +265,11 @@ def _walk_folder(top: Path, suffixes: tuple[str, ...]) -> Iterator[InputFile]:
                     continue
                 if entry.is_dir():
                     pending.append(entry.path)
-                elif (
-                    entry.is_file()
-                    and (not suffixes or entry.name.endswith(suffixes))
-                    and not _is_manifest(entry)
-                ):
-                    yield InputFile(
-                        path=entry.path,
-                        name=os.path.relpath(entry.path, top),
-                        size_bytes=entry.stat().st_size,
-                    )
+                    continue
+                fits = not suffixes or entry.name.endswith(suffixes)
+                if entry.is_file() and fits and not _is_manifest(entry):
+                    name, size = os.path.relpath(entry.path, top), entry.stat().st_size
+                    yield InputFile(path=entry.path, name=name, size_bytes=size)
 
 
 def _is_manifest(entry: os.DirEntry[str]) -> bool:

@@ -79,13 +79,14 @@ class _Promise:
 
 def new_client(patience: Patience) -> httpx.Client:
     """Open connections that last; MissingExtraError where httpx is absent."""
-    httpx = load_extra("httpx", "data")
-    client: httpx.Client = httpx.Client(
+    load_extra("httpx", "data")
+    import httpx
+
+    return httpx.Client(
         follow_redirects=True,
         timeout=patience.timeout_s,
         headers={"Accept-Encoding": "identity", "User-Agent": "meshwright"},
     )
-    return client
 
 
 def adopt(task: Transfer) -> Record | None:

@@ -299,7 +299,8 @@ class Stack:
         """Return the software as it runs on CPUs: exchanges take the cores that compute needs, so
         that none hides; and there is neither a context, nor a workspace of a library, nor an
         allocator that holds memory back."""
-        return replace(self, **dict.fromkeys(_OF_ACCELERATORS.split(), 0.0))
+        none: dict[str, Any] = dict.fromkeys(_OF_ACCELERATORS.split(), 0.0)
+        return replace(self, **none)
 
 
 _OF_ACCELERATORS = (

@@ -319,9 +319,12 @@ def _chip_row(cells: Row, rows: Mapping[str, Row]) -> ChipRow:
 
 
 def _chip(cells: Row, rows: Mapping[str, Row]) -> Chip:
+    words: dict[str, Any] = {
+        name: cells[name] for name in ("vendor", "generation", "confidence", "source", "notes")
+    }
     return Chip(
         name=cells["chip"],
-        **{name: cells[name] for name in ("vendor", "generation", "confidence", "source", "notes")},
+        **words,
         **_in_base_units(cells, CHIP_UNITS),
         **_plain(
             cells,

@@ -121,7 +121,7 @@ def _text_part(outer: HfConfig) -> HfConfig:
         return outer
     inner = outer.section(section).values
     shared = {"model_type", "tie_word_embeddings"} & outer.values.keys()
-    return HfConfig(name=outer.name, values={key: outer.values[key] for key in shared} | inner)
+    return HfConfig(name=outer.name, values={**{key: outer.values[key] for key in shared}, **inner})
 
 
 def _kind(text: HfConfig) -> str:
