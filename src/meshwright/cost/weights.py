@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import csv
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 
 import numpy as np
 
 from meshwright.cost._makes import makes
 from meshwright.cost.ends import padded_vocab
 from meshwright.cost.stages import Floats, Stages, segment_layers
+from meshwright.values.data import package_rows
 from meshwright.values.hardware.chip import Chip
 from meshwright.values.hardware.cluster import Pool
 from meshwright.values.layout import Layouts
@@ -217,15 +216,12 @@ def _buffers_of(chip: Chip) -> _Buffers:
 
 @cache
 def _vendors() -> dict[str, _Buffers]:
-    with (resources.files("meshwright") / "cost" / "communicators.csv").open(
-        encoding="utf-8"
-    ) as handle:
-        return {
-            row["vendor"]: _Buffers(
-                pair_bytes=float(row["pair_mib"]) * MIB,
-                group_bytes=float(row["group_mib"]) * MIB,
-                switch_generations=frozenset(row["switch_generations"].split()),
-                switch_member_bytes=float(row["switch_member_mib"]) * MIB,
-            )
-            for row in csv.DictReader(handle)
-        }
+    return {
+        row["vendor"]: _Buffers(
+            pair_bytes=float(row["pair_mib"]) * MIB,
+            group_bytes=float(row["group_mib"]) * MIB,
+            switch_generations=frozenset(row["switch_generations"].split()),
+            switch_member_bytes=float(row["switch_member_mib"]) * MIB,
+        )
+        for row in package_rows("cost/communicators.csv")
+    }

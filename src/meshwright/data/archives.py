@@ -7,7 +7,6 @@ import gzip
 import hashlib
 import io
 import lzma
-import os
 import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,14 +23,13 @@ from meshwright.data.steps import (
     Record,
     ShardError,
     StepResult,
-    conclude,
     is_written,
     require_read_back,
-    run_step,
+    run_to_manifest,
     state_folder,
 )
-from meshwright.data.workers import Place, find_place
-from meshwright.values.errors import ConfigError, MissingExtraError
+from meshwright.data.workers import Place
+from meshwright.values.errors import ConfigError, load_extra
 
 __all__ = [
     "ARCHIVES",
@@ -48,14 +46,8 @@ BLOCK_BYTES = 1 << 20
 
 def _zstd(source: IO[bytes]) -> IO[bytes]:
     """Python 3.14's own, before that its backport: docs/decisions tells why not zstandard."""
-    library: Any
-    try:
-        if sys.version_info >= (3, 14):
-            from compression import zstd as library
-        else:
-            from backports import zstd as library
-    except ImportError:
-        raise MissingExtraError("backports.zstd", "data") from None
+    newer = sys.version_info >= (3, 14)
+    library = load_extra("compression.zstd" if newer else "backports.zstd", "data")
     opened: IO[bytes] = library.ZstdFile(source)
     return opened
 
@@ -114,13 +106,9 @@ def open_plain(
     path: str | Path, *, name: str | None = None, span: Span | None = None, counted: bool = True
 ) -> Iterator[IO[bytes]]:
     """Open a file, compressed or not by the ending of its name, for its plain bytes; what is read
-    of it counts as progress.
-
-    `name` is given where the file has another one for the time being, `span` where only whole
-    members of it are wanted.
-
-    ShardError of kind `archive` where it is cut off, damaged or empty, at the read that finds out.
-    """
+    of it counts as progress. `name` is given where the file has another one for the time being,
+    `span` where only whole members of it are wanted. ShardError of kind `archive` where it is cut
+    off, damaged or empty, at the read that finds out."""
     kind = archive_of(name or Path(path).name)
     try:
         with io.BufferedReader(_Counted(path, span, counted=counted), BLOCK_BYTES) as source:
@@ -132,17 +120,14 @@ def open_plain(
             with ARCHIVES[kind](source) as plain:
                 yield plain
     except EOFError:
-        raise ShardError(
-            f"{path}: is cut off before the end of its .{kind} data", "archive"
-        ) from None
-    except (zlib.error, lzma.LZMAError) as error:
-        raise ShardError(f"{path}: is no whole .{kind} file ({error})", "archive") from None
-    except OSError as error:
-        if kind is None or error.errno is not None:
-            raise
-        raise ShardError(f"{path}: is no whole .{kind} file ({error})", "archive") from None
+        reason = f"is cut off before the end of its .{kind} data"
+        raise ShardError(f"{path}: {reason}", "archive") from None
     except Exception as error:
-        if type(error).__name__ != "ZstdError":
+        # gzip says OSError without a number; zstd's own error is told by its name, as two
+        # libraries have it
+        torn = isinstance(error, OSError) and kind is not None and error.errno is None
+        known = isinstance(error, (zlib.error, lzma.LZMAError))
+        if not (torn or known or type(error).__name__ == "ZstdError"):
             raise
         raise ShardError(f"{path}: is no whole .{kind} file ({error})", "archive") from None
 
@@ -175,18 +160,14 @@ def extract(
     place: Place | None = None,
     progress: bool = True,
 ) -> StepResult:
-    """Extract `.zst`, `.gz`, `.bz2` and `.xz` files under their own names into a folder.
-
-    `inputs` are files, folders, patterns and `@FILE` lists. With `consume` an archive is removed
-    once its plain file was read back and has the hash of what came out of the archive. ConfigError
-    for what is no archive, or for two of one plain name.
-    """
+    """Extract `.zst`, `.gz`, `.bz2` and `.xz` files under their own names into a folder. `inputs`
+    are files, folders, patterns and `@FILE` lists. With `consume` an archive is removed once its
+    plain file was read back and has the hash of what came out of the archive. ConfigError for what
+    is no archive, or for two of one plain name."""
     settings = {"step": "extract"}
     endings = [f".{kind}" for kind in ARCHIVES]
-    state = state_folder(output, "extract")
-    files = settle(
-        state / "list.jsonl", inputs, settings=settings, suffixes=endings, check=_check_names
-    )
+    listed = state_folder(output, "extract") / "list.jsonl"
+    files = settle(listed, inputs, settings=settings, suffixes=endings, check=_check_names)
     tasks = [
         _Unpack(
             name=plain_name(f.name),
@@ -197,18 +178,18 @@ def extract(
         )
         for f in files
     ]
-    report = run_step(
+    return run_to_manifest(
         "extract",
         tasks,
         _unpack,
-        state=state,
-        place=place or find_place(os.environ),
+        output=output,
+        settings=settings,
+        place=place,
         workers=workers,
         still_there=_still_there,
         after=_remove if consume else None,
         progress=progress,
     )
-    return conclude(report, output=output, settings=settings)
 
 
 def _check_names(files: Sequence[InputFile]) -> None:
@@ -216,10 +197,8 @@ def _check_names(files: Sequence[InputFile]) -> None:
     for file in files:
         name = plain_name(file.name)
         if name == file.name:
-            raise ConfigError(
-                f"{file.path}: expected a name that ends in"
-                f" {', '.join(f'.{kind}' for kind in ARCHIVES)}"
-            )
+            endings = ", ".join(f".{kind}" for kind in ARCHIVES)
+            raise ConfigError(f"{file.path}: expected a name that ends in {endings}")
         if name in plain:
             raise ConfigError(
                 f"{plain[name]} and {file.path} would both be written as {name}; extract them into"

@@ -24,8 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.data.atomic import locked, sync_folder, write_whole, writing
-from meshwright.data.indexed import chunks_of, write_index
-from meshwright.data.listing import FileRecord, sha256_of
+from meshwright.data.indexed import chunks_of, mapped, write_index
+from meshwright.data.listing import FileRecord, pair_records
 from meshwright.data.pieces import LineCounter, located
 from meshwright.data.segment_work import part_path
 from meshwright.data.steps import Record
@@ -105,12 +105,10 @@ class Assembly:
         self._commit()
         hashes = {section: growing.sha256 for section, growing in self._outputs.items()}
         self.close()
-        done = [
-            _finish(
-                prefix, self.scratch, place, dtype=dtype, sha256=hashes[f"{key}.tokens"].hexdigest()
-            )
-            for place, (key, prefix) in enumerate(self.prefixes.items())
-        ]
+        done = []
+        for place, (key, prefix) in enumerate(self.prefixes.items()):
+            sha256 = hashes[f"{key}.tokens"].hexdigest()
+            done.append(_finish(prefix, self.scratch, place, dtype=dtype, sha256=sha256))
         raw = self.scratch / "rejects"
         if rejects is not None and raw.stat().st_size:
             _write_rejects(raw, rejects)
@@ -126,9 +124,9 @@ class Assembly:
         if self._outputs:
             return
         for place, prefix in enumerate(self.prefixes.values()):
-            _take_back(
-                self.scratch / f"{place}.bin", Path(f"{prefix}.bin"), begun=self.segments > 0
-            )
+            grown, final = self.scratch / f"{place}.bin", Path(f"{prefix}.bin")
+            if self.segments and not grown.exists() and final.exists():
+                final.rename(grown)  # a kill came between the last rename and the manifest
         self._outputs = {
             section: _open(
                 self._stack, self.scratch / name, self._state.sizes.get(section, 0), self.abandoned
@@ -148,12 +146,8 @@ class Assembly:
 
 def clear(scratch: Path) -> None:
     """Remove what an assembly leaves, when the manifest is written."""
-    for path in (
-        *scratch.glob("*.lengths"),
-        *scratch.glob("*.counts"),
-        scratch / "rejects",
-        scratch / _STATE,
-    ):
+    left = (*scratch.glob("*.lengths"), *scratch.glob("*.counts"))
+    for path in (*left, scratch / "rejects", scratch / _STATE):
         path.unlink(missing_ok=True)
     for folder in scratch.glob("[0-9]*[0-9]/"):
         shutil.rmtree(folder, ignore_errors=True)
@@ -177,12 +171,6 @@ def _names(keys: Sequence[str]) -> dict[str, str]:
         for section, ending in _PARTS.items()
     }
     return {**names, "rejects": "rejects"}
-
-
-def _take_back(grown: Path, final: Path, *, begun: bool) -> None:
-    """Undo the last rename where a kill came between it and the manifest."""
-    if begun and not grown.exists() and final.exists():
-        final.rename(grown)
 
 
 @dataclass(slots=True)
@@ -241,37 +229,17 @@ def _blocks(handle: IO[bytes], size_bytes: int, abandoned: Event) -> Iterator[me
 
 
 def _finish(prefix: Path, scratch: Path, place: int, *, dtype: str, sha256: str) -> Assembled:
-    lengths, counts = (_mapped(scratch / f"{place}.{ending}") for ending in ("lengths", "counts"))
+    lengths, counts = (mapped(scratch / f"{place}.{name}", "<i4") for name in ("lengths", "counts"))
     bounds = scratch / f"{place}.bounds"
     _write_bounds(bounds, counts)
-    index, tokens = Path(f"{prefix}.idx"), Path(f"{prefix}.bin")
-    with writing(index) as handle:
-        write_index(
-            handle,
-            dtype=np.dtype(dtype),
-            lengths=lengths,
-            bounds=np.memmap(bounds, dtype="<i8", mode="r"),
-        )
+    ids = np.dtype(dtype)
+    with writing(Path(f"{prefix}.idx")) as handle:
+        write_index(handle, dtype=ids, lengths=lengths, bounds=mapped(bounds, "<i8"))
     bounds.unlink()
-    (scratch / f"{place}.bin").rename(tokens)
-    size_bytes = tokens.stat().st_size
-    records = (
-        FileRecord(
-            name=tokens.name,
-            size_bytes=size_bytes,
-            sha256=sha256,
-            documents=len(counts),
-            tokens=size_bytes // np.dtype(dtype).itemsize,
-        ),
-        FileRecord(name=index.name, size_bytes=index.stat().st_size, sha256=sha256_of(index)),
-    )
+    grown = (scratch / f"{place}.bin").rename(f"{prefix}.bin")
+    num_tokens = grown.stat().st_size // ids.itemsize
+    records = pair_records(prefix, sha256=sha256, documents=len(counts), tokens=num_tokens)
     return Assembled(prefix=str(prefix), sequences=len(lengths), files=records)
-
-
-def _mapped(path: Path) -> NDArray[np.int32]:
-    if not path.stat().st_size:
-        return np.zeros(0, dtype="<i4")  # an empty file can't be mapped
-    return np.memmap(path, dtype="<i4", mode="r")
 
 
 def _write_bounds(path: Path, counts: NDArray[np.int32]) -> None:
@@ -298,11 +266,8 @@ def _write_rejects(raw: Path, path: Path) -> None:
 
 
 class EarlyJoin:
-    """The assembly of a run of one rank, which alone sees each segment end.
-
-    A segment with rejects, and all behind it, waits for the end of the run: until then a start with
-    another policy may do it again.
-    """
+    """The assembly of a run of one rank, which alone sees each segment end. A segment with rejects,
+    and all behind it, waits for the end of the run: a start with another policy may do it again."""
 
     def __init__(self, assembly: Assembly, names: Sequence[str], *, lock: Path) -> None:
         """Join segments by their names' order; `lock` is held from `with` to its end."""

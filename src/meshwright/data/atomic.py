@@ -67,11 +67,9 @@ def temporary_of(path: Path) -> Path:
 
 @contextmanager
 def writing(path: Path, *, wait: bool = False) -> Iterator[IO[bytes]]:
-    """Open a file for writing that gets its name when the block ends, with its bytes on the disk; a
-    block that fails leaves none.
-
-    Where another process is writing it: ConfigError, or with `wait` its turn comes first.
-    """
+    """Open a file for writing that gets its name when the block ends, its bytes on the disk; a
+    failed block leaves none. Where another process is writing it: ConfigError, or with `wait` its
+    turn comes first."""
     beside = temporary_of(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     with locked(beside, wait=wait) as handle:
@@ -96,11 +94,8 @@ def write_whole(path: Path, content: bytes) -> None:
 @contextmanager
 def locked(path: Path, *, wait: bool = False) -> Iterator[IO[bytes]]:
     """Open a file for reading and writing that no other process has open this way; the kernel frees
-    it when the process ends.
-
-    Where another has: ConfigError, or with `wait` its end is waited for. Where a file system has no
-    locks this is an ordinary open.
-    """
+    it when the process ends. Where another has: ConfigError, or with `wait` its end is waited for.
+    Where a file system has no locks this is an ordinary open."""
     while True:
         handle = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b", buffering=1 << 20)
         try:
@@ -204,10 +199,7 @@ def _open_new(folder: Path, stem: str) -> tuple[Path, IO[bytes]]:
 
 def read_journals(folder: Path) -> Iterator[dict[str, Any]]:
     """Yield the records of all processes, each file's in its order; a last line that a kill tore is
-    left out.
-
-    ConfigError where any other line is no record, since that is damage and not a kill.
-    """
+    left out. ConfigError where any other line is no record, since that is damage and not a kill."""
     for path in sorted(folder.glob("*.jsonl")):
         with path.open("rb") as handle:
             for number, line in enumerate(handle, start=1):

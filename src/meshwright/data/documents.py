@@ -8,8 +8,9 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import IO, Any, Literal, cast
 
 from meshwright.data.archives import ARCHIVES, archive_of, plain_name
 from meshwright.data.pieces import (
@@ -25,7 +26,7 @@ from meshwright.data.pieces import (
     too_long,
 )
 from meshwright.data.steps import ShardError
-from meshwright.values.errors import ConfigError, MissingExtraError
+from meshwright.values.errors import ConfigError, load_extra
 
 __all__ = [
     "SUFFIXES",
@@ -72,10 +73,7 @@ def _json_decoder(
     keys: Sequence[str],
 ) -> tuple[Callable[[bytes], tuple[str | list[str], ...]], tuple[type[Exception], ...]]:
     """Return a function from a line to its texts that reads nothing else, and what it raises."""
-    try:
-        import msgspec
-    except ImportError:
-        raise MissingExtraError("msgspec", "data") from None
+    msgspec = load_extra("msgspec", "data")
     fields = [(f"key{place}", str | list[str]) for place in range(len(keys))]
     names = {f"key{place}": key for place, key in enumerate(keys)}
     decoder = msgspec.json.Decoder(msgspec.defstruct("Line", fields, rename=names, gc=False))
@@ -140,13 +138,11 @@ def json_values(piece: Piece, keys: Sequence[str], max_bytes: int) -> Iterator[D
             if ended and begin == len(text):
                 return
             if ended:
-                raise WholeFile(
-                    f"bad JSON: {error.msg} in line {line + text.count(chr(10), begin, error.pos)}"
-                ) from None
+                at_line = line + text.count("\n", begin, error.pos)
+                raise WholeFile(f"bad JSON: {error.msg} in line {at_line}") from None
             if len(text) - begin > max_bytes:
-                raise WholeFile(
-                    f"the object in line {line} is {too_long(max_bytes)}, or broken"
-                ) from None
+                reason = f"the object in line {line} is {too_long(max_bytes)}, or broken"
+                raise WholeFile(reason) from None
             more, ended = _more(blocks, decoder, least=max(BLOCK_BYTES, len(text) - begin))
             text, at = text[begin:] + more, 0
             continue
@@ -188,38 +184,29 @@ def num_rows(path: str) -> int:
 
 def text_bytes_of(path: str) -> Iterator[tuple[int, int]]:
     """Yield rows and the bytes of their texts, a batch at a time: of the column `text`, else of all
-    columns of texts together.
-
-    ConfigError where there is no such column.
-    """
+    columns of texts together. ConfigError where there is no such column."""
     with _opened(path) as file:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        fields = [
-            field.name
-            for field in file.schema_arrow
-            if pa.types.is_string(field.type) or pa.types.is_large_string(field.type)
-        ]
+        texts = (pa.types.is_string, pa.types.is_large_string)
+        schema = file.schema_arrow
+        fields = [field.name for field in schema if any(is_text(field.type) for is_text in texts)]
         names = [_USUAL_KEY] if _USUAL_KEY in fields else fields
         if not names:
             raise ConfigError(
                 f"{path}: has no column of texts; it has {', '.join(file.schema_arrow.names[:8])}"
             )
         for batch in file.iter_batches(batch_size=_PARQUET_ROWS, columns=names, use_threads=False):
-            yield (
-                batch.num_rows,
-                sum(pc.sum(pc.binary_length(column)).as_py() or 0 for column in batch.columns),
-            )
+            lengths = (pc.sum(pc.binary_length(column)).as_py() for column in batch.columns)
+            yield batch.num_rows, sum(length or 0 for length in lengths)
 
 
 @contextmanager
 def _opened(path: str) -> Iterator[Any]:
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError:
-        raise MissingExtraError("pyarrow", "data") from None
+    pa = load_extra("pyarrow", "data")
+    import pyarrow.parquet as pq
+
     try:
         with pq.ParquetFile(path) as file:
             yield file
@@ -231,11 +218,9 @@ def _opened(path: str) -> Iterator[Any]:
 
 def parquet_rows(piece: Piece, keys: Sequence[str], max_bytes: int) -> Iterator[Document | Reject]:
     """Yield the rows of some row groups."""
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError:
-        raise MissingExtraError("pyarrow", "data") from None
+    pa = load_extra("pyarrow", "data")
+    import pyarrow.parquet as pq
+
     try:
         with pq.ParquetFile(piece.path) as file:
             absent = [key for key in keys if key not in file.schema_arrow.names]
@@ -245,13 +230,9 @@ def parquet_rows(piece: Piece, keys: Sequence[str], max_bytes: int) -> Iterator[
                     f" {', '.join(map(repr, file.schema_arrow.names[:8]))}"
                 )
             groups = range(piece.start, file.num_row_groups if piece.end is None else piece.end)
+            words = {"row_groups": list(groups), "columns": list(keys), "use_threads": False}
             row = 0
-            for batch in file.iter_batches(
-                batch_size=_PARQUET_ROWS,
-                row_groups=list(groups),
-                columns=list(keys),
-                use_threads=False,
-            ):
+            for batch in file.iter_batches(batch_size=_PARQUET_ROWS, **words):
                 for values in zip(*(batch.column(key).to_pylist() for key in keys), strict=True):
                     row += 1
                     yield _row(row, values, keys, max_bytes)
@@ -314,11 +295,10 @@ def is_json_lines(path: str) -> bool:
         return True
     head = _head(path).removeprefix(BYTE_ORDER_MARK).lstrip()
     line, newline, _ = head.partition(b"\n")
-    if line.startswith(b"["):
-        return False
-    return not (
-        line.startswith(b"{") and newline and not line.rstrip().endswith(b"}") and _is_open(line)
-    )
+    # the first line of a JSON object that goes on, rather than a broken one
+    stripped = line.rstrip()
+    goes_on = stripped == b"{" or stripped.endswith((b",", b"[", b"{"))
+    return not (line.startswith(b"[") or (line.startswith(b"{") and newline and goes_on))
 
 
 def _head(path: str) -> bytes:
@@ -326,30 +306,19 @@ def _head(path: str) -> bytes:
     kind = archive_of(path)
     try:
         with Path(path).open("rb") as raw:
-            head: bytes = (
-                raw.read(_PEEK_BYTES) if kind is None else ARCHIVES[kind](raw).read(_PEEK_BYTES)
-            )
-            return head
+            plain: IO[bytes] = raw if kind is None else ARCHIVES[kind](raw)
+            return plain.read(_PEEK_BYTES)
     except Exception:  # every compression has its own errors
         if kind is None:
             raise
         return b""
 
 
-def _is_open(line: bytes) -> bool:
-    """Whether a line is the beginning of a JSON object that goes on, rather than a broken one."""
-    stripped = line.rstrip()
-    return stripped == b"{" or stripped.endswith((b",", b"[", b"{"))
-
-
 def read_documents(
     piece: Piece, *, keys: Sequence[str], text_unit: TextUnit, max_bytes: int
 ) -> Iterator[Document | Reject]:
-    """Yield the documents of a piece in its order, and what is none.
-
-    A file that can't be read to its end is one Reject without a line behind what was readable: what
-    came before it must not be used.
-    """
+    """Yield a piece's documents in order, and what is none. A file that can't be read to its end is
+    one Reject without a line behind what was readable: what came before it must not be used."""
     try:
         size_bytes = os.stat(piece.path).st_size
         if size_bytes != piece.size_bytes:
@@ -384,21 +353,16 @@ def _text(piece: Piece, unit: TextUnit, max_bytes: int, keys: int) -> Iterator[D
                 yield _text_document(number, line, max_bytes, keys)
     else:
         begin, held, size = 0, list[bytes](), 0
-        for number, line in lines_of(piece, max_bytes):
+        for number, line in chain(lines_of(piece, max_bytes), ((0, b""),)):
             if line is not None and not line.strip():
                 if held:
-                    yield _text_document(
-                        begin, b"\n".join(held) if size <= max_bytes else None, max_bytes, keys
-                    )
+                    raw = b"\n".join(held) if size <= max_bytes else None
+                    yield _text_document(begin, raw, max_bytes, keys)
                 held, size = [], 0
                 continue
             begin = begin if held else number
             size += max_bytes + 1 if line is None else len(line) + 1
             held.append(line if line is not None and size <= max_bytes else b"")
-        if held:
-            yield _text_document(
-                begin, b"\n".join(held) if size <= max_bytes else None, max_bytes, keys
-            )
 
 
 def _whole(piece: Piece, max_bytes: int) -> bytes | None:

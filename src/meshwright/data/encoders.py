@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.values.errors import ConfigError, MissingExtraError, UnknownNameError
+from meshwright.values.errors import ConfigError, UnknownNameError, load_extra
 
 __all__ = [
     "KINDS",
@@ -27,7 +27,7 @@ __all__ = [
     "Kind",
     "SentencePieceEncoder",
     "TiktokenEncoder",
-    "flattened",
+    "joined",
     "open_huggingface",
     "open_sentencepiece",
     "open_tiktoken",
@@ -110,14 +110,18 @@ def flattened(rows: Sequence[Sequence[int]]) -> Encoded:
     )
 
 
+def joined(rows: Sequence[NDArray[Any]]) -> Encoded:
+    """Return arrays of ids as one."""
+    lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
+    ids = np.concatenate(rows) if rows else np.zeros(0, dtype=np.uint32)
+    return Encoded(ids=ids, lengths=lengths)
+
+
 def eod_of(
     wanted: str | None, ids: dict[str, int], names: Sequence[str], *, vocab_size: int
 ) -> int | None:
     """Return the id of the end of a document: the token or the number that the user gave, else the
-    first of `names` that exists.
-
-    ConfigError where the user's is no token.
-    """
+    first of `names` that exists. ConfigError where the user's is no token."""
     if wanted is None:
         return next((ids[name] for name in names if name in ids), None)
     if wanted in ids:
@@ -156,17 +160,12 @@ class TiktokenEncoder:
 
         self.encoding, self.path, self.name = encoding, path, f"tiktoken {tiktoken.__version__}"
         self.vocab_size: int = encoding.max_token_value + 1
-        specials = {
-            text: encoding.encode_single_token(text) for text in encoding.special_tokens_set
-        }
+        names = encoding.special_tokens_set
+        specials = {text: encoding.encode_single_token(text) for text in names}
         self.eod = eod_of(eod, specials, (end,), vocab_size=self.vocab_size)
 
     def encode(self, texts: Sequence[str]) -> Encoded:
-        rows = [self.encoding.encode_to_numpy(text, allowed_special="all") for text in texts]
-        lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
-        return Encoded(
-            ids=np.concatenate(rows) if rows else np.zeros(0, dtype=np.uint32), lengths=lengths
-        )
+        return joined([self.encoding.encode_to_numpy(t, allowed_special="all") for t in texts])
 
     def decode(self, ids: Sequence[int]) -> str:
         return str(self.encoding.decode([int(token) for token in ids]))
@@ -177,10 +176,7 @@ class TiktokenEncoder:
 
 def open_tiktoken(spec: EncoderSpec) -> TiktokenEncoder:
     """Open a spec's encoding; ConfigError for an absent or broken file, or an unknown pattern."""
-    try:
-        import tiktoken
-    except ImportError:
-        raise MissingExtraError("tiktoken", "data") from None
+    tiktoken = load_extra("tiktoken", "data")
     if spec.model is None:
         raise ConfigError(
             "tiktoken needs --tokenizer with a .tiktoken file, Megatron's .json, or the name of an"
@@ -203,18 +199,15 @@ def _ranks_file(spec: EncoderSpec, path: Path) -> TiktokenEncoder:
 
     known = openai_public.ENCODING_CONSTRUCTORS.get(path.stem)
     if known is not None and spec.tiktoken_pattern is None:
-        from unittest.mock import (
-            patch,
-        )  # a fourteenth of a second, which every worker would take to start
+        # here: a fourteenth of a second, which every worker would take to start
+        from unittest.mock import patch
 
-        with patch.object(
-            openai_public,
-            "load_tiktoken_bpe",
-            lambda _url, expected_hash: _read_ranks(path, expected_hash),
-        ):
-            return TiktokenEncoder(
-                tiktoken.Encoding(**known()), eod=spec.eod, end=_END, path=str(path)
-            )
+        def load(_url: str, expected_hash: str) -> dict[bytes, int]:
+            return _read_ranks(path, expected_hash)
+
+        with patch.object(openai_public, "load_tiktoken_bpe", load):
+            encoding = tiktoken.Encoding(**known())
+        return TiktokenEncoder(encoding, eod=spec.eod, end=_END, path=str(path))
     if spec.tiktoken_pattern is None:
         raise ConfigError(
             f"{path}: a .tiktoken file does not say how text is cut before its bytes are merged:"
@@ -272,11 +265,8 @@ def _megatron(spec: EncoderSpec, path: Path) -> TiktokenEncoder:
             " token_bytes"
         ) from None
     ranks = {token: first + rank for rank, token in enumerate(tokens[: size - first])}
-    names = [
-        *MEGATRON_SPECIALS,
-        *(f"<SPECIAL_{number}>" for number in range(len(MEGATRON_SPECIALS), first)),
-    ]
-    specials = {name: number for number, name in enumerate(names)}
+    fill = (f"<SPECIAL_{number}>" for number in range(len(MEGATRON_SPECIALS), first))
+    specials = {name: number for number, name in enumerate((*MEGATRON_SPECIALS, *fill))}
     encoding = tiktoken.Encoding(
         name=path.stem, pat_str=pattern, mergeable_ranks=ranks, special_tokens=specials
     )
@@ -299,23 +289,16 @@ class HuggingFaceEncoder:
         tokenizer.no_truncation()
         tokenizer.no_padding()
         self.tokenizer, self.name = tokenizer, f"tokenizers {tokenizers.__version__}"
-        self.vocab_size: int = tokenizer.get_vocab_size(with_added_tokens=True)
         vocabulary = tokenizer.get_vocab(with_added_tokens=True)
-        highest = max(vocabulary.values(), default=-1) + 1
-        self.vocab_size = max(self.vocab_size, highest)
+        highest = max(vocabulary.values(), default=-1)
+        self.vocab_size: int = max(tokenizer.get_vocab_size(with_added_tokens=True), highest + 1)
         names = (named_end,) if named_end is not None else _ENDS
         self.eod = eod_of(eod, vocabulary, names, vocab_size=self.vocab_size)
         self.around = _around(tokenizer) if special_tokens else ((), ())
 
     def encode(self, texts: Sequence[str]) -> Encoded:
-        return flattened(
-            [
-                encoding.ids
-                for encoding in self.tokenizer.encode_batch_fast(
-                    list(texts), add_special_tokens=False
-                )
-            ]
-        )
+        found = self.tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        return flattened([encoding.ids for encoding in found])
 
     def decode(self, ids: Sequence[int]) -> str:
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=False))
@@ -341,13 +324,9 @@ def _around(tokenizer: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 def open_huggingface(spec: EncoderSpec) -> HuggingFaceEncoder:
     """Open the tokenizer of a spec; ConfigError where a file is absent or no tokenizer."""
-    os.environ["TOKENIZERS_PARALLELISM"] = (
-        "false"  # a worker is one process; its threads would take the others' cores
-    )
-    try:
-        import tokenizers  # noqa: F401
-    except ImportError:
-        raise MissingExtraError("tokenizers", "data") from None
+    # a worker is one process; its threads would take the others' cores
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    load_extra("tokenizers", "data")
     if spec.kind == "gpt2":
         return _gpt2(spec)
     if spec.kind in ("bert-cased", "bert-lower"):
@@ -373,12 +352,8 @@ def _from_json(spec: EncoderSpec) -> HuggingFaceEncoder:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises Exception itself
         raise ConfigError(f"{path}: no tokenizer.json that `tokenizers` reads ({error})") from None
-    return HuggingFaceEncoder(
-        tokenizer,
-        eod=spec.eod,
-        special_tokens=spec.special_tokens,
-        named_end=_named_end(path.parent),
-    )
+    end, kept = _named_end(path.parent), spec.special_tokens
+    return HuggingFaceEncoder(tokenizer, eod=spec.eod, special_tokens=kept, named_end=end)
 
 
 def _named_end(folder: Path) -> str | None:
@@ -438,23 +413,14 @@ class SentencePieceEncoder:
     def __init__(self, processor: Any, path: str, *, eod: str | None) -> None:
         import sentencepiece
 
-        self.processor, self.path, self.name = (
-            processor,
-            path,
-            f"sentencepiece {sentencepiece.__version__}",
-        )
+        self.processor, self.path = processor, path
+        self.name = f"sentencepiece {sentencepiece.__version__}"
         self.vocab_size: int = processor.get_piece_size()
         end = processor.eos_id()
-        pieces = (
-            {}
-            if eod is None
-            else {processor.id_to_piece(number): number for number in range(self.vocab_size)}
-        )
-        self.eod = (
-            (end if end >= 0 else None)
-            if eod is None
-            else eod_of(eod, pieces, ("</s>",), vocab_size=self.vocab_size)
-        )
+        self.eod: int | None = end if end >= 0 else None
+        if eod is not None:
+            pieces = {processor.id_to_piece(number): number for number in range(self.vocab_size)}
+            self.eod = eod_of(eod, pieces, ("</s>",), vocab_size=self.vocab_size)
 
     def encode(self, texts: Sequence[str]) -> Encoded:
         return flattened(self.processor.encode(list(texts), out_type=int, num_threads=1))
@@ -464,20 +430,13 @@ class SentencePieceEncoder:
 
     def specials(self) -> Sequence[str]:
         """Return the model's special pieces: ordinary text, which a stand-in must treat alike."""
-        numbers = range(min(self.vocab_size, 16))
-        return [
-            self.processor.id_to_piece(number)
-            for number in numbers
-            if self.processor.is_control(number)
-        ]
+        numbers = filter(self.processor.is_control, range(min(self.vocab_size, 16)))
+        return [self.processor.id_to_piece(number) for number in numbers]
 
 
 def open_sentencepiece(spec: EncoderSpec) -> SentencePieceEncoder:
     """Open the model of a spec; ConfigError where it is absent or no model."""
-    try:
-        import sentencepiece
-    except ImportError:
-        raise MissingExtraError("sentencepiece", "data") from None
+    sentencepiece = load_extra("sentencepiece", "data")
     if spec.model is None:
         raise ConfigError("a SentencePiece tokenizer needs --tokenizer with its .model file")
     if not Path(spec.model).is_file():

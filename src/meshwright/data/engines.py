@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import lru_cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from meshwright.data.encoders import (
     HuggingFaceEncoder,
     SentencePieceEncoder,
     TiktokenEncoder,
+    joined,
     open_huggingface,
     open_sentencepiece,
     open_tiktoken,
@@ -59,17 +61,18 @@ class GigatokenEncoder:
 
     def __init__(self, reference: Encoder, open_backend: Callable[[], Any]) -> None:
         self.reference, self._open_backend = reference, open_backend
-        self.vocab_size, self.eod, self.around = (
-            reference.vocab_size,
-            reference.eod,
+        self.vocab_size, self.eod = reference.vocab_size, reference.eod
+        self.around, self.decode, self.specials = (
             reference.around,
+            reference.decode,
+            reference.specials,
         )
         self._backend = open_backend()
         self._base_bytes = _resident_bytes()
 
     @property
     def name(self) -> str:
-        return f"gigatoken {_version()} for {self.reference.name}"
+        return f"gigatoken {version('gigatoken')} for {self.reference.name}"
 
     def encode(self, texts: Sequence[str]) -> Encoded:
         """Return the ids, text by text: as fast as `encode_batch`, which imports awkward."""
@@ -77,17 +80,7 @@ class GigatokenEncoder:
             del self._backend
             self._backend = self._open_backend()
             self._base_bytes = _resident_bytes()
-        rows = [self._backend.encode(text) for text in texts]
-        lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
-        return Encoded(
-            ids=np.concatenate(rows) if rows else np.zeros(0, dtype=np.uint32), lengths=lengths
-        )
-
-    def decode(self, ids: Sequence[int]) -> str:
-        return self.reference.decode(ids)
-
-    def specials(self) -> Sequence[str]:
-        return self.reference.specials()
+        return joined([self._backend.encode(text) for text in texts])
 
 
 @lru_cache(maxsize=1)
@@ -109,16 +102,8 @@ def open_gigatoken(reference: Encoder) -> GigatokenEncoder:
         raise NotTheSame("it does not know how this tokenizer cuts text")
     try:
         return GigatokenEncoder(reference, lambda: opener(source).backend)
-    except (
-        Exception
-    ) as error:  # the library raises what it likes for tokenizers that it does not know
+    except Exception as error:  # it raises what it likes for tokenizers that it does not know
         raise NotTheSame(" ".join(f"it can't open this tokenizer: {error}".split())) from None
-
-
-def _version() -> str:
-    from importlib.metadata import version
-
-    return version("gigatoken")
 
 
 def _resident_bytes() -> int:
@@ -185,10 +170,7 @@ def choose_engine(
     reference: Encoder, texts: Sequence[str], *, wanted: Engine | None = None
 ) -> Choice:
     """Say whether gigatoken gives the ids of `reference` for hard texts and for a sample of the
-    user's own.
-
-    ConfigError where the user asked for gigatoken and it does not.
-    """
+    user's own. ConfigError where the user asked for gigatoken and it does not."""
     if wanted == "library":
         return Choice(engine="library", note=f"{reference.name}, as asked")
     sample = [
@@ -218,10 +200,8 @@ def first_difference(fast: Encoder, reference: Encoder, texts: Sequence[str]) ->
         left = ours.ids[ends_ours[place] - ours.lengths[place] : ends_ours[place]]
         right = theirs.ids[ends_theirs[place] - theirs.lengths[place] : ends_theirs[place]]
         if not np.array_equal(left, right):
-            at = next(
-                (i for i, (a, b) in enumerate(zip(left, right, strict=False)) if a != b),
-                min(len(left), len(right)),
-            )
+            both = min(len(left), len(right))
+            at = int(np.argmax(np.append(left[:both] != right[:both], True)))
             return (
                 f"{text[:40]!r} differs at token {at}: {left[at : at + 3].tolist()} for"
                 f" {right[at : at + 3].tolist()}"
@@ -231,31 +211,21 @@ def first_difference(fast: Encoder, reference: Encoder, texts: Sequence[str]) ->
 
 Stamp = tuple[tuple[str, int, int, int], ...]
 """Path, time, size and number of each file of a tokenizer: what says that it is still the same."""
+_TOKENIZER_FILES = ("tokenizer", "tokenizer_config")
 _ASKED = "MESHWRIGHT_TOKENIZER"
 
 
 def stamp_of(spec: EncoderSpec) -> Stamp:
     """Return what tells a tokenizer's files from later ones of the same names."""
-    named = [
-        Path(name) for name in (spec.model, spec.vocab_file, spec.merge_file) if name is not None
-    ]
-    beside = [
-        folder / name
-        for path in named
-        for folder in (path, path.parent)
-        for name in ("tokenizer.json", "tokenizer_config.json")
-    ]
-    return tuple(found for path in (*named, *beside) for found in _identity(path))
-
-
-def _identity(path: Path) -> list[tuple[str, int, int, int]]:
-    try:
-        found = path.stat()
-    except (
-        OSError
-    ):  # it is the name of an encoding, or the file is absent, which the one that opens it says
-        return []
-    return [(str(path), found.st_mtime_ns, found.st_size, found.st_ino)]
+    named = [Path(name) for name in (spec.model, spec.vocab_file, spec.merge_file) if name]
+    folders = [folder for path in named for folder in (path, path.parent)]
+    beside = [folder / f"{name}.json" for folder in folders for name in _TOKENIZER_FILES]
+    found = []
+    for path in (*named, *beside):
+        with suppress(OSError):  # absent, which who opens it says, or the name of an encoding
+            stat = path.stat()
+            found.append((str(path), stat.st_mtime_ns, stat.st_size, stat.st_ino))
+    return tuple(found)
 
 
 @lru_cache(maxsize=1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pkgutil
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,12 +13,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
-from meshwright.data.listing import InputFile, freeze, read_frozen
-from meshwright.data.steps import Record, StepResult, conclude, is_written, run_step, state_folder
+from meshwright.data.listing import InputFile, freeze, read_frozen, text_of
+from meshwright.data.steps import Record, StepResult, run_to_manifest, state_folder
 from meshwright.data.transfer import Patience, Transfer, adopt, fetch, new_client
-from meshwright.data.workers import Place, find_place
+from meshwright.data.workers import Place
+from meshwright.values.data import package_yaml
 from meshwright.values.errors import ConfigError, UnknownNameError
-from meshwright.values.text import read_yaml
 from meshwright.values.units import counted
 
 __all__ = [
@@ -61,9 +60,7 @@ class Corpus:
 @cache
 def corpora() -> Mapping[str, Corpus]:
     """Return the corpora known by name."""
-    content = pkgutil.get_data("meshwright", "data/corpora.yaml")
-    assert content is not None
-    rows = read_yaml(content.decode("utf-8"), what="data/corpora.yaml")
+    rows = package_yaml("data/corpora.yaml")
     return {name: _corpus(name, row) for name, row in rows.items()}
 
 
@@ -130,11 +127,8 @@ def _choices(inner: str) -> Sequence[str]:
 
 def url_files(words: Sequence[str]) -> list[InputFile]:
     """Return the files of URLs, patterns of them, and `@FILE` lists (a URL a line, with its sha256
-    behind it where it is known).
-
-    Names are what the URLs' paths have below the folder that all share. ConfigError for what is no
-    URL of HTTP, or for a URL twice.
-    """
+    behind it where it is known). Names are what the URLs' paths have below the folder that all
+    share. ConfigError for what is no URL of HTTP, or for a URL twice."""
     rows = list(_rows(words))
     if not rows:
         raise ConfigError("no URL was given")
@@ -156,12 +150,7 @@ def _rows(words: Sequence[str]) -> Iterator[tuple[str, str | None]]:
     for word in words:
         lines = [word]
         if word.startswith("@"):
-            try:
-                lines = Path(word[1:]).read_text(encoding="utf-8").splitlines()
-            except (OSError, ValueError) as error:
-                raise ConfigError(
-                    f"{word}: {getattr(error, 'strerror', None) or 'not a text in UTF-8'}"
-                ) from None
+            lines = text_of(Path(word[1:]), what=word).splitlines()
         for line in lines:
             if line.strip() and not line.startswith("#"):
                 yield from _row(line)
@@ -195,11 +184,8 @@ def hf_files(
     word: str, *, include: Sequence[str], endpoint: str, get: Callable[[str], Any]
 ) -> list[InputFile]:
     """Return the files of a Hugging Face dataset, `OWNER/NAME` or `OWNER/NAME@REVISION`, that match
-    one of the patterns, or all.
-
-    `get` returns an answer with `.json()` and `.links`. Files in LFS have their sha256 in the
-    listing, the others their length.
-    """
+    one of the patterns, or all. `get` returns an answer with `.json()` and `.links`. Files in LFS
+    have their sha256 in the listing, the others their length."""
     name, _, revision = word.partition("@")
     if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
         raise ConfigError(f"--hf {word}: expected OWNER/NAME or OWNER/NAME@REVISION")
@@ -248,12 +234,10 @@ def download(
     progress: bool = True,
 ) -> StepResult:
     """Fetch URLs, patterns (`{0..99}`) and `@FILE` lists of them; or a corpus by name; or the files
-    of a Hugging Face dataset.
-
-    A file is there under its name only when its length, its sha256 where that is known, and as an
-    archive its whole content were checked. What does not exist is told from what failed. HF_TOKEN
-    and HF_ENDPOINT are read. ConfigError unless exactly one source is given.
-    """
+    of a Hugging Face dataset. A file is there under its name only when its length, its sha256 where
+    that is known, and as an archive its whole content were checked. What does not exist is told
+    from what failed. HF_TOKEN and HF_ENDPOINT are read. ConfigError unless exactly one source is
+    given."""
     if sum((bool(urls), corpus is not None, hf is not None)) != 1:
         raise ConfigError("expected one of: URLs, --corpus NAME, --hf OWNER/NAME")
     if chunks is not None and corpus is None:
@@ -264,8 +248,7 @@ def download(
     asked = {"corpus": corpus, "chunks": chunks, "hf": hf, "include": list(include)}
     settings = {"step": "download", "inputs": list(urls), **asked}
     settings = {key: value for key, value in settings.items() if value}
-    state = state_folder(output, "download")
-    files = _files(state / "list.jsonl", settings, patience)
+    files = _files(state_folder(output, "download") / "list.jsonl", settings, patience)
     tasks = [
         Transfer(
             name=file.name,
@@ -278,17 +261,16 @@ def download(
         )
         for file in files
     ]
-    report = run_step(
+    return run_to_manifest(
         "download",
         tasks,
         _fetch,
-        state=state,
-        place=place or find_place(os.environ),
+        output=output,
+        settings=settings,
+        place=place,
         workers=workers,
-        still_there=is_written,
         progress=progress,
     )
-    return conclude(report, output=output, settings=settings)
 
 
 def _files(path: Path, settings: Mapping[str, Any], patience: Patience) -> list[InputFile]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -11,7 +11,7 @@ from meshwright.data.archives import archive_of, open_plain
 from meshwright.data.documents import num_rows, text_bytes_of
 from meshwright.data.fetching import Corpus, find_corpus
 from meshwright.data.listing import InputFile, walk
-from meshwright.data.progress import format_size
+from meshwright.data.progress import count_into, format_size
 from meshwright.values.errors import ConfigError, UnknownNameError
 from meshwright.values.units import GIB, counted, format_count
 
@@ -33,8 +33,7 @@ Strategy = Literal["chunks", "direct", "text", "recipe"]
 """`chunks`: chunk by chunk, archives tokenized as they are and removed when the chunk's output is
 verified. `direct`: all archives kept and tokenized as they are. `text`: extracted and joined, each
 input removed when it is replaced. `recipe`: NVIDIA's steps for SlimPajama, where the inputs of a
-step are removed when the step has ended; `data run` has no such pipeline, it is there to
-compare."""
+step are removed when the step has ended; it is there to compare."""
 RUNNABLE: tuple[Strategy, ...] = ("chunks", "direct", "text")
 SHARD_BYTES = 16 * GIB
 """Of joined shards, as in that recipe."""
@@ -122,17 +121,19 @@ class DiskPlan:
 
     def stages(self) -> tuple[Stage, ...]:
         found = self.footprint
-        return (
-            Stage(name="archives", files=found.files, size_bytes=found.archive_bytes),
-            Stage(name="plain text", files=found.files, size_bytes=found.plain_bytes),
-            Stage(
-                name="joined shards",
-                files=-(-found.plain_bytes // SHARD_BYTES),
-                size_bytes=found.plain_bytes,
-            ),
-            Stage(name=".bin", files=found.chunks, size_bytes=found.bin_bytes),
-            Stage(name=".idx", files=found.chunks, size_bytes=found.index_bytes),
+        shards = -(-found.plain_bytes // SHARD_BYTES)
+        rows = (
+            ("archives", found.files, found.archive_bytes),
+            ("plain text", found.files, found.plain_bytes),
+            ("joined shards", shards, found.plain_bytes),
+            (".bin", found.chunks, found.bin_bytes),
+            (".idx", found.chunks, found.index_bytes),
         )
+        return tuple(Stage(name=name, files=files, size_bytes=size) for name, files, size in rows)
+
+    def fits(self, need: Need) -> bool | None:
+        """Whether a strategy fits; None without a quota."""
+        return None if self.quota_bytes is None else need.peak_bytes <= self.quota_bytes
 
     def to_dict(self) -> dict[str, Any]:
         found = self.footprint
@@ -141,19 +142,14 @@ class DiskPlan:
             "documents": found.documents,
             "tokens": found.tokens,
             "source": found.source,
-            "stages": [
-                {"name": s.name, "files": s.files, "size_bytes": s.size_bytes}
-                for s in self.stages()
-            ],
+            "stages": [asdict(stage) for stage in self.stages()],
             "strategies": [
                 {
                     "name": need.strategy,
                     "peak_bytes": need.peak_bytes,
                     "when": need.when,
                     "left_bytes": need.left_bytes,
-                    "fits": (
-                        None if self.quota_bytes is None else need.peak_bytes <= self.quota_bytes
-                    ),
+                    "fits": self.fits(need),
                 }
                 for need in self.needs
             ],
@@ -163,26 +159,18 @@ class DiskPlan:
 
     def lines(self) -> list[str]:
         found = self.footprint
-        lines = [
-            (
-                f"{found.name}: {format_count(found.documents)} documents,"
-                f" {format_count(found.tokens)} tokens ({found.source})"
-            ),
-            "",
-        ]
+        head = (
+            f"{found.name}: {format_count(found.documents)} documents,"
+            f" {format_count(found.tokens)} tokens ({found.source})"
+        )
+        lines = [head, ""]
         lines += [
             f"  {stage.name:<14}{stage.files:>9,} files {format_size(stage.size_bytes):>9}"
             for stage in self.stages()
         ]
         lines += ["", f"  {'strategy':<12}{'peak':>9} {'left':>9}  at its peak"]
         for need in self.needs:
-            fits = (
-                ""
-                if self.quota_bytes is None
-                else "fits  "
-                if need.peak_bytes <= self.quota_bytes
-                else "no    "
-            )
+            fits = {None: "", True: "fits  ", False: "no    "}[self.fits(need)]
             lines.append(
                 f"  {need.strategy:<12}{format_size(need.peak_bytes):>9}"
                 f" {format_size(need.left_bytes):>9}  {fits}{need.when}"
@@ -201,11 +189,9 @@ def plan(
     bytes_per_token: float = BYTES_PER_TOKEN,
 ) -> DiskPlan:
     """Say what each strategy takes, and whether one, or any that `data run` has, fits into a quota.
-
     The corpus is one known by name, or files that are there: their size is exact, what they hold is
-    estimated from samples. ConfigError unless exactly one of both is given, or for a strategy that
-    does not exist.
-    """
+    estimated from samples. ConfigError unless exactly one of both is given, or for an unknown
+    strategy."""
     if (corpus is None) == (not inputs):
         raise ConfigError("expected either --corpus NAME or files and folders")
     if chunks is not None and corpus is None:
@@ -221,12 +207,8 @@ def plan(
     needs = needs_of(found)
     asked = strategy_of(strategy) if strategy is not None else None
     full = find_corpus(corpus) if corpus is not None else None
-    return DiskPlan(
-        footprint=found,
-        needs=needs,
-        quota_bytes=quota_bytes,
-        advice=_advice(found, needs, asked, quota_bytes, full),
-    )
+    advice = _advice(found, needs, asked, quota_bytes, full)
+    return DiskPlan(footprint=found, needs=needs, quota_bytes=quota_bytes, advice=advice)
 
 
 def strategy_of(word: str) -> Strategy:
@@ -280,27 +262,18 @@ def needs_of(found: Footprint) -> tuple[Need, ...]:
         (2 * plain, "plain text beside joined shards"),
         (plain + output, "joined shards beside .bin and .idx"),
     )
-    needs = (
-        Need(
-            strategy="chunks",
-            peak_bytes=chunk + output,
-            when="the last chunk's archives beside .bin and .idx",
-            left_bytes=output,
-        ),
-        Need(
-            strategy="direct",
-            peak_bytes=archives + output,
-            when="all archives beside .bin and .idx",
-            left_bytes=archives + output,
-        ),
-        Need(strategy="text", peak_bytes=text[0], when=text[1], left_bytes=plain + output),
-        Need(
-            strategy="recipe",
-            peak_bytes=max(steps)[0],
-            when=max(steps)[1],
-            left_bytes=plain + output,
-        ),
+    last = (chunk + output, "the last chunk's archives beside .bin and .idx")
+    every = (archives + output, "all archives beside .bin and .idx")
+    rows: tuple[tuple[Strategy, tuple[int, str], int], ...] = (
+        ("chunks", last, output),
+        ("direct", every, archives + output),
+        ("text", text, plain + output),
+        ("recipe", max(steps), plain + output),
     )
+    needs = [
+        Need(strategy=name, peak_bytes=peak, when=when, left_bytes=left)
+        for name, (peak, when), left in rows
+    ]
     return tuple(sorted(needs, key=lambda need: need.peak_bytes))
 
 
@@ -314,14 +287,10 @@ def _advice(
     """Return what would fit instead, None where the request does; nothing runs `recipe` alone."""
     if quota_bytes is None:
         return None
-    wanted = [
-        need for need in needs if (need.strategy == asked if asked else need.strategy in RUNNABLE)
-    ]
+    wanted = [need for need in needs if need.strategy in ((asked,) if asked else RUNNABLE)]
     if any(need.peak_bytes <= quota_bytes for need in wanted):
         return None
-    least = min(
-        (need for need in needs if need.strategy in RUNNABLE), key=lambda need: need.peak_bytes
-    )
+    least = next(need for need in needs if need.strategy in RUNNABLE)  # the smallest is first
     given = f"a quota of {format_size(quota_bytes)} is too small for {asked or 'any strategy'}"
     if least.peak_bytes <= quota_bytes:
         return (
@@ -339,10 +308,8 @@ def _most_chunks(corpus: Corpus | None, found: Footprint, quota_bytes: int) -> i
         return None
     for chunks in range(len(corpus.files_per_chunk), 0, -1):
         part = replace(footprint_of(corpus, chunks=chunks), vocab_size=found.vocab_size)
-        if (
-            min(need.peak_bytes for need in needs_of(part) if need.strategy in RUNNABLE)
-            <= quota_bytes
-        ):
+        peaks = [need.peak_bytes for need in needs_of(part) if need.strategy in RUNNABLE]
+        if min(peaks) <= quota_bytes:
             return chunks
     return None
 
@@ -369,10 +336,8 @@ def _sampled(files: Sequence[InputFile], *, vocab_size: int, bytes_per_token: fl
         chunks=1,
         largest_chunk_frac=1.0,
         vocab_size=vocab_size,
-        source=(
-            f"estimated from {format_size(read_bytes)} of them, at {bytes_per_token:.3g} bytes a"
-            " token"
-        ),
+        source=f"estimated from {format_size(read_bytes)} of them, at {bytes_per_token:.3g} bytes"
+        " a token",
     )
 
 
@@ -392,17 +357,13 @@ def _sample_of_rows(file: InputFile) -> tuple[int, int, int]:
 
 def _sample(file: InputFile) -> tuple[int, int, int]:
     """Return bytes read of a file, plain bytes that came out, and their lines."""
-    from meshwright.data.progress import count_into
-
     cells = [0, 0, 0]
     count_into(cells, 0)
     plain_bytes = lines = 0
     with open_plain(Path(file.path)) as plain:
-        while (
-            cells[0] < _SAMPLE_BYTES
-            and plain_bytes < 8 * _SAMPLE_BYTES
-            and (block := plain.read(1 << 20))
-        ):
+        while cells[0] < _SAMPLE_BYTES and plain_bytes < 8 * _SAMPLE_BYTES:
+            if not (block := plain.read(1 << 20)):
+                break
             plain_bytes += len(block)
             lines += block.count(b"\n")
     return cells[0], plain_bytes, lines

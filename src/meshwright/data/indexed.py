@@ -40,6 +40,8 @@ __all__ = [
     "chunks_of",
     "dtype_code",
     "index_bytes",
+    "mapped",
+    "prefix_path",
     "token_dtype",
     "write_index",
 ]
@@ -77,6 +79,17 @@ def dtype_code(dtype: np.dtype[Any]) -> int:
     raise ConfigError(f"{dtype}: the .idx format has no code for this type of ids")
 
 
+def prefix_path(prefix: str) -> Path:
+    """Return the beginning of the names of a pair that is to be written; ConfigError for a
+    folder."""
+    path = Path(prefix)
+    if not path.name or path.is_dir():
+        raise ConfigError(
+            f"--output-prefix {prefix!r}: expected the beginning of a file's name, not a folder"
+        )
+    return path
+
+
 def index_bytes(sequences: int, bounds: int) -> int:
     """Return the size of an .idx file."""
     return HEADER_BYTES + 12 * sequences + 8 * bounds
@@ -94,24 +107,21 @@ class IndexedFile:
             if not file.is_file():
                 raise ConfigError(f"data {self.prefix!r}: {file} does not exist")
         self.dtype, sequences, bounds = self._read_header()
-        self.lengths: NDArray[np.int32] = _mapped(self.index_path, "<i4", sequences, HEADER_BYTES)
+        self.lengths: NDArray[np.int32] = mapped(self.index_path, "<i4", sequences, HEADER_BYTES)
         """Ids of each sequence, (sequences,)."""
-        self.pointers: NDArray[np.int64] = _mapped(
+        self.pointers: NDArray[np.int64] = mapped(
             self.index_path, "<i8", sequences, HEADER_BYTES + 4 * sequences
         )
         """First byte of each sequence, (sequences,)."""
-        self.bounds: NDArray[np.int64] = _mapped(
+        self.bounds: NDArray[np.int64] = mapped(
             self.index_path, "<i8", bounds, HEADER_BYTES + 12 * sequences
         )
         """First sequence of each document, and the number of sequences, (documents + 1,)."""
-        held = self.tokens_path.stat().st_size // self.dtype.itemsize
-        self.tokens: NDArray[Any] = _mapped(self.tokens_path, self.dtype, held, 0)
+        self.tokens: NDArray[Any] = mapped(self.tokens_path, self.dtype)
         """Ids of the whole .bin file."""
-        named = (
-            int(self.pointers[-1]) // self.dtype.itemsize + int(self.lengths[-1])
-            if sequences
-            else 0
-        )
+        held, named = len(self.tokens), 0
+        if sequences:
+            named = int(self.pointers[-1]) // self.dtype.itemsize + int(self.lengths[-1])
         if held < named:
             raise ConfigError(f"{self.tokens_path}: holds {held} tokens, its index names {named}")
 
@@ -160,10 +170,8 @@ class IndexedFile:
 
     def document(self, index: int) -> NDArray[Any]:
         """Return the ids of one document, its sequences joined."""
-        parts = [
-            self.sequence(number)
-            for number in range(int(self.bounds[index]), int(self.bounds[index + 1]))
-        ]
+        numbers = range(int(self.bounds[index]), int(self.bounds[index + 1]))
+        parts = [self.sequence(number) for number in numbers]
         return np.concatenate(parts) if parts else self.tokens[:0]
 
 
@@ -174,15 +182,9 @@ def write_index(
     lengths: NDArray[np.int32],
     bounds: NDArray[np.int64],
 ) -> None:
-    """Write an .idx file.
-
-    Args:
-        handle: where to.
-        dtype: of the ids.
-        lengths: of each sequence in ids, (sequences,); may be mapped, it is read a piece at a time.
-        bounds: first sequence of each document, and the number of sequences at the end, (documents
-                + 1,); may be mapped.
-    """
+    """Write an .idx file: of ids of that type, sequences of these lengths, (sequences,), and
+    documents with these first sequences and an end, (documents + 1,). Both may be mapped: they are
+    read a piece at a time."""
     handle.write(_HEADER.pack(MAGIC, VERSION, dtype_code(dtype), len(lengths), len(bounds)))
     for part in chunks_of(lengths):
         handle.write(part.astype("<i4", copy=False).tobytes())
@@ -201,7 +203,11 @@ def chunks_of(array: NDArray[Any]) -> Iterator[NDArray[Any]]:
         yield array[start : start + _CHUNK]
 
 
-def _mapped(path: Path, dtype: str | np.dtype[Any], count: int, offset: int) -> NDArray[Any]:
+def mapped(
+    path: Path, dtype: str | np.dtype[Any], count: int | None = None, offset: int = 0
+) -> NDArray[Any]:
+    """Map so many numbers of a file; None: all of them."""
+    count = path.stat().st_size // np.dtype(dtype).itemsize if count is None else count
     if not count:
         return np.zeros(0, dtype=dtype)  # an empty range can't be mapped
     return np.memmap(path, dtype=dtype, mode="r", offset=offset, shape=(count,))

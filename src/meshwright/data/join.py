@@ -91,9 +91,8 @@ def concat(
     state = state_folder(output, "concat")
     bounds_of = partial(_bounds, min_bytes=min_bytes, max_bytes=max_bytes, shards=shards)
     files = settle(state / "list.jsonl", inputs, settings=settings, check=bounds_of)
-    tasks = _tasks(
-        files, _cuts(state / "cuts.json", lambda: bounds_of(files)), output, consume=consume
-    )
+    bounds = _cuts(state / "cuts.json", lambda: bounds_of(files))
+    tasks = _tasks(files, bounds, output, consume=consume)
     report = run_step(
         "concat",
         tasks,
@@ -110,15 +109,6 @@ def concat(
     return conclude(report, output=output, settings=settings)
 
 
-def _even(total: int, shards: int) -> tuple[int, int]:
-    """Return sizes that leave the cuts free; their number makes them even."""
-    if not 1 <= shards <= max(1, total):
-        raise ConfigError(
-            f"--shards {shards}: expected 1 to {max(1, total):,}, the bytes of the inputs"
-        )
-    return 1, max(1, total)
-
-
 def _bounds(
     files: Sequence[InputFile], *, min_bytes: int, max_bytes: int, shards: int | None
 ) -> list[int]:
@@ -127,8 +117,12 @@ def _bounds(
         raise ConfigError(
             f"{packed.path}: is compressed; extract it first, or tokenize it as it is"
         )
-    if shards is not None:
-        min_bytes, max_bytes = _even(sum(file.size_bytes for file in files), shards)
+    if shards is not None:  # sizes that leave the cuts free; their number makes them even
+        min_bytes, max_bytes = 1, max(1, sum(file.size_bytes for file in files))
+        if not 1 <= shards <= max_bytes:
+            raise ConfigError(
+                f"--shards {shards}: expected 1 to {max_bytes:,}, the bytes of the inputs"
+            )
     bounds = cuts_of(files, min_bytes=min_bytes, max_bytes=max_bytes, number=shards)
     if shards is not None and len(bounds) - 1 != shards:
         raise ConfigError(
@@ -148,17 +142,12 @@ def _cuts(path: Path, find: Callable[[], list[int]]) -> list[int]:
 def _tasks(
     files: Sequence[InputFile], bounds: Sequence[int], output: Path, *, consume: bool
 ) -> list[_Join]:
-    digits = max(2, len(str(len(bounds) - 2)))
-    return [
-        _Join(
-            name=f"shard_{number:0{digits}}.jsonl",
-            size_bytes=end - begin,
-            parts=tuple(_parts(files, begin, end)),
-            output=output / f"shard_{number:0{digits}}.jsonl",
-            consume=consume,
-        )
-        for number, (begin, end) in enumerate(pairwise(bounds))
-    ]
+    digits, tasks = max(2, len(str(len(bounds) - 2))), []
+    for number, (begin, end) in enumerate(pairwise(bounds)):
+        name, parts = f"shard_{number:0{digits}}.jsonl", tuple(_parts(files, begin, end))
+        size, path = end - begin, output / name
+        tasks.append(_Join(name=name, size_bytes=size, parts=parts, output=path, consume=consume))
+    return tasks
 
 
 def _parts(files: Sequence[InputFile], begin: int, end: int) -> Iterator[Part]:
@@ -168,28 +157,19 @@ def _parts(files: Sequence[InputFile], begin: int, end: int) -> Iterator[Part]:
             return
         first, last = max(begin, starts[place]), min(end, starts[place + 1])
         if first < last:
-            is_whole = (first, last) == (starts[place], starts[place + 1])
-            yield Part(
-                path=files[place].path,
-                begin=first - starts[place],
-                end=last - starts[place],
-                is_whole=is_whole,
-            )
+            begins, ends = first - starts[place], last - starts[place]
+            whole = (begins, ends) == (0, files[place].size_bytes)
+            yield Part(path=files[place].path, begin=begins, end=ends, is_whole=whole)
 
 
 def cuts_of(
     files: Sequence[InputFile], *, min_bytes: int, max_bytes: int, number: int | None = None
 ) -> list[int]:
     """Return the bounds of the shards in the joined bytes, each at the end of a line or of a file,
-    (shards + 1,); None: as few as fit.
-
-    A cut is looked for at an even share of what is left; where the line there ends too late for
-    `max_bytes`, it is the line before.
-    """
+    (shards + 1,); None: as few as fit. A cut is looked for at an even share of what is left; where
+    the line there ends too late for `max_bytes`, it is the line before."""
     total = sum(file.size_bytes for file in files)
-    limit = (
-        f"--max-size {format_size(max_bytes)}" if number is None else f"one of {number} even shards"
-    )
+    limit = f"one of {number} even shards" if number else f"--max-size {format_size(max_bytes)}"
     number = number or _number_of_shards(total, min_bytes, max_bytes)
     starts = [0, *accumulate(file.size_bytes for file in files)]
     bounds = [0]
@@ -203,9 +183,8 @@ def cuts_of(
         if cut - bounds[-1] > max_bytes:
             cut = _line_end_before(files, starts, wanted, least=bounds[-1])
         if cut <= bounds[-1]:
-            raise ConfigError(
-                f"a document of {_path_at(files, starts, wanted)} is longer than {limit}"
-            )
+            path = files[bisect_right(starts, wanted) - 1].path
+            raise ConfigError(f"a document of {path} is longer than {limit}")
         bounds.append(cut)
     return bounds if total else [0, 0]
 
@@ -223,10 +202,6 @@ def _number_of_shards(total: int, min_bytes: int, max_bytes: int) -> int:
             f" {counted(number, 'shard')} of {fits} would fit: --min-size {fits}"
         )
     return number
-
-
-def _path_at(files: Sequence[InputFile], starts: Sequence[int], position: int) -> str:
-    return files[bisect_right(starts, position) - 1].path
 
 
 def _line_end_after(files: Sequence[InputFile], starts: Sequence[int], position: int) -> int:
@@ -314,11 +289,8 @@ def _without_blanks(lines: bytes) -> bytes:
 
 def _still_there(task: _Join, record: Mapping[str, Any]) -> bool:
     """Whether the shard is there, and was read back where its inputs are to be removed."""
-    if (
-        task.consume
-        and not record["verified"]
-        and all(Path(part.path).exists() for part in task.parts)
-    ):
+    unread = task.consume and not record["verified"]
+    if unread and all(Path(part.path).exists() for part in task.parts):
         return False
     return is_written(task, record)
 
@@ -331,9 +303,8 @@ def _remove_whole(task: _Join, record: Record) -> None:
 
 def _remove_joined(tasks: Sequence[_Join], state: Path) -> None:
     """Remove the inputs whose every shard is verified, whichever rank did it."""
-    verified = {
-        record["shard"] for record in read_journals(state / "journal") if record.get("verified")
-    }
+    records = read_journals(state / "journal")
+    verified = {record["shard"] for record in records if record.get("verified")}
     needed = {part.path for task in tasks if task.name not in verified for part in task.parts}
     for path in {part.path for task in tasks for part in task.parts} - needed:
         Path(path).unlink(missing_ok=True)

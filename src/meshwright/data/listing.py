@@ -22,10 +22,13 @@ __all__ = [
     "Manifest",
     "freeze",
     "natural_key",
+    "pair_records",
     "read_frozen",
     "read_manifest",
     "settle",
     "sha256_of",
+    "spread",
+    "text_of",
     "walk",
     "write_manifest",
 ]
@@ -75,33 +78,24 @@ class Manifest:
         return _sum(file.tokens for file in self.files)
 
     def to_dict(self) -> dict[str, Any]:
-        rows = [
-            {key: value for key, value in asdict(file).items() if value is not None}
-            for file in self.files
-        ]
-        totals = {
-            "files": len(rows),
-            "size_bytes": self.size_bytes,
-            "documents": self.documents,
-            "tokens": self.tokens,
-        }
-        known = {key: value for key, value in totals.items() if value is not None}
+        rows = [_known(asdict(file)) for file in self.files]
+        totals = {name: getattr(self, name) for name in ("size_bytes", "documents", "tokens")}
         return {
             "manifest": _FORM,
             "step": self.step,
             "settings": self.settings,
-            "totals": known,
+            "totals": {"files": len(rows), **_known(totals)},
             "files": rows,
         }
 
 
+def _known(values: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if value is not None}
+
+
 def _sum(values: Iterable[int | None]) -> int | None:
-    total = 0
-    for value in values:
-        if value is None:
-            return None
-        total += value
-    return total
+    known = list(values)
+    return None if None in known else sum(value or 0 for value in known)
 
 
 def write_manifest(
@@ -112,10 +106,8 @@ def write_manifest(
     files: Sequence[FileRecord],
     name: str = MANIFEST,
 ) -> Manifest:
-    """Write the manifest of a folder, or under another name that of some files in it.
-
-    Equal inputs give equal bytes, so every rank that finds the step complete may write it.
-    """
+    """Write the manifest of a folder, or under another name that of some files in it. Equal inputs
+    give equal bytes, so every rank that finds the step complete may write it."""
     manifest = Manifest(step=step, settings=settings, files=tuple(files))
     write_whole(folder / name, (json.dumps(manifest.to_dict(), indent=1) + "\n").encode())
     return manifest
@@ -132,6 +124,19 @@ def read_manifest(folder: Path, *, name: str = MANIFEST) -> Manifest:
         raise ConfigError(f"{path}: {error.strerror}") from None
     except (ValueError, TypeError, KeyError):
         raise ConfigError(f"{path}: no manifest that `meshwright data` wrote") from None
+
+
+def pair_records(
+    prefix: Path, *, sha256: str, documents: int, tokens: int
+) -> tuple[FileRecord, FileRecord]:
+    """Return what a manifest says of a .bin, whose hash is known, and its .idx."""
+    ids, index = Path(f"{prefix}.bin"), Path(f"{prefix}.idx")
+    size_bytes = ids.stat().st_size
+    counts: dict[str, Any] = {"documents": documents, "tokens": tokens}
+    return (
+        FileRecord(name=ids.name, size_bytes=size_bytes, sha256=sha256, **counts),
+        FileRecord(name=index.name, size_bytes=index.stat().st_size, sha256=sha256_of(index)),
+    )
 
 
 def sha256_of(path: Path) -> str:
@@ -157,42 +162,36 @@ class InputFile:
     """What its bytes must hash to, where that is known."""
 
     def to_dict(self) -> dict[str, Any]:
-        found: dict[str, Any] = {
-            "name": self.name,
-            "path": self.path,
-            "size_bytes": self.size_bytes,
-        }
-        return found if self.sha256 is None else {**found, "sha256": self.sha256}
+        return _known(
+            {
+                "name": self.name,
+                "path": self.path,
+                "size_bytes": self.size_bytes,
+                "sha256": self.sha256,
+            }
+        )
 
 
 def natural_key(name: str) -> tuple[Any, ...]:
     """Return a key that puts `part_2` before `part_10`, folder by folder; names that differ in
     zeros alone are told apart by the text."""
-    parts = name.split("/")
-    return (
-        *(
-            tuple(
-                (int(t), "") if t.isdecimal() else (-1, t) for t in re.split(r"([0-9]+)", part) if t
-            )
-            for part in parts
-        ),
-        (name,),
+    folders = [filter(None, re.split(r"([0-9]+)", part)) for part in name.split("/")]
+    keys = (
+        tuple((int(run), "") if run.isdecimal() else (-1, run) for run in runs) for runs in folders
     )
+    return (*keys, (name,))
 
 
 def walk(words: Sequence[str], *, suffixes: Iterable[str] = ()) -> list[InputFile]:
     """Return the files that paths, folders, patterns and `@FILE` lists of paths name, in natural
-    order of their names.
-
-    A file that is named twice is there once. Folders are walked to the bottom, without names that
-    begin with a dot and without manifests of ours; `suffixes` (empty: any) holds for what folders
-    hold. A pattern is better quoted: the shell has a limit on arguments and this has none.
-    ConfigError for a word that names nothing.
-    """
+    order of their names. A file that is named twice is there once. Folders are walked to the
+    bottom, without names that begin with a dot and without manifests of ours; `suffixes` (empty:
+    any) holds for what folders hold. A pattern is better quoted: the shell has a limit on arguments
+    and this has none. ConfigError for a word that names nothing."""
     wanted = tuple(suffixes)
     found: dict[str, InputFile] = {}
     places: set[str] = set()
-    for file in (file for word in _spread(words) for file in _files_of(word, wanted)):
+    for file in (file for word in spread(words) for file in _files_of(word, wanted)):
         place = os.path.abspath(file.path)
         if place in places:
             continue
@@ -206,24 +205,26 @@ def walk(words: Sequence[str], *, suffixes: Iterable[str] = ()) -> list[InputFil
     return sorted(found.values(), key=lambda file: natural_key(file.name))
 
 
-def _spread(words: Sequence[str]) -> Iterator[str]:
+def spread(words: Sequence[str]) -> Iterator[str]:
     """Yield words, the lines of `@FILE` in its place."""
     for word in words:
         if not word.startswith("@"):
             yield word
             continue
         try:
-            yield from filter(
-                None,
-                map(
-                    str.strip,
-                    Path(word[1:])
-                    .read_text(encoding="utf-8", errors="surrogateescape")
-                    .splitlines(),
-                ),
-            )
+            text = Path(word[1:]).read_text(encoding="utf-8", errors="surrogateescape")
         except OSError as error:
             raise ConfigError(f"{word}: {error.strerror}") from None
+        yield from filter(None, map(str.strip, text.splitlines()))
+
+
+def text_of(path: Path, *, what: str) -> str:
+    """Read a small file of the user's; ConfigError where it is absent or no text in UTF-8."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "not a text in UTF-8"
+        raise ConfigError(f"{what}: {reason}") from None
 
 
 def _files_of(word: str, suffixes: tuple[str, ...]) -> Iterator[InputFile]:
@@ -242,9 +243,8 @@ def _files_of(word: str, suffixes: tuple[str, ...]) -> Iterator[InputFile]:
             raise ConfigError(f"{word}: no file matches")
         top = _fixed_part(word)
         for match in matches:
-            yield InputFile(
-                path=match, name=os.path.relpath(match, top), size_bytes=os.stat(match).st_size
-            )
+            name = os.path.relpath(match, top)
+            yield InputFile(path=match, name=name, size_bytes=os.stat(match).st_size)
     else:
         raise ConfigError(f"{word}: no such file or folder")
 
@@ -265,16 +265,11 @@ def _walk_folder(top: Path, suffixes: tuple[str, ...]) -> Iterator[InputFile]:
                     continue
                 if entry.is_dir():
                     pending.append(entry.path)
-                elif (
-                    entry.is_file()
-                    and (not suffixes or entry.name.endswith(suffixes))
-                    and not _is_manifest(entry)
-                ):
-                    yield InputFile(
-                        path=entry.path,
-                        name=os.path.relpath(entry.path, top),
-                        size_bytes=entry.stat().st_size,
-                    )
+                    continue
+                fits = not suffixes or entry.name.endswith(suffixes)
+                if entry.is_file() and fits and not _is_manifest(entry):
+                    name, size = os.path.relpath(entry.path, top), entry.stat().st_size
+                    yield InputFile(path=entry.path, name=name, size_bytes=size)
 
 
 def _is_manifest(entry: os.DirEntry[str]) -> bool:
@@ -289,11 +284,8 @@ def freeze(
     path: Path, files: Sequence[InputFile], *, settings: Mapping[str, Any]
 ) -> list[InputFile]:
     """Write the list unless it exists, and return what it holds then: ranks that saw the folder at
-    other times agree on one list.
-
-    `settings` are what the outputs depend on. ConfigError where the list was made with others,
-    naming the first that differs.
-    """
+    other times agree on one list. `settings` are what the outputs depend on. ConfigError where the
+    list was made with others, naming the first that differs."""
     header = {"listing": _LISTING_FORM, "files": len(files), "settings": dict(settings)}
     rows = [header, *(file.to_dict() for file in files)]
     create_once(path, "".join(json.dumps(row) + "\n" for row in rows).encode())
@@ -322,12 +314,9 @@ def settle(
     check: Callable[[Sequence[InputFile]], object] | None = None,
 ) -> list[InputFile]:
     """Return the frozen list of a step where there is one, else walk the words and freeze what they
-    name.
-
-    Inputs that a step has consumed are still in its list, so a second start goes on although they
-    are gone. `check` raises ConfigError for inputs that the step can't take: before anything is
-    frozen, so that a second start with other words is free.
-    """
+    name. Inputs that a step has consumed are still in its list, so a second start goes on although
+    they are gone. `check` raises ConfigError for inputs that the step can't take: before anything
+    is frozen, so that a second start with other words is free."""
     asked = {"inputs": list(words), **settings}
     if path.exists():
         return read_frozen(path, settings=asked)

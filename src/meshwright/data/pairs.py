@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.data.atomic import locked, sync_folder, write_whole, writing
-from meshwright.data.indexed import IndexedFile, chunks_of, write_index
-from meshwright.data.listing import FileRecord, Manifest, natural_key, sha256_of, write_manifest
+from meshwright.data.indexed import IndexedFile, chunks_of, mapped, prefix_path, write_index
+from meshwright.data.listing import Manifest, natural_key, pair_records, spread, write_manifest
 from meshwright.data.steps import state_folder
 from meshwright.values.errors import ConfigError
 from meshwright.values.units import counted
@@ -38,11 +38,8 @@ __all__ = [
 
 
 def prefixes_of(words: Sequence[str]) -> list[str]:
-    """Return the prefixes in the order of the words; those of a folder or a pattern in natural
-    order.
-
-    ConfigError for a word that names none, for half of a pair, and for a prefix that comes twice.
-    """
+    """Return the prefixes in the words' order; those of a folder or a pattern in natural order.
+    ConfigError for a word that names none, for half a pair, and for a prefix given twice."""
     found: list[str] = []
     for word in words:
         for prefix in _of_word(word):
@@ -60,11 +57,7 @@ def prefixes_of(words: Sequence[str]) -> list[str]:
 
 def _of_word(word: str) -> Iterator[str]:
     if word.startswith("@"):
-        try:
-            lines = Path(word[1:]).read_text(encoding="utf-8").split("\n")
-        except OSError as error:
-            raise ConfigError(f"{word}: {error.strerror}") from None
-        for line in filter(None, map(str.strip, lines)):
+        for line in spread([word]):
             yield from _of_word(line)
     elif Path(word).is_dir():
         yield from _of_files(word, [str(path) for path in Path(word).iterdir()])
@@ -134,19 +127,10 @@ def blend(
     temperature: float = 1.0,
     weights: Sequence[float] | Mapping[str, float] | None = None,
 ) -> Blend:
-    """Weigh pairs by their size, or by a mixture that is given.
-
-    Args:
-        words: prefixes, folders or patterns.
-        by: what the weights follow where none are given.
-        temperature: sizes are raised to 1 / temperature: above 1 small corpora weigh more, 1 leaves
-                     them.
-        weights: in the order of the pairs; any positive numbers, they are divided by their sum.
-
-    Raises:
-        ConfigError: a pair is absent, broken or empty; weights that are not one for each, or not
-                     positive.
-    """
+    """Weigh the pairs of prefixes, folders or patterns by their size, raised to 1 / temperature:
+    above 1 small corpora weigh more; or by `weights` in their order, any positive numbers, which
+    are divided by their sum. ConfigError for a pair that is absent, broken or empty, and for
+    weights that are not one for each, or not positive."""
     prefixes = prefixes_of(words)
     files = [IndexedFile(prefix) for prefix in prefixes]
     for file in files:
@@ -230,22 +214,11 @@ class MergeReport:
 
 def merge(words: Sequence[str], *, output_prefix: str, overwrite: bool = False) -> MergeReport:
     """Join pairs of files: the ids one after the other, the indices shifted; as Megatron's
-    merge_datasets.py, byte for byte.
-
-    Raises:
-        ConfigError: no pair, ids of different types, a pair whose files don't fit each other, an
-                     output that exists.
-    """
+    merge_datasets.py, byte for byte. ConfigError for no pair, ids of different types, a pair whose
+    files don't fit each other, and an output that exists."""
     sources = prefixes_of(words)
-    final = Path(output_prefix)
-    if not final.name or final.is_dir():
-        raise ConfigError(
-            f"--output-prefix {output_prefix!r}: expected the beginning of a file's name, not a"
-            " folder"
-        )
-    if any(
-        os.path.realpath(f"{source}.bin") == os.path.realpath(f"{final}.bin") for source in sources
-    ):
+    final = prefix_path(output_prefix)
+    if os.path.realpath(f"{final}.bin") in {os.path.realpath(f"{one}.bin") for one in sources}:
         raise ConfigError(f"{final}: is an input too; give another --output-prefix")
     files = [IndexedFile(source) for source in sources]
     _check(files)
@@ -258,8 +231,13 @@ def merge(words: Sequence[str], *, output_prefix: str, overwrite: bool = False) 
         documents, sequences = _write_index(files, scratch, Path(f"{final}.idx"))
         (scratch / "bin").rename(f"{final}.bin")
         sync_folder(final.parent)
-        manifest = _manifest(
-            final, sources, documents=documents, tokens=_tokens(files), sha256=sha256
+        tokens = sum(file.num_tokens for file in files)
+        manifest = write_manifest(
+            final.parent,
+            step="merge",
+            settings={"sources": sources},
+            files=pair_records(final, sha256=sha256, documents=documents, tokens=tokens),
+            name=f"{final.name}.manifest.json",
         )
         for name in (_STATE, "lengths", "bounds"):
             (scratch / name).unlink(missing_ok=True)
@@ -268,7 +246,7 @@ def merge(words: Sequence[str], *, output_prefix: str, overwrite: bool = False) 
         sources=tuple(sources),
         documents=documents,
         sequences=sequences,
-        tokens=_tokens(files),
+        tokens=tokens,
         manifest=manifest,
     )
 
@@ -287,10 +265,6 @@ def _check(files: Sequence[IndexedFile]) -> None:
                 f"{file.tokens_path}: {size_bytes} bytes, and its index names {file.num_tokens}"
                 f" tokens of {file.dtype.itemsize}; `meshwright data verify` says more"
             )
-
-
-def _tokens(files: Sequence[IndexedFile]) -> int:
-    return sum(file.num_tokens for file in files)
 
 
 def _join_tokens(files: Sequence[IndexedFile], scratch: Path) -> str:
@@ -335,44 +309,10 @@ def _write_index(files: Sequence[IndexedFile], scratch: Path, path: Path) -> tup
             for part in chunks_of(file.bounds[1:]):
                 bounds.write((part + sequences).astype("<i8").tobytes())
             sequences += file.num_sequences
-    documents = sum(file.num_documents for file in files)
-    mapped = (
-        np.memmap(scratch / "lengths", dtype="<i4", mode="r")
-        if sequences
-        else np.zeros(0, dtype="<i4")
-    )
+    lengths_of, bounds_of = mapped(scratch / "lengths", "<i4"), mapped(scratch / "bounds", "<i8")
     with writing(path) as handle:
-        write_index(
-            handle,
-            dtype=files[0].dtype,
-            lengths=mapped,
-            bounds=np.memmap(scratch / "bounds", dtype="<i8", mode="r"),
-        )
-    return documents, sequences
-
-
-def _manifest(
-    final: Path, sources: Sequence[str], *, documents: int, tokens: int, sha256: str
-) -> Manifest:
-    grown, index = Path(f"{final}.bin"), Path(f"{final}.idx")
-    files = (
-        FileRecord(
-            name=grown.name,
-            size_bytes=grown.stat().st_size,
-            sha256=sha256,
-            documents=documents,
-            tokens=tokens,
-        ),
-        FileRecord(name=index.name, size_bytes=index.stat().st_size, sha256=sha256_of(index)),
-    )
-    settings = {"sources": list(sources)}
-    return write_manifest(
-        final.parent,
-        step="merge",
-        settings=settings,
-        files=files,
-        name=f"{final.name}.manifest.json",
-    )
+        write_index(handle, dtype=files[0].dtype, lengths=lengths_of, bounds=bounds_of)
+    return sum(file.num_documents for file in files), sequences
 
 
 QUANTILES = (0.0, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)

@@ -40,11 +40,8 @@ class Piece:
     start: int = 0
     end: int | None = None
     """Lines that begin in these bytes, or Parquet's row groups from start to before end; None: to
-    the end of the file.
-
-    Of an archive, bytes at which it can be entered; the line that is open or begins at such a place
-    is of the piece before it.
-    """
+    the end of the file. Of an archive, bytes at which it can be entered; the line that is open or
+    begins at such a place is of the piece before it."""
 
 
 class Document(NamedTuple):

@@ -102,12 +102,10 @@ def run(
     place: Place | None = None,
     tell: Callable[[str], None] | None = None,
 ) -> RunReport:
-    """Do what is left of a recipe, and return what it came to.
-
-    `execute` runs the words of a command, `meshwright.cli.run`. A step begins when every rank has
-    ended the one before. What is done stays done, also when its outputs have been removed since;
-    ConfigError where the recipe has changed for a step that is done.
-    """
+    """Do what is left of a recipe, and return what it came to. `execute` runs the words of a
+    command, `meshwright.cli.run`. A step begins when every rank has ended the one before. What is
+    done stays done, also when its outputs have been removed since; ConfigError where the recipe has
+    changed for a step that is done."""
     found, place, tell = read_recipe(recipe), place or find_place(os.environ), tell or _tell
     if found.too_large is not None:
         for line in found.too_large.lines():

@@ -143,21 +143,16 @@ def progress_line(totals: Totals, files: int, counts: Counts, *, elapsed_s: floa
     all_files, all_bytes = totals.done_files + files, totals.done_bytes + counts.size_bytes
     if totals.size_bytes:
         all_bytes = min(all_bytes, totals.size_bytes)
-    parts = [
-        f"{totals.title}: {all_files:,}/{counted(totals.files, 'file')}",
-        format_size(all_bytes),
-    ]
-    if totals.size_bytes:
-        parts[-1] += f"/{format_size(totals.size_bytes)}"
+    of_bytes = f"/{format_size(totals.size_bytes)}" if totals.size_bytes else ""
+    head = f"{totals.title}: {all_files:,}/{counted(totals.files, 'file')}"
+    parts = [head, f"{format_size(all_bytes)}{of_bytes}"]
     if elapsed_s > 0:
         parts.append(f"{format_size(counts.size_bytes / elapsed_s)}/s")
         if counts.tokens:
             parts.append(f"{format_count(counts.tokens / elapsed_s)} tokens/s")
-    did, left = (
-        (counts.size_bytes, totals.size_bytes - all_bytes)
-        if totals.size_bytes
-        else (files, totals.files - all_files)
-    )
+    did, left = files, totals.files - all_files
+    if totals.size_bytes:
+        did, left = counts.size_bytes, totals.size_bytes - all_bytes
     if left > 0 and did > 0 and all_files < totals.files:
         parts.append(f"{format_span(elapsed_s * left / did)} left")
     return ", ".join(parts)
@@ -167,11 +162,8 @@ def format_size(size_bytes: float) -> str:
     """Write bytes on a disk in three digits, decimal, as disks are sold: `947 GB`."""
     for unit, size in (("TB", TERA), ("GB", GB), ("MB", 10**6), ("kB", 10**3)):
         if size_bytes >= 0.9995 * size:
-            return (
-                f"{size_bytes / size:.3g} {unit}"
-                if size_bytes < 999.5 * size
-                else f"{size_bytes / size:,.0f} {unit}"
-            )
+            digits = ".3g" if size_bytes < 999.5 * size else ",.0f"
+            return f"{size_bytes / size:{digits}} {unit}"
     return f"{size_bytes:.0f} B"
 
 

@@ -18,7 +18,7 @@ from meshwright.data.footprint import (
     plan,
     strategy_of,
 )
-from meshwright.data.listing import MANIFEST
+from meshwright.data.listing import MANIFEST, text_of
 from meshwright.values.errors import ConfigError, UnknownNameError
 from meshwright.values.text import read_yaml
 
@@ -96,13 +96,7 @@ class Recipe:
 
 def read_recipe(path: Path) -> Recipe:
     """Read a recipe; ConfigError names a key or value that is wrong, with the nearest."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"recipe {path}: {getattr(error, 'strerror', None) or 'not a text in UTF-8'}"
-        ) from None
-    given = read_yaml(text, what=f"recipe {path}")
+    given = read_yaml(text_of(path, what=f"recipe {path}"), what=f"recipe {path}")
     name = str(given.get("pipeline"))
     if name not in PIPELINES:
         raise UnknownNameError("pipeline", name, PIPELINES)
@@ -193,11 +187,8 @@ def _too_large(
 
 def _vocab_size(given: Mapping[str, Any]) -> int:
     """Return the vocabulary that the output is written for: as given, else GPT-2's, else the
-    smallest that takes 4 bytes an id.
-
-    The files of a tokenizer may not be there yet when a recipe is read, so another one is taken for
-    the larger kind.
-    """
+    smallest that takes 4 bytes an id. The files of a tokenizer may not be there yet when a recipe
+    is read, so another one is taken for the larger kind."""
     asked = given.get("vocab_size")
     if asked is not None and (not isinstance(asked, int) or isinstance(asked, bool) or asked < 1):
         raise ConfigError(f"recipe: vocab_size={asked}: expected a whole number above 0")

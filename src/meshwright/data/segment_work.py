@@ -32,7 +32,7 @@ from meshwright.data.pieces import Document, Piece, Reject
 from meshwright.data.progress import count
 from meshwright.data.segments import Segment
 from meshwright.data.steps import Record, ShardError
-from meshwright.values.errors import ConfigError, MissingExtraError
+from meshwright.values.errors import ConfigError, load_extra
 
 __all__ = ["DIRTY", "OnError", "SegmentTask", "part_path", "sentence_splitter", "tokenize_segment"]
 
@@ -47,15 +47,12 @@ the sentence, and may be none."""
 
 @lru_cache(maxsize=1)
 def sentence_splitter(language: str, *, keep_newlines: bool) -> Callable[[str], Sequence[str]]:
-    """Return a function from a text to its sentences, with the space behind each or without;
-    TimeoutError where NLTK gives up on a text.
+    """Return what cuts a text into its sentences, with the space behind each or without;
+    TimeoutError where NLTK gives up on a text. ConfigError where NLTK's data for the language is
+    not on this machine."""
+    load_extra("nltk", "data")
+    from nltk.tokenize.punkt import PunktLanguageVars, PunktSentenceTokenizer, PunktTokenizer
 
-    ConfigError where NLTK's data for the language is not on this machine.
-    """
-    try:
-        from nltk.tokenize.punkt import PunktLanguageVars, PunktSentenceTokenizer, PunktTokenizer
-    except ImportError:
-        raise MissingExtraError("nltk", "data") from None
     try:
         punkt = PunktTokenizer(language)
     except (LookupError, OSError, ValueError):
@@ -324,11 +321,8 @@ def _append(
     sections: Mapping[str, _Section],
 ) -> int:
     """Write the sequences of the documents that are kept, each with its end, and return their
-    tokens.
-
-    A document that is left out has no ids, or under another key has some, which are left out with
-    it.
-    """
+    tokens. A document that is left out has no ids, or has some under another key, which go with
+    it."""
     kept = np.repeat(keep, rows.counts)
     ids = rows.ids if keep.all() else rows.ids[np.repeat(kept, rows.lengths)]
     lengths, counts = rows.lengths[kept], rows.counts[keep]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
@@ -14,7 +14,7 @@ from meshwright.data.documents import TextUnit, form_of, is_json_lines
 from meshwright.data.listing import InputFile
 from meshwright.data.pieces import Form, Piece
 from meshwright.data.wikipedia import spans_of
-from meshwright.values.errors import ConfigError, MissingExtraError
+from meshwright.values.errors import ConfigError, load_extra
 from meshwright.values.units import MIB
 
 __all__ = [
@@ -37,17 +37,13 @@ class _NotWhole(Exception):
 
 def entries_of(path: Path, *, piece_bytes: int) -> list[int]:
     """Return bytes, ascending, at which a file can be entered, none closer than `piece_bytes` to
-    another; empty: only at its beginning.
-
-    Of zstd each is the beginning of a frame, found by the sizes that frames and blocks state (RFC
-    8878), which is exact. Of bzip2 it is the magic of a stream, 80 bits. gzip states no sizes and
-    xz is mostly one stream: they are read from the beginning.
-    """
+    another; empty: only at its beginning. Of zstd each is the beginning of a frame, found by the
+    sizes that frames and blocks state (RFC 8878), which is exact. Of bzip2 it is the magic of a
+    stream, 80 bits. gzip states no sizes and xz is mostly one stream: they are read whole."""
     kind = archive_of(path.name)
     if kind == "bz2":
-        return [span.begin for span in spans_of(path, piece_bytes=piece_bytes) if span is not None][
-            1:
-        ]
+        spans = spans_of(path, piece_bytes=piece_bytes)
+        return [span.begin for span in spans if span is not None][1:]
     if kind != "zst":
         return []
     found: list[int] = []
@@ -128,10 +124,8 @@ class Segment:
 
 def segment_bytes_for(files: Sequence[InputFile]) -> int:
     """Return the size of a segment: small enough that all workers end together, large enough that
-    there are not too many.
-
-    The cut does not depend on ranks and workers, and documents never depend on the cut.
-    """
+    there are not too many. The cut depends on neither ranks nor workers, and documents never on the
+    cut."""
     return min(MOST_BYTES, max(LEAST_BYTES, sum(file.size_bytes for file in files) // _SEGMENTS))
 
 
@@ -147,16 +141,10 @@ def entries(
     """Return where large archives of lines can be entered, by path, where they can."""
     found = {}
     for file in files:
-        kind = form_of(file.name, form)
-        if (
-            file.size_bytes > segment_bytes
-            and archive_of(file.path) is not None
-            and _has_lines(file, kind, text_unit)
-        ):
-            places = entries_of(Path(file.path), piece_bytes=segment_bytes)
-            if places:
-                found[file.path] = places
-    return found
+        kind, is_packed = form_of(file.name, form), archive_of(file.path) is not None
+        if file.size_bytes > segment_bytes and is_packed and _has_lines(file, kind, text_unit):
+            found[file.path] = entries_of(Path(file.path), piece_bytes=segment_bytes)
+    return {path: places for path, places in found.items() if places}
 
 
 def cut(
@@ -167,20 +155,16 @@ def cut(
     segment_bytes: int,
     archive_entries: Mapping[str, Sequence[int]] = MappingProxyType({}),
 ) -> list[Segment]:
-    """Cut the inputs into segments; archives where `archive_entries` has them.
-
-    Any other compressed file, a JSON array and a text that is one document can't be entered in the
-    middle and are one piece each.
-    """
+    """Cut the inputs into segments; archives where `archive_entries` has them. Any other compressed
+    file, a JSON array and a text that is one document have no entry in the middle: one piece
+    each."""
     segments: list[Segment] = []
     group: list[Piece] = []
     group_bytes = 0
 
-    def close(pieces: Sequence[Piece], size_bytes: int) -> None:
+    def close(pieces: Sequence[Piece], size: int) -> None:
         if pieces:
-            segments.append(
-                Segment(number=len(segments), pieces=tuple(pieces), size_bytes=size_bytes)
-            )
+            segments.append(Segment(number=len(segments), pieces=tuple(pieces), size_bytes=size))
 
     for file in files:
         kind = form_of(file.name, form)
@@ -195,12 +179,7 @@ def cut(
             continue
         close(group, group_bytes)
         group, group_bytes = [], 0
-        places = archive_entries.get(file.path)
-        for piece, size_bytes in (
-            _ranges(file, kind, segment_bytes)
-            if places is None
-            else _archive_ranges(file, kind, places)
-        ):
+        for piece, size_bytes in _ranges(file, kind, segment_bytes, archive_entries):
             close([piece], size_bytes)
     close(group, group_bytes)
     return segments
@@ -220,58 +199,38 @@ def _has_lines(file: InputFile, form: Form, text_unit: TextUnit) -> bool:
     return form == "json" and is_json_lines(file.path)
 
 
-def _archive_ranges(
-    file: InputFile, form: Form, places: Sequence[int]
+def _ranges(
+    file: InputFile, form: Form, segment_bytes: int, entries: Mapping[str, Sequence[int]]
 ) -> Iterator[tuple[Piece, int]]:
-    for start, end in pairwise((0, *places, file.size_bytes)):
-        yield (
-            Piece(path=file.path, form=form, size_bytes=file.size_bytes, start=start, end=end),
-            end - start,
-        )
-
-
-def _ranges(file: InputFile, form: Form, segment_bytes: int) -> Iterator[tuple[Piece, int]]:
     """Yield the parts of a large file and their bytes."""
-    if form == "parquet":
+    if form == "parquet" and file.path not in entries:
         yield from _row_groups(file, segment_bytes)
         return
     count = -(-file.size_bytes // segment_bytes)
-    for place in range(count):
-        start, end = place * file.size_bytes // count, (place + 1) * file.size_bytes // count
-        yield (
-            Piece(path=file.path, form=form, size_bytes=file.size_bytes, start=start, end=end),
-            end - start,
-        )
+    even = [place * file.size_bytes // count for place in range(1, count)]
+    whole = Piece(path=file.path, form=form, size_bytes=file.size_bytes)
+    for start, end in pairwise((0, *entries.get(file.path, even), file.size_bytes)):
+        yield replace(whole, start=start, end=end), end - start
 
 
 def _row_groups(file: InputFile, segment_bytes: int) -> Iterator[tuple[Piece, int]]:
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError:
-        raise MissingExtraError("pyarrow", "data") from None
+    pa = load_extra("pyarrow", "data")
+    import pyarrow.parquet as pq
+
+    whole = Piece(path=file.path, form="parquet", size_bytes=file.size_bytes)
     try:
         sizes = _group_sizes(pq.read_metadata(file.path))
     except pa.ArrowInvalid:  # a worker will name it, by the policy for such files
-        yield Piece(path=file.path, form="parquet", size_bytes=file.size_bytes), file.size_bytes
+        yield whole, file.size_bytes
         return
     except OSError as error:
         raise ConfigError(f"{file.path}: {error.strerror or error}") from None
     start, held = 0, 0
-    for place, size in enumerate(sizes):
+    for end, size in enumerate(sizes, start=1):
         held += size
-        if held >= segment_bytes or place == len(sizes) - 1:
-            yield (
-                Piece(
-                    path=file.path,
-                    form="parquet",
-                    size_bytes=file.size_bytes,
-                    start=start,
-                    end=place + 1,
-                ),
-                held,
-            )
-            start, held = place + 1, 0
+        if held >= segment_bytes or end == len(sizes):
+            yield replace(whole, start=start, end=end), held
+            start, held = end, 0
 
 
 def _group_sizes(metadata: object) -> list[int]:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import errno
+import os
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field, fields
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
 from meshwright.data.atomic import Journal, read_journals
 from meshwright.data.listing import MANIFEST, FileRecord, sha256_of, write_manifest
-from meshwright.data.progress import Counts, Progress, Totals, format_size
-from meshwright.data.workers import Place, prepare_workers, runner_of, share_of
+from meshwright.data.progress import Progress, Totals, format_size
+from meshwright.data.workers import Place, find_place, prepare_workers, runner_of, share_of
 from meshwright.values.errors import ConfigError, MeshwrightError
 from meshwright.values.units import counted
 
@@ -29,6 +32,7 @@ __all__ = [
     "is_written",
     "require_read_back",
     "run_step",
+    "run_to_manifest",
     "state_folder",
 ]
 
@@ -45,9 +49,8 @@ Record = Mapping[str, Any]
 class ShardError(MeshwrightError):
     """A shard that can't be done; the others go on, and the step ends with code 3."""
 
-    def __init__(
-        self, reason: str, kind: str = "failed"
-    ) -> None:  # by position: so an exception comes back from a worker
+    # by position: so an exception comes back from a worker
+    def __init__(self, reason: str, kind: str = "failed") -> None:
         """Say why; `kind` is the word by which such shards are counted, such as `missing`."""
         super().__init__(reason, kind)
         self.reason, self.kind = reason, kind
@@ -130,9 +133,8 @@ def run_step(
         for task in ours:
             if task.name in done:
                 after(task, done[task.name])
-    todo = sorted(
-        (task for task in ours if task.name not in done), key=lambda task: -_rough(task.size_bytes)
-    )
+    todo = [task for task in ours if task.name not in done]
+    todo.sort(key=lambda task: -_rough(task.size_bytes))
     totals = _totals(step, ours, todo, place)
 
     def keep(task: ShardTask, record: Record) -> None:
@@ -178,21 +180,17 @@ def _done(
 ) -> dict[str, Record]:
     """Return the last record of each shard that is still there."""
     known = {str(row["shard"]): row for row in read_journals(state / "journal") if "shard" in row}
-    return {
-        task.name: known[task.name]
-        for task in tasks
-        if task.name in known and still_there(task, known[task.name])
-    }
+    pairs = [(task, known[task.name]) for task in tasks if task.name in known]
+    return {task.name: record for task, record in pairs if still_there(task, record)}
 
 
 def _totals(
     step: str, ours: Sequence[ShardTask], todo: Sequence[ShardTask], place: Place
 ) -> Totals:
     all_bytes = sum(task.size_bytes for task in ours)
+    rank = f" (rank {place.rank} of {place.world_size})" if place.world_size > 1 else ""
     return Totals(
-        title=step
-        if place.world_size == 1
-        else f"{step} (rank {place.rank} of {place.world_size})",
+        title=f"{step}{rank}",
         files=len(ours),
         size_bytes=all_bytes,
         done_files=len(ours) - len(todo),
@@ -221,7 +219,7 @@ def _do(
         with (
             Journal(state / "journal", place) as journal,
             runner_of(partial(_attempt, work), workers) as runner,
-            _shown(totals, lambda: (finished, runner.counts())),
+            Progress(totals, lambda: (finished, runner.counts())) if totals else nullcontext(),
         ):
             for task, outcome in runner.outcomes(todo):
                 finished += 1
@@ -241,12 +239,6 @@ def _do(
         advice = "free some space and " if error.errno in _FULL else ""
         return failed, f"{where}{error.strerror}; {advice}start again to go on"
     return failed, None
-
-
-def _shown(
-    totals: Totals | None, read: Callable[[], tuple[int, Counts]]
-) -> AbstractContextManager[object]:
-    return nullcontext() if totals is None else Progress(totals, read)
 
 
 def _attempt(work: Callable[[Any], Record], task: Any) -> Record | ShardError:
@@ -309,20 +301,14 @@ class StepResult:
             f"{report.step}: {counted(len(self.files), 'file')}, {format_size(self.size_bytes)} in"
             f" {self.output}"
         ]
-        found += [
-            f"  {kind}: {name}: {reason}"
-            for name, (kind, reason) in list(report.failed.items())[:_SHOWN]
-        ]
+        shown = islice(report.failed.items(), _SHOWN)
+        found += [f"  {kind}: {name}: {reason}" for name, (kind, reason) in shown]
         if len(report.failed) > _SHOWN:
             found.append(f"  and {len(report.failed) - _SHOWN:,} more, all of them in --json")
-        kinds: dict[str, int] = {}
-        for kind, _ in report.failed.values():
-            kinds[kind] = kinds.get(kind, 0) + 1
+        kinds = Counter(kind for kind, _ in report.failed.values())
         if kinds:
-            found.append(
-                f"not done: {', '.join(f'{number:,} {kind}' for kind, number in kinds.items())};"
-                " start again to try them again"
-            )
+            counts = ", ".join(f"{number:,} {kind}" for kind, number in kinds.items())
+            found.append(f"not done: {counts}; start again to try them again")
         if report.open_elsewhere:
             found.append(
                 f"{counted(len(report.open_elsewhere), 'file')} of other ranks not done yet; the"
@@ -348,6 +334,31 @@ def conclude(
         manifest=output / MANIFEST if report.complete else None,
         notes=notes,
     )
+
+
+def run_to_manifest(
+    step: str,
+    tasks: Sequence[ShardTask],
+    work: Callable[[Any], Record],
+    *,
+    output: Path,
+    settings: Mapping[str, Any],
+    place: Place | None,
+    notes_of: Callable[[StepReport], tuple[str, ...]] = lambda _: (),
+    still_there: Callable[[Any, Record], bool] = is_written,
+    **options: Any,
+) -> StepResult:
+    """Run a step whose outputs lie in one folder, and conclude it; `options` as of `run_step`."""
+    report = run_step(
+        step,
+        tasks,
+        work,
+        state=state_folder(output, step),
+        place=place or find_place(os.environ),
+        still_there=still_there,
+        **options,
+    )
+    return conclude(report, output=output, settings=settings, notes=notes_of(report))
 
 
 def _file_of(name: str, record: Record) -> FileRecord:

@@ -11,11 +11,12 @@ from typing import Any, Literal
 from meshwright.data.atomic import sync_folder, temporary_of
 from meshwright.data.documents import SUFFIXES, TextUnit, form_of, read_documents
 from meshwright.data.encoders import EncoderSpec, Engine
+from meshwright.data.indexed import prefix_path
 from meshwright.data.listing import FileRecord, Manifest, walk
 from meshwright.data.pieces import Form, Piece, Reject, Rejected
 from meshwright.data.segment_work import OnError
 from meshwright.data.steps import state_folder
-from meshwright.values.errors import ConfigError, MissingExtraError
+from meshwright.values.errors import ConfigError, load_extra
 from meshwright.values.units import MIB
 
 __all__ = [
@@ -69,11 +70,7 @@ class TokenizeRequest:
                 "--output-prefix is missing: give the beginning of the output files' names, such as"
                 " data/my-gpt"
             )
-        if not Path(self.output_prefix).name or Path(self.output_prefix).is_dir():
-            raise ConfigError(
-                f"--output-prefix {self.output_prefix!r}: expected the beginning of a file's name,"
-                " not a folder"
-            )
+        prefix_path(self.output_prefix)
         if self.keep_newlines and not self.split_sentences:
             raise ConfigError(
                 "--keep-newlines: only with --split-sentences; a document that is not split keeps"
@@ -166,23 +163,11 @@ def train_sentencepiece(
     form: Form | None = None,
     text_unit: TextUnit = "line",
 ) -> Trained:
-    """Train `PREFIX.model` and `PREFIX.vocab` on the lines of a corpus; a sample of `sentences`
-    lines where it has more.
-
-    Raises:
-        ConfigError: no input; a vocabulary that the corpus can't fill, or that its characters don't
-                     fit into.
-    """
-    try:
-        import sentencepiece
-    except ImportError:
-        raise MissingExtraError("sentencepiece", "data") from None
-    final = Path(output_prefix)
-    if not final.name or final.is_dir():
-        raise ConfigError(
-            f"--output-prefix {output_prefix!r}: expected the beginning of a file's name, not a"
-            " folder"
-        )
+    """Train `PREFIX.model` and `PREFIX.vocab` on the lines of a corpus, or on a sample of
+    `sentences` lines. ConfigError without input, and for a vocabulary that the corpus can't fill,
+    or that its characters don't fit into."""
+    sentencepiece = load_extra("sentencepiece", "data")
+    final = prefix_path(output_prefix)
     final.parent.mkdir(parents=True, exist_ok=True)
     lines = _Lines(
         [*walk(inputs, suffixes=() if form else SUFFIXES)], key=key, form=form, text_unit=text_unit

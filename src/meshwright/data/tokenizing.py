@@ -62,14 +62,9 @@ def tokenize(
     overwrite: bool = False,
     progress: bool = True,
 ) -> TokenizeReport:
-    """Tokenize a corpus to .bin/.idx, or go on where an earlier start was ended.
-
-    The bytes of the output are the same for any number of ranks and workers, and after any kills.
-
-    Raises:
-        ConfigError: something asked for can't be; an earlier start was with other settings; the
-                     outputs are there, from something else.
-    """
+    """Tokenize a corpus to .bin/.idx, or go on where an earlier start was ended. The bytes of the
+    output are the same for any number of ranks and workers, and after any kills. ConfigError where
+    something can't be, an earlier start had other settings, or outputs of something else exist."""
     begin_s = time.monotonic()
     if workers > 1:
         prepare_workers(_NEEDED, asking_for(request.tokenizer, request.engine))

@@ -19,7 +19,7 @@ from meshwright.data.atomic import locked, sync_folder, temporary_of
 from meshwright.data.listing import sha256_of
 from meshwright.data.progress import count
 from meshwright.data.steps import Record, ShardError
-from meshwright.values.errors import MissingExtraError
+from meshwright.values.errors import load_extra
 
 if TYPE_CHECKING:
     import httpx
@@ -79,10 +79,9 @@ class _Promise:
 
 def new_client(patience: Patience) -> httpx.Client:
     """Open connections that last; MissingExtraError where httpx is absent."""
-    try:
-        import httpx
-    except ImportError:
-        raise MissingExtraError("httpx", "data") from None
+    load_extra("httpx", "data")
+    import httpx
+
     return httpx.Client(
         follow_redirects=True,
         timeout=patience.timeout_s,

@@ -35,18 +35,9 @@ class CheckReport:
 def check(
     words: Sequence[str], *, corpus: str | None = None, chunks: int | None = None, workers: int = 1
 ) -> CheckReport:
-    """Read every file of manifests back; with `corpus`, also look whether all of its files are
-    named.
-
-    Args:
-        words: folders with a manifest, or manifests.
-        corpus: one that is known by name; its files are looked for in all manifests together.
-        chunks: the first chunks of it.
-        workers: threads that read.
-
-    Raises:
-        ConfigError: no manifest there, for a step that has not ended has none; or it can't be read.
-    """
+    """Read every file of manifests back, which `words` name or their folders; with `corpus`, also
+    look whether all of its files, or those of its first `chunks`, are named by them together.
+    ConfigError where a manifest is absent, as of a step that has not ended, or can't be read."""
     if workers < 1:
         raise ConfigError(f"--workers {workers}: expected 1 or more")
     if chunks is not None and corpus is None:
@@ -112,7 +103,7 @@ _SHOWN = 60
 _CHUNK_BYTES = 1 << 24
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Check:
     """One thing that was looked at."""
 
@@ -143,18 +134,10 @@ def verify(
     encoder: Encoder | None = None,
     samples: int = 3,
 ) -> list[Verified]:
-    """Look at every byte of some pairs.
-
-    Args:
-        words: prefixes, folders or patterns.
-        vocab_size: ids must be below it; None: that of the encoder, else of the manifest, else it
-                    is not looked at.
-        encoder: decodes samples.
-        samples: documents that are decoded, from the first to the last.
-
-    Raises:
-        ConfigError: a file does not exist, or a number is none.
-    """
+    """Look at every byte of the pairs that prefixes, folders or patterns name. Ids must be below
+    `vocab_size`, None: that of the encoder, else of the manifest. The encoder decodes `samples`
+    documents from the first to the last. ConfigError for an absent file, or a number that is
+    none."""
     for name, value, least in (("vocab_size", vocab_size, 1), ("samples", samples, 0)):
         if value is not None and value < least:
             raise ConfigError(f"{name}={value}: expected {least} or more")
@@ -166,11 +149,7 @@ def verify(
 
 def quick_look(prefix: str) -> Verified:
     """Look at a pair's index and its sizes, and at no id: seconds for a corpus that takes hours to
-    read.
-
-    Raises:
-        ConfigError: a file does not exist.
-    """
+    read. ConfigError where a file does not exist."""
     [prefix] = prefixes_of([prefix])
     try:
         file = IndexedFile(prefix)
@@ -180,9 +159,7 @@ def quick_look(prefix: str) -> Verified:
 
 
 def _broken(prefix: str, error: ConfigError) -> Verified:
-    return Verified(
-        prefix=prefix, checks=(Check(name="header and sizes", passed=False, found=str(error)),)
-    )
+    return Verified(prefix=prefix, checks=(Check("header and sizes", False, str(error)),))
 
 
 def _structure(file: IndexedFile) -> list[Check]:
@@ -191,7 +168,7 @@ def _structure(file: IndexedFile) -> list[Check]:
         f" {counted(file.num_documents, 'document')}"
     )
     return [
-        Check(name="header and sizes", passed=True, found=head),
+        Check("header and sizes", True, head),
         _lengths(file),
         _pointers(file),
         _bounds(file),
@@ -221,11 +198,8 @@ def _verify(prefix: str, vocab_size: int | None, encoder: Encoder | None, sample
 
 def _lengths(file: IndexedFile) -> Check:
     least = min((int(part.min()) for part in chunks_of(file.lengths)), default=1)
-    return Check(
-        name="lengths",
-        passed=least > 0,
-        found=f"the shortest sequence has {least} ids" if file.num_sequences else "none",
-    )
+    found = f"the shortest sequence has {least} ids" if file.num_sequences else "none"
+    return Check("lengths", least > 0, found)
 
 
 def _pointers(file: IndexedFile) -> Check:
@@ -236,34 +210,25 @@ def _pointers(file: IndexedFile) -> Check:
         if wrong.size:
             place = int(wrong[0])
             should = int(expected if place == 0 else ends[place - 1])
-            return Check(
-                name="pointers",
-                passed=False,
-                found=f"sequence {at + place}: byte {int(pointers[place])}, expected {should}",
-            )
+            found = f"sequence {at + place}: byte {int(pointers[place])}, expected {should}"
+            return Check("pointers", False, found)
         expected, at = int(ends[-1]), at + len(lengths)
-    return Check(name="pointers", passed=True, found="each is the sum of the lengths before it")
+    return Check("pointers", True, "each is the sum of the lengths before it")
 
 
 def _bounds(file: IndexedFile) -> Check:
     first, last = int(file.bounds[0]), int(file.bounds[-1])
     if first != 0 or last != file.num_sequences:
-        return Check(
-            name="documents",
-            passed=False,
-            found=f"bounds go from {first} to {last}, expected 0 to {file.num_sequences}",
-        )
+        found = f"bounds go from {first} to {last}, expected 0 to {file.num_sequences}"
+        return Check("documents", False, found)
     before, at = 0, 0
     for part in chunks_of(file.bounds):
         wrong = np.flatnonzero(np.diff(part, prepend=before) < 0)
         if wrong.size:
-            return Check(
-                name="documents",
-                passed=False,
-                found=f"bound {at + int(wrong[0])} is smaller than the one before it",
-            )
+            found = f"bound {at + int(wrong[0])} is smaller than the one before it"
+            return Check("documents", False, found)
         before, at = int(part[-1]), at + len(part)
-    return Check(name="documents", passed=True, found=f"bounds rise from 0 to {last}")
+    return Check("documents", True, f"bounds rise from 0 to {last}")
 
 
 def _size(file: IndexedFile) -> Check:
@@ -271,7 +236,7 @@ def _size(file: IndexedFile) -> Check:
     found = f"{size_bytes:,} bytes for {file.num_tokens:,} tokens" + (
         "" if size_bytes == expected else f", expected {expected:,}"
     )
-    return Check(name=".bin", passed=size_bytes == expected, found=found)
+    return Check(".bin", size_bytes == expected, found)
 
 
 def _read_tokens(file: IndexedFile) -> tuple[int, int, str]:
@@ -291,22 +256,14 @@ def _read_tokens(file: IndexedFile) -> tuple[int, int, str]:
 
 def _ids(file: IndexedFile, lowest: int, highest: int, vocab_size: int | None) -> Iterator[Check]:
     limit = "" if vocab_size is None else f", vocabulary {vocab_size:,}"
+    below = "" if lowest >= 0 else f", the lowest {lowest:,}"
     passed = lowest >= 0 and (vocab_size is None or highest < vocab_size)
-    yield Check(
-        name="ids",
-        passed=passed,
-        found=f"the highest is {highest:,}{limit}"
-        + ("" if lowest >= 0 else f", the lowest {lowest:,}"),
-    )
+    yield Check("ids", passed, f"the highest is {highest:,}{limit}{below}")
     if vocab_size is not None:
         wanted = token_dtype(vocab_size)
+        note = f", and Megatron writes {wanted.name} for a vocabulary of {vocab_size:,}"
         passed = file.dtype == wanted
-        note = (
-            ""
-            if passed
-            else f", and Megatron writes {wanted.name} for a vocabulary of {vocab_size:,}"
-        )
-        yield Check(name="type of ids", passed=passed, found=f"{file.dtype.name}{note}")
+        yield Check("type of ids", passed, f"{file.dtype.name}{'' if passed else note}")
 
 
 def _verifying_manifest_of(prefix: str) -> dict[str, Any] | None:
@@ -324,26 +281,17 @@ def _verifying_manifest_of(prefix: str) -> dict[str, Any] | None:
 
 def _against_manifest(file: IndexedFile, manifest: dict[str, Any], sha256: str) -> Iterator[Check]:
     rows = {row["name"]: row for row in manifest["files"]}
-    row = rows[file.tokens_path.name]
-    for what, found in (
-        ("documents", file.num_documents),
-        ("tokens", file.num_tokens),
-        ("sha256", sha256),
-    ):
-        if what in row:
-            same = row[what] == found
-            yield Check(
-                name=f"manifest: {what}",
-                passed=same,
-                found=f"{found}" + ("" if same else f", the manifest says {row[what]}"),
-            )
-    index = rows.get(file.index_path.name)
-    if index is not None and "sha256" in index:
-        with file.index_path.open("rb") as handle:
-            found_hash = hashlib.file_digest(handle, "sha256").hexdigest()
-        same = found_hash == index["sha256"]
-        note = "" if same else f", the manifest says {index['sha256']}"
-        yield Check(name="manifest: sha256 of .idx", passed=same, found=f"{found_hash}{note}")
+    row, index = rows[file.tokens_path.name], rows.get(file.index_path.name, {})
+    seen: dict[str, tuple[object, object]] = {
+        "documents": (file.num_documents, row.get("documents")),
+        "tokens": (file.num_tokens, row.get("tokens")),
+        "sha256": (sha256, row.get("sha256")),
+        "sha256 of .idx": (sha256_of(file.index_path), index.get("sha256")),
+    }
+    for what, (found, said) in seen.items():
+        if said is not None:
+            note = "" if found == said else f", the manifest says {said}"
+            yield Check(f"manifest: {what}", found == said, f"{found}{note}")
 
 
 def _ends(file: IndexedFile, end: int) -> Check:
@@ -357,22 +305,16 @@ def _ends(file: IndexedFile, end: int) -> Check:
         wrong = np.flatnonzero(ids != end)
         if wrong.size:
             place = int(filled[wrong[0]])
-            return Check(
-                name="ends of documents",
-                passed=False,
-                found=f"document {at + place} ends with {int(ids[wrong[0]])}, expected {end}",
-            )
+            found = f"document {at + place} ends with {int(ids[wrong[0]])}, expected {end}"
+            return Check("ends of documents", False, found)
         at += len(part)
-    return Check(name="ends of documents", passed=True, found=f"every one ends with {end}")
+    return Check("ends of documents", True, f"every one ends with {end}")
 
 
 def _decoded(file: IndexedFile, encoder: Encoder, samples: int) -> Iterator[tuple[int, str]]:
     count = min(samples, file.num_documents)
     for number in range(count):
         place = number * (file.num_documents - 1) // max(1, count - 1)
-        ids = [
-            token
-            for token in file.document(place)[: 2 * _SHOWN].tolist()
-            if token < encoder.vocab_size
-        ]
+        first = file.document(place)[: 2 * _SHOWN].tolist()
+        ids = [token for token in first if token < encoder.vocab_size]
         yield place, encoder.decode(ids)[:_SHOWN]

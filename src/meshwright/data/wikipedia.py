@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 from urllib.parse import urlsplit
 from xml.etree import ElementTree
 
@@ -20,14 +19,13 @@ from meshwright.data.progress import count
 from meshwright.data.steps import (
     Record,
     ShardError,
+    StepReport,
     StepResult,
-    conclude,
-    is_written,
-    run_step,
+    run_to_manifest,
     state_folder,
 )
-from meshwright.data.workers import Place, find_place
-from meshwright.values.errors import ConfigError, MissingExtraError
+from meshwright.data.workers import Place
+from meshwright.values.errors import ConfigError, load_extra
 
 __all__ = ["PIECE_BYTES", "Page", "Site", "pages_of", "plain_text", "site_of", "spans_of", "wiki"]
 
@@ -67,10 +65,7 @@ class Page:
 
 def spans_of(path: Path, *, piece_bytes: int) -> list[Span | None]:
     """Return spans that can be read on their own and make up the file: at pages of plain XML, at
-    streams of bzip2.
-
-    [None], the whole, where the file is of another kind, or has no place to cut.
-    """
+    streams of bzip2. [None], the whole, for other kinds, or without a place to cut."""
     kind = archive_of(path.name)
     if kind not in (None, "bz2"):
         return [None]
@@ -132,11 +127,9 @@ def site_of(path: Path) -> Site:
 
 
 def pages_of(path: Path, span: Span | None) -> Iterator[Page]:
-    """Yield the pages of a span; ShardError where one has no end or is no XML.
-
-    A page is the lines between `<page>` and `</page>`: text is escaped in dumps, so it has no such
-    lines, and memory holds one page.
-    """
+    """Yield the pages of a span; ShardError where one has no end or is no XML. A page is the lines
+    between `<page>` and `</page>`: dumps escape text, so it has no such lines; memory holds one
+    page."""
     with open_plain(path, span=span) as plain:
         for content in _page_texts(plain, path):
             try:
@@ -200,21 +193,15 @@ def wiki(
     progress: bool = True,
 ) -> StepResult:
     """Write the articles of `pages-articles` dumps (.xml, or compressed) as lines of `id`, `revid`,
-    `url`, `title` and `text`.
-
-    Plain XML and dumps of the kind `multistream.xml.bz2` are cut into pieces of about
-    `piece_bytes`, which ranks and workers share; other archives are one piece each. Redirects,
-    other namespaces and pages without text are left out and counted.
-    """
-    try:
-        import mwparserfromhell  # noqa: F401
-    except ImportError:
-        raise MissingExtraError("mwparserfromhell", "data") from None
+    `url`, `title` and `text`. Plain XML and dumps of the kind `multistream.xml.bz2` are cut into
+    pieces of about `piece_bytes`, which ranks and workers share; other archives are one piece each.
+    Redirects, other namespaces and pages without text are left out and counted."""
+    load_extra("mwparserfromhell", "data")
     if piece_bytes < 1:
         raise ConfigError(f"piece_bytes={piece_bytes}: expected 1 or more")
     settings = {"step": "wiki", "piece_bytes": piece_bytes}
-    state = state_folder(output, "wiki")
-    files = settle(state / "list.jsonl", inputs, settings=settings, suffixes=_SUFFIXES)
+    listed = state_folder(output, "wiki") / "list.jsonl"
+    files = settle(listed, inputs, settings=settings, suffixes=_SUFFIXES)
     tasks: list[_Piece] = []
     for file in files:
         spans = spans_of(Path(file.path), piece_bytes=piece_bytes)
@@ -225,24 +212,25 @@ def wiki(
             tasks.append(
                 _Piece(name=name, size_bytes=size, path=file.path, span=span, output=output / name)
             )
-    report = run_step(
+    return run_to_manifest(
         "wiki",
         tasks,
         _write_piece,
-        state=state,
-        place=place or find_place(os.environ),
+        output=output,
+        settings=settings,
+        place=place,
+        notes_of=_notes,
         workers=workers,
-        still_there=is_written,
         progress=progress,
     )
-    return conclude(report, output=output, settings=settings, notes=_notes(report.records.values()))
 
 
-def _notes(records: Any) -> tuple[str, ...]:
-    totals = {
-        key: sum(record[key] for record in records)
-        for key in ("redirects", "other_pages", "without_text", "unread")
-    }
+_LEFT_OUT = ("redirects", "other_pages", "without_text", "unread")
+
+
+def _notes(report: StepReport) -> tuple[str, ...]:
+    records = report.records.values()
+    totals = {key: sum(record[key] for record in records) for key in _LEFT_OUT}
     left_out = ", ".join(
         f"{number:,} {key.replace('_', ' ')}" for key, number in totals.items() if number
     )
@@ -253,7 +241,7 @@ def _write_piece(task: _Piece) -> Record:
     path = Path(task.path)
     site = site_of(path)
     digest, size_bytes, documents = hashlib.sha256(), 0, 0
-    left_out = {"redirects": 0, "other_pages": 0, "without_text": 0, "unread": 0}
+    left_out = dict.fromkeys(_LEFT_OUT, 0)
     with writing(task.output) as handle:
         for page in pages_of(path, task.span):
             text, reason = _text_or_reason(page, site)
@@ -294,10 +282,7 @@ def _text_or_reason(page: Page, site: Site) -> tuple[str, str]:
 
 def plain_text(wikitext: str, *, hidden: frozenset[str]) -> str:
     """Return an article's sentences, a paragraph a line: no templates, tables, references, files or
-    categories; links by their words.
-
-    ShardError where mwparserfromhell gives up.
-    """
+    categories; links by their words. ShardError where mwparserfromhell gives up."""
     import mwparserfromhell
     from mwparserfromhell.nodes import Tag, Wikilink
     from mwparserfromhell.parser import ParserError

@@ -66,16 +66,13 @@ ALONE = Place(rank=0, world_size=1, source="one process")
 
 
 def find_place(environment: Mapping[str, str]) -> Place:
-    """Read rank and number of ranks from the environment; one process where none is set.
-
-    The shell of a Slurm batch script has a rank and a number of tasks too, but is no task: without
-    srun it does all the work. ConfigError where a rank is set without the number of ranks, or
-    either is no number.
-    """
+    """Read rank and number of ranks from the environment; one process where none is set. The shell
+    of a Slurm batch script has a rank and a number of tasks too, but is no task: without srun it
+    does all the work. ConfigError for a rank without the number of ranks, or one that is no
+    number."""
     for rank_name, size_names in _PAIRS:
-        if rank_name not in environment or (
-            rank_name == "SLURM_PROCID" and _is_batch_shell(environment)
-        ):
+        in_vain = rank_name == "SLURM_PROCID" and _is_batch_shell(environment)
+        if rank_name not in environment or in_vain:
             continue
         size_name = next((name for name in size_names if name in environment), None)
         if size_name is None:
@@ -83,21 +80,15 @@ def find_place(environment: Mapping[str, str]) -> Place:
                 f"{rank_name}={environment[rank_name]} is set without {size_names[0]}: set it to"
                 " the number of processes"
             )
+        rank, size = (_number(environment, name) for name in (rank_name, size_name))
         source = f"{rank_name}={environment[rank_name]} {size_name}={environment[size_name]}"
-        return Place(
-            rank=_number(environment, rank_name),
-            world_size=_number(environment, size_name),
-            source=source,
-        )
+        return Place(rank=rank, world_size=size, source=source)
     return ALONE
 
 
 def _is_batch_shell(environment: Mapping[str, str]) -> bool:
-    return "SLURM_JOB_ID" in environment and not {
-        "SLURM_STEP_ID",
-        "SLURM_STEPID",
-        "SLURM_STEP_NUM_TASKS",
-    } & set(environment)
+    of_step = {"SLURM_STEP_ID", "SLURM_STEPID", "SLURM_STEP_NUM_TASKS"}
+    return "SLURM_JOB_ID" in environment and not of_step & environment.keys()
 
 
 def _number(environment: Mapping[str, str], name: str) -> int:
@@ -109,11 +100,8 @@ def _number(environment: Mapping[str, str], name: str) -> int:
 
 def share_of(sizes: Sequence[int], place: Place) -> list[int]:
     """Return the indices of this rank's shards, ascending: largest first, each to the rank with the
-    fewest bytes so far.
-
-    A pure function of sizes and place, so that ranks agree without talking. An empty shard counts
-    as one byte, so that many spread too.
-    """
+    fewest bytes so far. A pure function of sizes and place, so that ranks agree without talking. An
+    empty shard counts as one byte, so that many spread too."""
     heap = [(0, rank) for rank in range(place.world_size)]
     mine = []
     for index in sorted(range(len(sizes)), key=lambda i: (-sizes[i], i)):
@@ -143,16 +131,12 @@ def prepare_workers(
     modules: Sequence[str], environment: Mapping[str, str] = MappingProxyType({})
 ) -> None:
     """Begin to import what workers will need, in a process of its own from which they are then
-    forked; it goes on by itself.
-
-    That process starts no threads and keeps no files open, so a fork of it is safe, and each worker
-    begins where it is. The first call of a process counts, with what its environment says beside
-    this process's own; modules that are not installed are left out.
-    """
+    forked; it goes on by itself. That process starts no threads and keeps no files open, so a fork
+    of it is safe, and each worker begins where it is. The first call of a process counts, with what
+    its environment says beside this process's own; modules that are not installed are left out."""
     if _method() == "forkserver":
-        own = (
-            ["meshwright.cli"] if "meshwright.cli" in sys.modules else []
-        )  # each worker imports the program that started it
+        # each worker imports the program that started it
+        own = ["meshwright.cli"] if "meshwright.cli" in sys.modules else []
         get_context("forkserver").set_forkserver_preload([*own, *modules])
         with _born_deaf_to_interrupts():
             before = dict(os.environ)
@@ -201,11 +185,8 @@ class _Pool:
 
     def __init__(self, function: Callable[[Any], Any], workers: int) -> None:
         context: BaseContext = get_context(_method())
-        self._function, self._workers, self._counts = (
-            function,
-            workers,
-            SharedCounts(context, workers),
-        )
+        self._function, self._workers = function, workers
+        self._counts = SharedCounts(context, workers)
         shared = (self._counts.cells, self._counts.slots, dict(os.environ))
         self.pool = ProcessPoolExecutor(
             workers, mp_context=context, initializer=_begin_worker, initargs=shared

@@ -3,12 +3,11 @@ requests are batched."""
 
 from __future__ import annotations
 
-import csv
-import pkgutil
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from typing import Any, Literal, get_args
 
+from meshwright.values.data import package_rows
 from meshwright.values.errors import ConfigError, LayoutError, UnknownNameError
 from meshwright.values.hardware.chip import Chip
 from meshwright.values.models.spec import ModelSpec
@@ -127,12 +126,15 @@ def engine_names() -> tuple[str, ...]:
 
 @cache
 def _engines() -> tuple[Engine, ...]:
-    table = pkgutil.get_data("meshwright", "serving/engines.csv")
-    assert table is not None, "the package is installed without serving/engines.csv"
-    kinds = {field.name: str(field.type) for field in fields(Engine)}
     return tuple(
-        Engine(**{name: _value(kinds[name], cell) for name, cell in row.items()})
-        for row in csv.DictReader(table.decode().splitlines())
+        Engine(
+            **{
+                field.name: _value(str(field.type), row[field.name])
+                for field in fields(Engine)
+                if field.name in row
+            }
+        )
+        for row in package_rows("serving/engines.csv")
     )
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import pkgutil
 from dataclasses import fields, replace
 from functools import cache
 from typing import Any, TypeVar
 
 from meshwright.software.settings import ModelDetails, TrainingSettings
+from meshwright.values.data import package_rows
 from meshwright.values.models.params import model_params
 from meshwright.values.models.spec import ModelSpec
 from meshwright.values.workload import Workload
@@ -130,7 +129,9 @@ def complete_details(details: ModelDetails, *, model: ModelSpec, work: Workload)
 def left_out(name: str) -> str:
     """Return what a model has that no field holds, by its row in `software/model_details.csv`;
     empty where nothing is known."""
-    return next((row["left_out"] for row in _detail_rows() if name in row["models"].split()), "")
+    return next(
+        (row["left_out"] for row in package_rows(_DETAILS) if name in row["models"].split()), ""
+    )
 
 
 def _filled(values: T, found: dict[str, Any]) -> T:
@@ -143,10 +144,13 @@ def _details_of(name: str) -> dict[str, Any]:
     return _table().get(name, {})
 
 
+_DETAILS = "software/model_details.csv"
+
+
 @cache
 def _table() -> dict[str, dict[str, Any]]:
     """Return the given values by model."""
-    rows = _detail_rows()
+    rows = package_rows(_DETAILS)
     text = {
         field.name
         for field in fields(ModelDetails)
@@ -163,10 +167,3 @@ def _table() -> dict[str, dict[str, Any]]:
         for row in rows
         for model in row["models"].split()
     }
-
-
-@cache
-def _detail_rows() -> tuple[dict[str, str], ...]:
-    table = pkgutil.get_data("meshwright", "software/model_details.csv")
-    assert table is not None, "the package is installed without software/model_details.csv"
-    return tuple(csv.DictReader(table.decode().splitlines()))

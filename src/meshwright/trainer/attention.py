@@ -251,11 +251,8 @@ def rotate(x: Tensor, span: Span) -> Tensor:
 
 
 class Core(nn.Module):
-    """Softmax attention: (batch, tokens, heads, dim) to the same of the values' dim.
-
-    The tokens are whole sequences, unless keys and values go round a ring of context-parallel
-    ranks.
-    """
+    """Softmax attention: (batch, tokens, heads, dim) to the same of the values' dim. The tokens are
+    whole sequences, unless keys and values go round a ring of context-parallel ranks."""
 
     def __init__(
         self, meshes: Meshes, *, window: int | None, slopes: tuple[float, ...] | None
@@ -315,8 +312,7 @@ def alibi_slopes(heads: int) -> tuple[float, ...]:
 class Attention(nn.Module):
     """Grouped-query attention. Under tensor parallelism this rank holds some heads; under context
     parallelism some tokens, which are swapped for heads around the core (all-to-all,
-    arXiv:2309.14509), or whose keys and values go round.
-    """
+    arXiv:2309.14509), or whose keys and values go round."""
 
     def __init__(self, model: ModelSpec, meshes: Meshes, *, window: int | None) -> None:
         super().__init__()
@@ -412,8 +408,7 @@ class LatentUp(nn.Module):
 class LatentAttention(nn.Module):
     """Multi-head latent attention. The down projections are whole on every tensor-parallel rank,
     and so are their gradients: the up projections, cut by heads, sum what they send back, and the
-    shared rotary key does the same here.
-    """
+    shared rotary key does the same here."""
 
     def __init__(self, model: ModelSpec, meshes: Meshes, *, window: int | None) -> None:
         super().__init__()

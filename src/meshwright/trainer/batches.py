@@ -71,12 +71,10 @@ _OTHER_SEED = 2**32
 
 
 class StepData:
-    """Tokens and targets of this rank, step by step.
-
-    Sample `step * gbs + i` belongs to the global batch of a step; micro batch j of data-parallel
-    rank r holds samples (j * dp + r) * mbs onwards, so where a run goes on does not depend on dp. A
-    context-parallel rank holds one or two runs of the tokens.
-    """
+    """Tokens and targets of this rank, step by step. Sample `step * gbs + i` belongs to the global
+    batch of a step; micro batch j of data-parallel rank r holds samples (j * dp + r) * mbs onwards,
+    so where a run goes on does not depend on dp. A context-parallel rank holds one or two runs of
+    tokens."""
 
     def __init__(
         self, samples: Samples, job: TrainJob, meshes: Meshes, device: torch.device

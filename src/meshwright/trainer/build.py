@@ -56,11 +56,7 @@ _WAIT_S = 10.0
 @contextmanager
 def held(folder: Path, *, wait_s: float = _WAIT_S) -> Iterator[None]:
     """Hold a folder that is there; ConfigError where another training has it for longer than
-    `wait_s`.
-
-    The system frees it with the process, however that ends. A file system without locks is taken as
-    free.
-    """
+    `wait_s`. The system frees it with the process. A file system without locks is taken as free."""
     path, until = folder / _FILE, monotonic() + wait_s
     file = _opened(path)
     while not _taken(file, path):

@@ -41,12 +41,9 @@ ContextWord = Literal["all-to-all", "ring"]
 
 
 def own_runs(seq_len: int, *, cp: int, place: int, context: ContextWord) -> tuple[range, ...]:
-    """Return the tokens of a rank as runs.
-
-    All-to-all: one run. Ring: of 2 * cp runs the one at `place` and its mirror image, so that under
-    a causal mask all ranks have the same number of pairs to attend to (zigzag; Llama 3,
-    arXiv:2407.21783, section 3.3.2).
-    """
+    """Return the tokens of a rank as runs. All-to-all: one run. Ring: of 2 * cp runs the one at
+    `place` and its mirror image, so that under a causal mask all ranks have the same number of
+    pairs to attend to (zigzag; Llama 3, arXiv:2407.21783, section 3.3.2)."""
     if context == "all-to-all" or cp == 1:
         length = seq_len // cp
         return (range(place * length, (place + 1) * length),)
@@ -78,10 +75,9 @@ def available_bytes() -> float:
 
 
 def keep_freed_memory() -> bool:
-    """Let glibc keep what tensors of up to 32 MiB leave, for those that follow; return whether it
-    does, as other libraries have no such call. Else every step gives its memory back and takes it
-    again, page by page: 8,700 faults, 6 % of a step, of the tiny Llama at four samples of 128
-    tokens."""
+    """Let glibc keep what tensors of up to 32 MiB leave for those that follow; return whether it
+    does. Else every step gives its memory back and takes it again, page by page: 8,700 faults, 6 %
+    of a step, of the tiny Llama at four samples of 128 tokens."""
     try:
         change = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
@@ -97,55 +98,59 @@ def make_meshes(
     layout: Layout, *, device_type: str, has_experts: bool, context: ContextWord
 ) -> Meshes:
     """Build every group of the layout; all ranks call it together."""
-    data = layout.dp * layout.cp
-    shard = shard_ranks(layout)
-    dense = init_device_mesh(
-        device_type,
-        (layout.pp, data // shard, shard, layout.tp),
-        mesh_dim_names=("pp", "replicate", "shard", "tp"),
-    )
-    plain = init_device_mesh(
-        device_type,
-        (layout.pp, layout.dp, layout.cp, layout.tp),
-        mesh_dim_names=("pp", "dp", "cp", "tp"),
-    )
+    data, shard = layout.dp * layout.cp, shard_ranks(layout)
+
+    def mesh(**sizes: int) -> DeviceMesh:
+        return init_device_mesh(
+            device_type, (layout.pp, *sizes.values()), mesh_dim_names=("pp", *sizes)
+        )
+
+    dense = mesh(replicate=data // shard, shard=shard, tp=layout.tp)
+    plain = mesh(dp=layout.dp, cp=layout.cp, tp=layout.tp)
+    experts = None
+    if has_experts:
+        # the ranks of one stage in ep groups, innermost but for etp; the rest are copies
+        copies = data * layout.tp // (layout.ep * layout.expert_tp)
+        cut = 1 if layout.sharding == "none" else copies
+        names = {"expert_replicate": copies // cut, "expert_shard": cut}
+        experts = mesh(**names, ep=layout.ep, etp=layout.expert_tp)
     return Meshes(
         layout=layout,
         device_type=device_type,
         dense=dense,
         data=plain,
-        experts=_expert_mesh(layout, device_type) if has_experts else None,
+        experts=experts,
         context=context,
     )
 
 
-def _expert_mesh(layout: Layout, device_type: str) -> DeviceMesh:
-    """Cut the ranks of one stage into ep groups, innermost but for etp; the rest are copies."""
-    ranks = layout.dp * layout.cp * layout.tp
-    copies = ranks // (layout.ep * layout.expert_tp)
-    shard = 1 if layout.sharding == "none" else copies
-    sizes = (layout.pp, copies // shard, shard, layout.ep, layout.expert_tp)
-    return init_device_mesh(
-        device_type, sizes, mesh_dim_names=("pp", "expert_replicate", "expert_shard", "ep", "etp")
-    )
-
-
-class _SumGradient(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup) -> Tensor:
-        ctx.group = group
-        return x.view_as(x)
+class _Exchange(torch.autograd.Function):
+    """An exchange among ranks, and the one that brings its gradient back."""
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        grad = grads[0].contiguous().clone()
-        dist.all_reduce(grad, group=ctx.group)
-        return grad, None
+    def forward(ctx: Any, x: Tensor, there: _Way, back: _Way) -> Tensor:
+        ctx.back = back
+        return there(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        return ctx.back(grads[0]), None, None
+
+
+_Way = Callable[[Tensor], Tensor]
+
+
+def _sum(x: Tensor, group: dist.ProcessGroup) -> Tensor:
+    total = x.contiguous().clone()
+    dist.all_reduce(total, group=group)
+    return total
 
 
 def sum_gradient(x: Tensor, group: dist.ProcessGroup) -> Tensor:
     """Return x; its gradient is summed over ranks that use x on other tokens or heads."""
-    return x if group.size() == 1 else _SumGradient.apply(x, group)
+    if group.size() == 1:
+        return x
+    return _Exchange.apply(x, lambda same: same.view_as(same), partial(_sum, group=group))
 
 
 def _gather(x: Tensor, group: dist.ProcessGroup) -> Tensor:
@@ -160,49 +165,18 @@ def _scatter(x: Tensor, group: dist.ProcessGroup) -> Tensor:
     return out
 
 
-class _GatherTokens(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup) -> Tensor:
-        ctx.group = group
-        return _gather(x, group)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        return _scatter(grads[0], ctx.group), None
-
-
-class _ScatterSum(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup) -> Tensor:
-        ctx.group = group
-        return _scatter(x, group)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        return _gather(grads[0], ctx.group), None
-
-
 def gather_tokens(x: Tensor, group: dist.ProcessGroup) -> Tensor:
     """Return the rows of all ranks, (ranks * n, ...); partial gradients are summed to (n, ...)."""
-    return x if group.size() == 1 else _GatherTokens.apply(x, group)
+    if group.size() == 1:
+        return x
+    return _Exchange.apply(x, partial(_gather, group=group), partial(_scatter, group=group))
 
 
 def scatter_sum(x: Tensor, group: dist.ProcessGroup) -> Tensor:
     """Return this rank's rows of the sum over ranks, (n / ranks, ...)."""
-    return x if group.size() == 1 else _ScatterSum.apply(x, group)
-
-
-class _Route(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, sent: list[int], received: list[int], group: dist.ProcessGroup
-    ) -> Tensor:
-        ctx.sent, ctx.received, ctx.group = sent, received, group
-        return _all_to_all(x, sent, received, group)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
-        return _all_to_all(grads[0], ctx.received, ctx.sent, ctx.group), None, None, None
+    if group.size() == 1:
+        return x
+    return _Exchange.apply(x, partial(_scatter, group=group), partial(_gather, group=group))
 
 
 def _all_to_all(
@@ -215,18 +189,11 @@ def _all_to_all(
 
 def route(x: Tensor, *, sent: list[int], received: list[int], group: dist.ProcessGroup) -> Tensor:
     """Send `sent[i]` rows to rank i in order; return what arrives, (sum(received), ...)."""
-    return x if group.size() == 1 else _Route.apply(x, sent, received, group)
-
-
-class _SwapDims(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, split: int, join: int, group: dist.ProcessGroup) -> Tensor:
-        ctx.split, ctx.join, ctx.group = split, join, group
-        return _swap(x, split, join, group)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
-        return _swap(grads[0], ctx.join, ctx.split, ctx.group), None, None, None
+    if group.size() == 1:
+        return x
+    there = partial(_all_to_all, sent=sent, received=received, group=group)
+    back = partial(_all_to_all, sent=received, received=sent, group=group)
+    return _Exchange.apply(x, there, back)
 
 
 def _swap(x: Tensor, split: int, join: int, group: dist.ProcessGroup) -> Tensor:
@@ -238,7 +205,10 @@ def _swap(x: Tensor, split: int, join: int, group: dist.ProcessGroup) -> Tensor:
 
 def swap_dims(x: Tensor, *, split: int, join: int, group: dist.ProcessGroup) -> Tensor:
     """Cut dim `split` over ranks and join dim `join`: sequence parts become heads' parts."""
-    return x if group.size() == 1 else _SwapDims.apply(x, split, join, group)
+    if group.size() == 1:
+        return x
+    there = partial(_swap, split=split, join=join, group=group)
+    return _Exchange.apply(x, there, partial(_swap, split=join, join=split, group=group))
 
 
 PATIENCE_S = 50.0
@@ -282,25 +252,20 @@ _PLACES = (("RANK", "0"), ("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "1"))
 """What torchrun tells a process, and what holds without it."""
 
 
+_ALONE = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+
+
 @contextmanager
 def joined(job: TrainJob, device: torch.device) -> Iterator[None]:
     """Join all processes. ConnectionError when a rank is lost, MemoryError when memory is out."""
     patience_s = job.patience_s or (COMPILING_S if job.compile else PATIENCE_S)
-    for name, value in (
-        ("RANK", "0"),
-        ("WORLD_SIZE", "1"),
-        ("MASTER_ADDR", "127.0.0.1"),
-        ("MASTER_PORT", "0"),
-    ):
+    for name, value in _ALONE.items():
         os.environ.setdefault(name, value)
     alone = os.environ["WORLD_SIZE"] == "1" and os.environ["MASTER_PORT"] == "0"
     words = {"init_method": "tcp://127.0.0.1:0", "rank": 0, "world_size": 1} if alone else {}
     try:
-        dist.init_process_group(
-            "nccl" if device.type == "cuda" else "gloo",
-            timeout=timedelta(seconds=patience_s),
-            **words,
-        )
+        backend = "nccl" if device.type == "cuda" else "gloo"
+        dist.init_process_group(backend, timeout=timedelta(seconds=patience_s), **words)
         yield
     except RuntimeError as error:
         first = str(error).partition("\n")[0].partition(_ADVICE)[0]

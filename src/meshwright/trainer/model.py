@@ -118,10 +118,8 @@ class Experts(nn.Module):
 
     def forward(self, x: Tensor, counts: list[int]) -> Tensor:
         """Rows sorted by expert, `counts` of each."""
-        ups, downs = (
-            _local(self.up).unbind(),
-            _local(self.down).unbind(),
-        )  # one gradient of all: up[expert] would make one of full size each
+        # one gradient of all: up[expert] would make one of full size each
+        ups, downs = _local(self.up).unbind(), _local(self.down).unbind()
         gates = [None] * len(ups) if self.gate is None else _local(self.gate).unbind()
         parts = []
         for rows, up, gate, down in zip(x.split(counts), ups, gates, downs, strict=True):
@@ -135,12 +133,9 @@ def _local(weight: Tensor) -> Tensor:
 
 
 class MoeFeedForward(nn.Module):
-    """Routed experts, without drops, and shared ones.
-
-    A rank routes its own tokens. With experts cut over tp too, tp ranks first gather each other's
-    tokens and sum their parts of the result; then tokens go to the ranks that hold their experts,
-    and come back.
-    """
+    """Routed experts, without drops, and shared ones. A rank routes its own tokens. With experts
+    cut over tp too, tp ranks first gather each other's tokens and sum their parts of the result;
+    then tokens go to the ranks that hold their experts, and come back."""
 
     def __init__(self, model: ModelSpec, meshes: Meshes, balance: BalanceRule) -> None:
         super().__init__()
@@ -181,11 +176,8 @@ class MoeFeedForward(nn.Module):
         dist.all_to_all_single(theirs, counts, group=self.spread)
         sent, received = counts.sum(dim=1).tolist(), theirs.sum(dim=1).tolist()
         arrived = route(rows, sent=sent, received=received, group=self.spread)
-        expert = (
-            torch.arange(local, device=rows.device)
-            .repeat(ranks)
-            .repeat_interleave(theirs.flatten())
-        )
+        experts = torch.arange(local, device=rows.device).repeat(ranks)
+        expert = experts.repeat_interleave(theirs.flatten())
         order = expert.argsort(stable=True)
         done = self.experts(arrived[order], theirs.sum(dim=0).tolist())
         back = torch.empty_like(order)
@@ -194,11 +186,8 @@ class MoeFeedForward(nn.Module):
 
     def _balance_loss(self, probabilities: Tensor, chosen: Tensor, batch: int) -> Tensor:
         """Per sequence: experts * sum over experts of (share of choices) * (mean probability); 1
-        where loads are even.
-
-        It is a sum over sequences, so it does not depend on how a batch is cut; of a sequence cut
-        over ranks each gives its part.
-        """
+        where loads are even. It is a sum over sequences, so it does not depend on how a batch is
+        cut; of a sequence cut over ranks each gives its part."""
         experts, layout = self.moe.num_experts, self.meshes.layout
         picks = F.one_hot(chosen.view(batch, -1), experts).sum(dim=1).to(probabilities.dtype)
         mass = probabilities.view(batch, -1, experts).sum(dim=1)
@@ -231,10 +220,8 @@ class Layer(nn.Module):
         rope_base: float,
     ) -> None:
         super().__init__()
-        self.parallel, self.over = (
-            model.parallel_block,
-            meshes.group("tp") if meshes.layout.sp else None,
-        )
+        self.parallel = model.parallel_block
+        self.over = meshes.group("tp") if meshes.layout.sp else None
         self.span = _SpanOf(meshes, rope_base)
         self.attention_norm = make_norm(model, model.hidden)
         shared_norm = model.parallel_block and model.norms_per_layer == 1
@@ -269,17 +256,12 @@ class _SpanOf:
     """The tokens of a context-parallel rank, from the shape of what it holds."""
 
     def __init__(self, meshes: Meshes, rope_base: float) -> None:
-        self.meshes, self.rope_base, self.cut = (
-            meshes,
-            rope_base,
-            meshes.layout.tp if meshes.layout.sp else 1,
-        )
+        self.meshes, self.rope_base = meshes, rope_base
+        self.cut = meshes.layout.tp if meshes.layout.sp else 1
 
     def __call__(self, x: Tensor) -> Span:
-        return Span(
-            runs=self.meshes.runs(x.shape[1] * self.cut * self.meshes.layout.cp),
-            rope_base=self.rope_base,
-        )
+        tokens = x.shape[1] * self.cut * self.meshes.layout.cp
+        return Span(runs=self.meshes.runs(tokens), rope_base=self.rope_base)
 
 
 def _window_of(model: ModelSpec, index: int) -> int | None:
@@ -364,9 +346,7 @@ class Chunk(nn.Module):
 
     def run(self, layers: Sequence[nn.Module], x: Tensor) -> Tensor:
         """Apply layers one after another; recomputation replaces this."""
-        for layer in layers:
-            x = layer(x)
-        return x
+        return _in_turn(layers, x)
 
 
 def token_loss(logits: Tensor, targets: Tensor) -> Tensor:
@@ -374,23 +354,18 @@ def token_loss(logits: Tensor, targets: Tensor) -> Tensor:
     return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="sum")
 
 
-_KINDS: dict[str, Callable[[nn.Module, nn.Module], bool]] = {
-    "core_attn": lambda module, parent: isinstance(module, Core),
-    "layernorm": lambda module, parent: isinstance(module, Norm) and isinstance(parent, Layer),
-    "mlp": lambda module, parent: isinstance(module, FeedForward) and isinstance(parent, Layer),
-    "moe": lambda module, parent: isinstance(module, MoeFeedForward),
-    "moe_act": lambda module, parent: (
-        isinstance(module, Activation) and not isinstance(parent, FeedForward)
-    ),
-    "mla_up_proj": lambda module, parent: isinstance(module, LatentUp),
-    "shared_experts": lambda module, parent: (
-        isinstance(module, FeedForward) and isinstance(parent, MoeFeedForward)
-    ),
-    "mlp_act": lambda module, parent: (
-        isinstance(module, Activation) and isinstance(parent, FeedForward)
-    ),
+_KINDS: dict[str, tuple[type[nn.Module], type[nn.Module]]] = {
+    "core_attn": (Core, nn.Module),
+    "layernorm": (Norm, Layer),
+    "mlp": (FeedForward, Layer),
+    "moe": (MoeFeedForward, nn.Module),
+    "moe_act": (Activation, Experts),
+    "mla_up_proj": (LatentUp, nn.Module),
+    "shared_experts": (FeedForward, MoeFeedForward),
+    "mlp_act": (Activation, FeedForward),
 }
-"""Modules that each name of `recompute_modules` computes again; `ops` is a policy instead."""
+"""Modules, and what holds them, that each name of `recompute_modules` computes again; `ops` is a
+policy instead."""
 
 
 def apply_recompute(chunk: Chunk, layout: Layout) -> None:
@@ -414,12 +389,8 @@ def _units(layers: int, layout: Layout) -> list[tuple[int, bool]]:
 def _run_units(layers: Sequence[nn.Module], x: Tensor, *, units: list[tuple[int, bool]]) -> Tensor:
     start = 0
     for size, again in units:
-        part = layers[start : start + size]
-        x = (
-            checkpoint(_in_turn, part, x, use_reentrant=False, preserve_rng_state=False)
-            if again
-            else _in_turn(part, x)
-        )
+        run = _again(_in_turn) if again else _in_turn
+        x = run(layers[start : start + size], x)
         start += size
     return x
 
@@ -435,7 +406,8 @@ def _forget_parts(layer: nn.Module, names: Sequence[str]) -> None:
         layer.forward = _again(layer.forward, context_fn=_every_second_product)
     for parent in list(layer.modules()):
         for child in parent.children():
-            if any(name in _KINDS and _KINDS[name](child, parent) for name in names):
+            kinds = (_KINDS[name] for name in names if name in _KINDS)
+            if any(isinstance(child, one) and isinstance(parent, of) for one, of in kinds):
                 child.forward = _again(child.forward)
 
 
@@ -453,18 +425,11 @@ def _every_second_product() -> Any:
     products = {"forward": 0, "recompute": 0}
 
     def policy(ctx: Any, op: Any, *args: Any, **words: Any) -> CheckpointPolicy:
+        keeps = "attention" in str(op)
         if op in (torch.ops.aten.mm.default, torch.ops.aten.addmm.default):
             mode = "recompute" if ctx.is_recompute else "forward"
             products[mode] += 1
-            return (
-                CheckpointPolicy.MUST_SAVE
-                if products[mode] % 2
-                else CheckpointPolicy.PREFER_RECOMPUTE
-            )
-        return (
-            CheckpointPolicy.MUST_SAVE
-            if "attention" in str(op)
-            else CheckpointPolicy.PREFER_RECOMPUTE
-        )
+            keeps = products[mode] % 2 == 1
+        return CheckpointPolicy.MUST_SAVE if keeps else CheckpointPolicy.PREFER_RECOMPUTE
 
     return create_selective_checkpoint_contexts(policy)

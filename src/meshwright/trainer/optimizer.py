@@ -27,8 +27,8 @@ __all__ = [
 
 
 def make_optimizer(chunk: nn.Module, settings: OptimizerSettings) -> torch.optim.Optimizer:
-    """AdamW; norms and biases do not decay. Weights of unlike meshes go into groups of their own,
-    as fused kernels need."""
+    """AdamW; norms and biases do not decay. Weights of unlike meshes are groups apart, as fused
+    kernels need."""
     groups: dict[tuple[bool, int, int], list[nn.Parameter]] = {}
     for weight in _weights([chunk]):
         mesh = id(weight.device_mesh) if isinstance(weight, DTensor) else 0

@@ -288,11 +288,8 @@ _REST = "other"
 
 class Phases:
     """Seconds of a step by phase: each moment belongs to the innermost phase it lies in, so that
-    they sum to the step.
-
-    On CUDA the borders are events on the stream, which cost no wait; the device is waited for at
-    the end of the step alone.
-    """
+    they sum to the step. On CUDA the borders are events on the stream, which cost no wait; the
+    device is waited for at the end of the step alone."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device

@@ -135,12 +135,9 @@ class Recorded:
 
 def collective_seconds(events: Sequence[Recorded]) -> dict[str, float]:
     """Return the seconds of each kind: of NCCL the time of its kernels; of gloo from the call until
-    the work is done.
-
-    Some of it lies behind compute, and several may run at once, so that the sum is not what
-    collectives add to a step. A kind includes waiting for ranks that come later. gloo runs
-    reduce-scatters as all-reduces, hence its work is named after the call before it.
-    """
+    the work is done. Some of it lies behind compute, and several may run at once, so that the sum
+    is not what collectives add to a step. A kind includes waiting for ranks that come later. gloo
+    runs reduce-scatters as all-reduces, hence its work is named after the call before it."""
     found: dict[str, float] = {}
     calls = sorted(
         (event.start_us, event.name.removeprefix("c10d::"))

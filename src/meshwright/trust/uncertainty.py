@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from functools import cache
-from importlib import resources
 from typing import Any, Literal, cast
 
+from meshwright.values.data import package_rows
 from meshwright.values.hardware.cluster import Pool
 from meshwright.values.layout import Layout
 from meshwright.values.stack import Stack
@@ -106,15 +105,10 @@ def _with(site: Site, place: str, changes: dict[str, float]) -> Site:
 @cache
 def uncertain_constants() -> tuple[Uncertain, ...]:
     """Return every constant of the table."""
-    text = (
-        resources.files("meshwright")
-        .joinpath("trust", "uncertainties.csv")
-        .read_text(encoding="utf-8")
-    )
     names = [field.name for field in fields(Uncertain)]
     return tuple(
         _uncertain({name: line[name] for name in names})
-        for line in csv.DictReader(text.splitlines())
+        for line in package_rows("trust/uncertainties.csv")
     )
 
 

@@ -20,7 +20,9 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from importlib import import_module
 from importlib.util import find_spec
+from typing import Any
 
 __all__ = [
     "CannotExpress",
@@ -33,6 +35,7 @@ __all__ = [
     "ServerError",
     "StudyError",
     "UnknownNameError",
+    "load_extra",
     "nearest_names",
     "require_scorers",
 ]
@@ -43,8 +46,7 @@ class MeshwrightError(Exception):
 
 
 class ConfigError(MeshwrightError, ValueError):
-    """The user's input is wrong; the message says what was given, what was expected and what to
-    do."""
+    """The user's input is wrong; the message says what was given and expected, and what to do."""
 
 
 class LayoutError(ConfigError):
@@ -86,8 +88,7 @@ class LauncherError(MeshwrightError):
 
 
 class LauncherSilent(LauncherError):
-    """What starts jobs does not answer now. A job that was being submitted may exist nevertheless:
-    `Executor.find` tells."""
+    """It does not answer now. A job that was being submitted may exist: `Executor.find` tells."""
 
 
 class ServerError(MeshwrightError):
@@ -104,9 +105,17 @@ class MissingExtraError(MeshwrightError):
         )
 
 
+def load_extra(module: str, extra: str) -> Any:
+    """Return a module of an optional dependency; MissingExtraError where it is absent."""
+    try:
+        return import_module(module)
+    except ImportError:
+        raise MissingExtraError(module, extra) from None
+
+
 def require_scorers() -> None:
-    """Refuse what compares predictions with measurements where the scorers, which the wheel leaves
-    out, are not there."""
+    """Refuse to compare with measurements where the scorers, which the wheel lacks, are not
+    there."""
     if find_spec("meshwright_truth") is None:
         raise ConfigError(
             "validate: the scorers of published runs (meshwright_truth) are in the repository, not"

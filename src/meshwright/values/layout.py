@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
+from operator import attrgetter
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -58,6 +59,9 @@ torchtitan's selective checkpointing, which keeps every second matrix product an
 output and computes the rest again."""
 
 Ints = NDArray[np.int64]
+_WHOLE = ("tp", "cp", "ep", "pp", "vpp", "dp", "mbs", "gbs")
+"""Fields with a number of 1 or more, which columns hold as they are."""
+_ALWAYS_SAID = ("tp", "pp", "dp", "mbs", "gbs")
 
 
 def module_bits(modules: Iterable[str]) -> int:
@@ -104,13 +108,9 @@ class Layout:
     splits as evenly as can be."""
 
     def __post_init__(self) -> None:
-        for name in ("tp", "cp", "ep", "pp", "vpp", "dp", "mbs", "gbs"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or value < 1:
-                raise ConfigError(f"{name}={value}: expected a whole number of 1 or more")
-        for name in ("etp", "shard_size"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
+        for name in (*_WHOLE, "etp", "shard_size"):
+            value, is_whole = getattr(self, name), name in _WHOLE
+            if (is_whole and not isinstance(value, int)) or (value is not None and value < 1):
                 raise ConfigError(f"{name}={value}: expected a whole number of 1 or more")
         if self.recompute_layers is not None and self.recompute_layers < 0:
             raise ConfigError(f"recompute_layers={self.recompute_layers}: expected 0 or more")
@@ -145,13 +145,7 @@ class Layout:
         parts = []
         for field in fields(self):
             value = getattr(self, field.name)
-            if value == getattr(default, field.name) and field.name not in (
-                "tp",
-                "pp",
-                "dp",
-                "mbs",
-                "gbs",
-            ):
+            if value == getattr(default, field.name) and field.name not in _ALWAYS_SAID:
                 continue
             if isinstance(value, tuple):
                 value = "+".join(str(v) for v in value)
@@ -220,10 +214,7 @@ def _parse_value(name: str, value: str) -> Any:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Layouts:
     """A column per field of Layout, all of shape (N,), int64; choices are indices into their
-    tuples.
-
-    `stages` is None where every layout splits its layers as evenly as can be.
-    """
+    tuples. `stages` is None where every layout splits its layers as evenly as can be."""
 
     tp: Ints
     sp: Ints
@@ -286,16 +277,13 @@ class Layouts:
 
     @property
     def expert_shard_size(self) -> Ints:
-        """Ranks that share the states of an expert shard, (N,): its replicas over the groups of
-        shards."""
+        """Ranks that share an expert shard's states, (N,): its replicas over the groups."""
         groups = np.maximum(1, self.dp * self.cp // self.shard_size)
         return np.asarray(np.maximum(1, self.expert_dp // groups), dtype=np.int64)
 
     def take(self, index: NDArray[Any]) -> Layouts:
         """Return the rows that `index` (integers or a mask) selects."""
-        columns = {
-            f.name: getattr(self, f.name)[index] for f in fields(self) if f.name != "chunk_layers"
-        }
+        columns = {name: getattr(self, name)[index] for name in _columns()}
         chosen = None
         if self.chunk_layers is not None:
             chosen = tuple(self.chunk_layers[i] for i in np.arange(len(self))[index])
@@ -303,20 +291,13 @@ class Layouts:
 
     def row(self, index: int) -> Layout:
         """Return one row as a Layout."""
-        at = {
-            f.name: int(getattr(self, f.name)[index])
-            for f in fields(self)
-            if f.name != "chunk_layers"
-        }
+        at = {name: int(getattr(self, name)[index]) for name in _columns()}
         modules = tuple(
             m for bit, m in enumerate(RECOMPUTE_MODULES) if at["recompute_modules"] >> bit & 1
         )
         partial = at["shard_size"] != at["dp"] * at["cp"]
         return Layout(
-            **{
-                name: at[name]
-                for name in ("tp", "cp", "ep", "etp", "pp", "vpp", "dp", "mbs", "gbs")
-            },
+            **{name: at[name] for name in (*_WHOLE, "etp")},
             sp=bool(at["sp"]),
             sharding=SHARDINGS[at["sharding"]],
             shard_size=at["shard_size"] if partial else None,
@@ -336,10 +317,7 @@ class Layouts:
         def column(value: Any) -> Ints:
             return np.array([value(r) for r in rows], dtype=np.int64)
 
-        plain = {
-            n: column(lambda r, n=n: getattr(r, n))
-            for n in ("tp", "cp", "ep", "pp", "vpp", "dp", "mbs", "gbs")
-        }
+        plain = {name: column(attrgetter(name)) for name in _WHOLE}
         explicit = tuple(r.layers_per_stage for r in rows)
         return Layouts(
             **plain,
@@ -362,11 +340,14 @@ class Layouts:
         """Return the rows of several, in order; explicit stage splits are kept."""
         blocks = list(parts)
         columns = {
-            f.name: np.concatenate([getattr(b, f.name) for b in blocks])
-            for f in fields(Layouts)
-            if f.name != "chunk_layers"
+            name: np.concatenate([getattr(block, name) for block in blocks]) for name in _columns()
         }
         explicit: tuple[tuple[int, ...] | None, ...] | None = None
         if any(b.chunk_layers is not None for b in blocks):
             explicit = tuple(entry for b in blocks for entry in b.chunk_layers or (None,) * len(b))
         return Layouts(**columns, chunk_layers=explicit)
+
+
+def _columns() -> list[str]:
+    """Fields of Layouts that are arrays."""
+    return [field.name for field in fields(Layouts) if field.name != "chunk_layers"]

@@ -1,9 +1,8 @@
-"""MixedLayout: one model cut over stages that differ in chip, tensor parallelism, batch and
-recomputation."""
+"""MixedLayout: a model cut over stages that differ in chip, tp, batch and recomputation."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import groupby
 
 from meshwright.values.layout import Layout, Recompute, RecomputeMethod, Schedule, Sharding
@@ -58,8 +57,7 @@ class MixedLayout:
     sharding: Sharding = "none"
     schedule: Schedule = "1f1b"
     chunks: tuple[int, ...] | None = None
-    """Layers of each chunk in model order; None: a stage's layers are dealt to its chunks as evenly
-    as can be."""
+    """Layers of each chunk in model order; None deals a stage's layers as evenly as can be."""
 
     @property
     def pp(self) -> int:
@@ -87,8 +85,7 @@ class MixedLayout:
 
     @property
     def runs(self) -> tuple[tuple[int, int], ...]:
-        """Pool and number of stages of each run of stages on one pool; a pool that comes back has
-        several."""
+        """Pool and length of each run of stages on one pool; a pool that comes back has several."""
         return tuple(
             (pool, len(list(run))) for pool, run in groupby(stage.pool for stage in self.stages)
         )
@@ -105,34 +102,16 @@ class MixedLayout:
     def row(self, stage: int) -> Layout:
         """The layout in which all stages run as this one does, with every stage's own layers."""
         own = self.stages[stage]
-        return Layout(
-            tp=own.tp,
-            sp=own.sp,
-            cp=self.cp,
-            ep=self.ep,
-            etp=self.etp,
-            pp=self.pp,
-            vpp=self.vpp,
-            dp=own.dp,
-            sharding=self.sharding,
-            mbs=own.mbs,
-            gbs=self.gbs,
-            recompute=own.recompute,
-            recompute_method=own.recompute_method,
-            recompute_layers=own.recompute_layers,
-            recompute_modules=own.recompute_modules,
-            schedule=self.schedule,
-            layers_per_stage=self.chunk_layers,
-        )
+        names = {one.name for one in fields(Layout)}
+        shared = {one.name: getattr(self, one.name) for one in fields(self) if one.name in names}
+        of_stage = {one.name: getattr(own, one.name) for one in fields(own) if one.name in names}
+        return Layout(**shared, **of_stage, pp=self.pp, layers_per_stage=self.chunk_layers)
 
     def uniform(self) -> Layout | None:
         """The same as a Layout, where all stages are alike but for their layers; else None."""
         first = self.stages[0]
-        return (
-            self.row(0)
-            if all(replace(stage, layers=first.layers) == first for stage in self.stages)
-            else None
-        )
+        alike = all(replace(stage, layers=first.layers) == first for stage in self.stages)
+        return self.row(0) if alike else None
 
     def unrolled(self) -> MixedLayout:
         """A pipeline as deep as this one has chunks, in model order: its stages take what those

@@ -11,11 +11,9 @@ __all__ = ["Option"]
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """How one field is written and explained; it stands in the field's `Annotated`.
-
-    The field has the name, the type and the default. Command line and documentation are made from
-    both, so that no command says them again.
-    """
+    """How one field is written and explained; it stands in the field's `Annotated`. The field has
+    the name, the type and the default. Command line and documentation are made from both, so that
+    no command says them again."""
 
     help: str
     names: tuple[str, ...] = ()

@@ -1,5 +1,4 @@
-"""Training software, as the cost model sees it: what it overlaps, fuses, shards and keeps in
-memory."""
+"""Training software, as the cost model sees it: what it overlaps, fuses, shards and keeps."""
 
 from __future__ import annotations
 
@@ -29,8 +28,7 @@ LEAST, MOST = 0.05, 20.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Factors:
-    """Multiples of the model's own times and bytes; 1 is the model. A calibration fits them to
-    measured runs."""
+    """Multiples of the model's times and bytes; 1 is the model. A calibration fits them to runs."""
 
     compute: float = 1.0
     """Time of the chip's work: products, attention, element-wise passes, recompute, embedding, head
@@ -88,11 +86,9 @@ class Stack:
     lie in strides and are copied; and there, whether the gradient of a block's input is scattered
     as a sum or once for each of its products."""
     dp_overlap: float = 0.0
-    """Share of the data-parallel collectives that can hide behind the last backward and first
-    forward of a step."""
+    """Share of data-parallel collectives that hide behind the last backward and first forward."""
     fsdp_overlap: float = 0.0
-    """Share of the parameter gathers and gradient scatters of zero3 that can hide behind a layer's
-    compute."""
+    """Share of zero3's gathers and scatters that can hide behind a layer's compute."""
     cp_overlap: float = 0.0
     """Share of the context-parallel exchange that can hide behind attention."""
     ep_overlap: float = 0.0
@@ -102,25 +98,22 @@ class Stack:
     after; `flex`, DeepEP's and HybridEP's kernels, a copy per rank and one per domain over the
     network, sorted on arrival."""
     context_exchange: Literal["ring", "gather", "all-to-all"] = "ring"
-    """What context-parallel ranks do: pass keys and values round; gather those of all query heads
-    at once, and pass fp32 gradients round; or swap tokens for heads around attention
-    (arXiv:2309.14509)."""
+    """Context-parallel ranks pass keys and values round; gather those of all query heads at once,
+    and pass fp32 gradients round; or swap tokens for heads around attention (arXiv:2309.14509)."""
     grouped_products: Literal["library", "megablox"] = "library"
     """What multiplies experts: a library's products, or MaxText's kernel in fixed tiles, of which
     neighbouring experts share some (not where tokens are padded to a capacity: those go through
     plain products)."""
     attention_library: Literal["vendor", "flash2"] = "vendor"
-    """Whose fused attention runs where the workload says flash: the chip vendor's best, or
-    FlashAttention-2."""
+    """Whose fused attention runs as `flash`: the chip vendor's best, or FlashAttention-2."""
     p2p: Literal["blocking", "overlapped"] = "blocking"
-    """Whether pipeline messages stop the sender in plain 1F1B; interleaved schedules overlap
-    them."""
+    """Whether pipeline messages stop the sender in plain 1F1B; interleaved ones overlap."""
     p2p_scattered: float = 0.0
     """Share of a pipeline's messages of which each tensor-parallel rank sends its part alone, to be
     gathered at the receiver. With sequence parallelism all are."""
     messages_ahead: bool = False
-    """Whether a pipeline makes a receive buffer for every micro batch of a step before it starts,
-    and keeps them."""
+    """Whether a pipeline makes a receive buffer for every micro batch beforehand, and keeps
+    them."""
     gradient_bytes: float = 4.0
     """Bytes per gradient kept between micro batches."""
     reduce_bytes: float = 4.0
@@ -136,16 +129,15 @@ class Stack:
     pass begins (torch's set_to_none)."""
     shards_by_tensor: bool = False
     """Whether zero3 shards tensor by tensor, as FSDP2 does: what is gathered is copied out into
-    whole tensors, and gradients are copied into what is scattered; FSDP1's tensors are views of one
-    flat buffer."""
+    whole tensors, and gradients are copied into what is scattered; FSDP1's are views of one
+    buffer."""
     zero1_shards: Literal["states", "states-over-dp", "states-and-gradients"] = "states"
     """What zero1 splits: the optimizer's states over data-parallel and context-parallel ranks; over
     data-parallel ranks alone (nanotron's ZeroDistributedOptimizer takes dp_pg); or gradients too,
     scattered as they are made (MindSpore saves parameters in slices, gathers them for the forward
     pass and scatters their gradients; mindspore.cn, Optimizer Parallel)."""
     reduction_deferred: bool = False
-    """Whether zero3 keeps whole gradients between micro batches and reduces them in the last one
-    alone."""
+    """Whether zero3 keeps whole gradients between micro batches and reduces in the last alone."""
     accumulate_bytes: float = 0.0
     """Bytes moved per weight and micro batch where its gradient is added to the step's sum in a
     pass of its own: the gradient read, the sum read and written. 0 where the product of the
@@ -166,24 +158,20 @@ class Stack:
     ones between micro batches: by rows and by columns where they are cast from them; none where the
     model's weights are narrow themselves (`fp8_param_gather`)."""
     frozen_weight_bytes: float = 2.0
-    """Bytes per weight of the layers beside adapters: 2, or about half of one where they are kept
-    in four bits (QLoRA)."""
+    """Bytes per weight of layers beside adapters: 2, or about half of one in four bits (QLoRA)."""
     master_bytes: float = 4.0
     """Bytes per parameter of the weights that the optimizer updates, beside the half-precision
-    ones: 4 of an fp32 copy, 2 where the half is its upper part, 0 where it updates the
-    half-precision ones."""
+    ones: 4 of an fp32 copy, 2 where the half is its upper part, 0 where it updates those."""
     moment_bytes: float = 8.0
     """Bytes per parameter of Adam's two moments."""
     gathered: Literal["layer", "matrix"] = "layer"
     """What zero3 gathers at a time: a whole layer, or one matrix just before its product."""
     offloads_inputs: bool = False
-    """Whether layers' inputs wait for the backward pass in host memory, brought back behind the
-    layer before."""
+    """Whether layers' inputs wait in host memory, brought back behind the layer before."""
     offloads_kept: bool = False
     """The same for what selective recompute keeps beyond a layer's input."""
     offloaded_layers: int = 0
-    """Layers of a stage whose activations wait in host memory whole, brought back behind the layers
-    above them."""
+    """Layers of a stage whose activations wait in host memory whole, hidden behind those above."""
     step_gather_bytes: float = 0.0
     """Bytes per parameter of the copy into which an optimizer step under zero1 gathers updated
     weights; activations are gone by then."""
@@ -198,8 +186,7 @@ class Stack:
     the gradients: DeepSpeed's two where the exchange overlaps, one with zero3 (`setup_buckets` of
     runtime/zero/stage_1_and_2.py and stage3.py)."""
     bucket_bytes: float = 160e6
-    """Size of one data-parallel collective: a bucket, or a single tensor where the software has no
-    buckets."""
+    """Size of one data-parallel collective: a bucket, or a tensor without buckets."""
     vocab_multiple: int = 128
     """The vocabulary is padded to a multiple of this times tp."""
     pointwise_fused: bool = True
@@ -229,19 +216,16 @@ class Stack:
     kernels_per_layer_scale: float = 1.0
     """Kernels launched per layer against a Transformer Engine layer."""
     pipelined_collective_host_s: float = 0.0
-    """Host time of one tensor-parallel collective, per member of its group, while a pipeline engine
-    runs."""
+    """Host time of a tensor-parallel collective in a pipeline engine, per member of its group."""
     recompute_stops_early: bool = False
-    """Whether recompute leaves out a layer's last product, whose result its backward pass never
-    reads."""
+    """Whether recompute leaves out a layer's last product, which its backward never reads."""
     step_overhead_s: float = 0.0
     """Host work per step outside the model: data, logging, optimizer bookkeeping."""
     context_bytes: float = 0.0
     """CUDA context and library handles on each chip: used, never allocated by the framework;
     communicators come on top."""
     in_switch_reductions: bool = True
-    """Whether communicators may reduce in the switch, for which they keep buffers
-    (NCCL_NVLS_ENABLE)."""
+    """Whether communicators may reduce in the switch, with buffers (NCCL_NVLS_ENABLE)."""
     gathered_copies: float = 0.0
     """Whole copies of a layer's input that stay allocated where sequence parallelism gathers it."""
     library_workspaces: float = 2.0
@@ -273,21 +257,17 @@ class Stack:
     def in_precision(self, precision: Precision) -> Stack:
         """Return the software as it trains in this precision: in fp32 and tf32 weights are fp32,
         and so is every gradient that is kept or sent; the fused loss that hands back bf16 is for
-        bf16 alone; and weights of four bits are cast from half-precision ones.
-        """
-        stack = (
-            replace(self, narrow_weight_copies=2.0)
-            if precision == "nvfp4" and self.family == "megatron"
-            else self
-        )
+        bf16 alone; and weights of four bits are cast from half-precision ones."""
+        stack = self
+        if precision == "nvfp4" and self.family == "megatron":
+            stack = replace(self, narrow_weight_copies=2.0)
         if precision in ("fp32", "tf32") or (precision == "fp16" and self.fused_loss == "native"):
             stack = stack.with_plain_loss()
         if precision not in ("fp32", "tf32"):
             return stack
         added = 12.0 if self.accumulate_bytes else 0.0
-        second = (
-            4.0 if self.transient_gradient_bytes == 4.0 else 0.0
-        )  # buckets stay; a half beside an fp32 sum is no more
+        # buckets stay; a half beside an fp32 sum is no more
+        second = 4.0 if self.transient_gradient_bytes == 4.0 else 0.0
         return replace(
             stack,
             gradient_bytes=4.0,
@@ -299,41 +279,31 @@ class Stack:
     def with_plain_loss(self) -> Stack:
         """Return the software with Megatron-Core's plain loss, which works in place on an fp32 copy
         of the logits; as it is where its loss is not one of Megatron-Core's fused ones."""
-        return (
-            self
-            if self.fused_loss is None
-            else replace(self, cross_entropy_fused=False, logits_bytes=PLAIN_LOSS_BYTES)
-        )
+        if self.fused_loss is None:
+            return self
+        return replace(self, cross_entropy_fused=False, logits_bytes=PLAIN_LOSS_BYTES)
 
     def without(self, features: Iterable[Feature]) -> Stack:
         """Return the software with some of what it can do switched off."""
         stack = self
         for feature in features:
             none: dict[str, Any] = {feature: 0.0}
-            stack = (
-                stack.with_plain_loss()
-                if feature == "cross_entropy_fused"
-                else replace(stack, **none)
-            )
+            fused = feature == "cross_entropy_fused"
+            stack = stack.with_plain_loss() if fused else replace(stack, **none)
         return stack
 
     def on_processors(self) -> Stack:
         """Return the software as it runs on CPUs: exchanges take the cores that compute needs, so
         that none hides; and there is neither a context, nor a workspace of a library, nor an
         allocator that holds memory back."""
-        return replace(
-            self,
-            tp_overlap=0.0,
-            dp_overlap=0.0,
-            fsdp_overlap=0.0,
-            cp_overlap=0.0,
-            ep_overlap=0.0,
-            launch_hidden=0.0,
-            context_bytes=0.0,
-            library_workspaces=0.0,
-            grouped_workspaces=0.0,
-            fragmentation_frac=0.0,
-        )
+        none: dict[str, Any] = dict.fromkeys(_OF_ACCELERATORS.split(), 0.0)
+        return replace(self, **none)
+
+
+_OF_ACCELERATORS = (
+    "tp_overlap dp_overlap fsdp_overlap cp_overlap ep_overlap launch_hidden context_bytes"
+    " library_workspaces grouped_workspaces fragmentation_frac"
+)
 
 
 @cache
@@ -352,8 +322,7 @@ def _stack(name: str) -> Stack | None:
 
 
 def _basis(name: str, above: tuple[str, ...]) -> Stack:
-    """Return the stack that others build on; ConfigError where there is none, or where it builds on
-    them in turn."""
+    """Return the stack that others build on; ConfigError if absent, or built on them in turn."""
     at, chain = name, above
     while (entry := find_entry(at)) is not None and entry.builds_on is not None:
         chain, at = (*chain, at), entry.builds_on

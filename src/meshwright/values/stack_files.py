@@ -152,8 +152,7 @@ def _entry(name: str, section: dict[str, Any], place: str) -> StackEntry:
 
 
 def _groups(groups: Any, place: str) -> list[tuple[str, dict[str, Any]]]:
-    """Return the source and the figures of each group; ConfigError where one has no source, or a
-    figure stands in two."""
+    """Return source and figures of each group; ConfigError without a source, or for one twice."""
     if not isinstance(groups, list) or not all(isinstance(group, dict) for group in groups):
         raise ConfigError(f"{place}: expected [[....figures]], groups of figures with a source")
     found: list[tuple[str, dict[str, Any]]] = []

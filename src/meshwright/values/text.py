@@ -35,8 +35,7 @@ def csv_text(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 def html_table(
     caption: str, headings: Sequence[str], rows: Iterable[Sequence[object]], *, note: str = ""
 ) -> str:
-    """Return a table with a caption and a note below; numbers stand right, what is missing is
-    blank."""
+    """Return a table with caption and note; numbers stand right, what is missing is blank."""
     listed = [list(row) for row in rows]
     sides = [
         "right" if _numeric([row[k] for row in listed]) else "left" for k in range(len(headings))
@@ -74,8 +73,7 @@ _ODD = re.compile(r"[^\n\x20-\x7e\xa0-\ud7ff\ue000-\ufffd]|[\u2028\u2029\ufeff]"
 
 
 def read_yaml(text: str, *, what: str) -> dict[str, Any]:
-    """Return the mapping that a text holds; ConfigError in one line where it holds something
-    else."""
+    """Return the mapping that a text holds; ConfigError where it holds something else."""
     import yaml
 
     try:
@@ -88,8 +86,8 @@ def read_yaml(text: str, *, what: str) -> dict[str, Any]:
 
 
 def write_yaml(values: dict[str, Any]) -> str:
-    """Return a mapping as text, in its order: several lines are a block, and whatever is in a text
-    reads back as it was."""
+    """Return a mapping as text, in its order: several lines are a block; it reads back as it
+    was."""
     import yaml
 
     return yaml.dump(values, Dumper=_dumper(), sort_keys=False, allow_unicode=True, width=140)
@@ -100,8 +98,7 @@ def _dumper() -> type[yaml.SafeDumper]:
     import yaml
 
     class Dumper(yaml.SafeDumper):
-        """Writes each text so that YAML's own ideas of lines and blanks do not change it, and equal
-        parts twice."""
+        """Writes texts so that YAML's ideas of lines do not change them, and equal parts twice."""
 
         def ignore_aliases(self, data: Any) -> bool:
             return True

@@ -1,5 +1,4 @@
-"""Conversions between the units of people (GiB, GB/s, TFLOPS, days) and ours (bytes, seconds, FLOP,
-tokens)."""
+"""Conversions of people's units (GiB, GB/s, TFLOPS, days) to ours (bytes, seconds, FLOP)."""
 
 from __future__ import annotations
 
@@ -53,6 +52,7 @@ _PARTS = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?", re.IGNORECA
 _CLOCK = re.compile(r"(?:(\d+):)?(\d+):(\d\d):(\d\d)")
 _SLURM_CLOCK = re.compile(r"(\d+)-(\d+)(?::(\d\d))?(?::(\d\d))?")
 
+_COUNT = re.compile(r"\s*([0-9][0-9_]*\.?[0-9]*(?:[eE][+-]?[0-9]+)?)\s*([kKmMbBgGtT]?)\s*")
 _SUFFIXES = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12}
 
 
@@ -62,16 +62,11 @@ def counted(number: int, noun: str) -> str:
 
 
 def parse_count(text: str | int | float, *, name: str = "count") -> int:
-    """Read `300B`, `15T`, `4k` or a plain number as an integer (decimal suffixes k, M, B or G,
-    T)."""
-    match = re.fullmatch(
-        r"\s*([0-9][0-9_]*\.?[0-9]*(?:[eE][+-]?[0-9]+)?)\s*([kKmMbBgGtT]?)\s*", str(text)
-    )
-    count = (
-        math.nan
-        if match is None
-        else float(match[1].replace("_", "")) * _SUFFIXES[match[2].lower()]
-    )
+    """Read `300B`, `15T`, `4k` or a plain number as an integer (decimal k, M, B or G, T)."""
+    match = _COUNT.fullmatch(str(text))
+    count = math.nan
+    if match is not None:
+        count = float(match[1].replace("_", "")) * _SUFFIXES[match[2].lower()]
     if not math.isfinite(count):
         raise ConfigError(f"{name}={text}: expected a number such as 4096, 300B or 15T")
     return round(count)
@@ -79,11 +74,8 @@ def parse_count(text: str | int | float, *, name: str = "count") -> int:
 
 def parse_duration(text: str, *, name: str = "duration") -> int:
     """Read a duration in whole seconds, in the forms of Base Command (`5D`, `1D12H`), Slurm
-    (`5-00:00:00`) and clocks (`4:23:30:00`).
-
-    A bare number and `2:30` are refused: Slurm reads the one as minutes and the other as minutes
-    and seconds, other schedulers do not.
-    """
+    (`5-00:00:00`) and clocks (`4:23:30:00`). A bare number and `2:30` are refused: Slurm reads the
+    one as minutes and the other as minutes and seconds, other schedulers do not."""
     words = text.strip()
     found = _PARTS.fullmatch(words) or _CLOCK.fullmatch(words) or _SLURM_CLOCK.fullmatch(words)
     parts = [int(part or 0) for part in found.groups()] if found and words else []
@@ -109,8 +101,7 @@ def format_bytes(count: float) -> str:
 
 
 def format_digits(number: float) -> str:
-    """Write a number with three digits, or all of those before the point: never with an exponent
-    where it is large."""
+    """Write a number with three digits, or all before the point: no exponent where it is large."""
     return f"{number:,.0f}" if abs(number) >= 999.5 else f"{number:.3g}"
 
 

@@ -27,8 +27,8 @@ one rank as far as it can."""
 ROUTINGS: tuple[Routing, ...] = get_args(Routing)
 AttentionKernel = Literal["flash", "flash1", "fused-softmax", "unfused"]
 """flash: FlashAttention-2 or later, or the vendor's equal; flash1: FlashAttention 1; fused-softmax:
-scores in memory, one softmax kernel (Megatron-LM's); unfused: scores in memory, softmax, mask and
-dropout apart."""
+scores in memory, one softmax kernel (Megatron-LM's); unfused: softmax, mask and dropout apart
+too."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,9 +10,7 @@ Keys, interpolations and values of the tree are those of NVIDIA's AutoConfigurat
 
 from __future__ import annotations
 
-import csv
 import json
-import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -24,6 +22,7 @@ from meshwright.sizing.shapes import shape_of
 from meshwright.sizing.size import Budget, classic_params
 from meshwright.software.contract import Imported, import_text
 from meshwright.software.nemo1.read import NEMO1_SOURCE
+from meshwright.values.data import package_rows
 from meshwright.values.errors import ConfigError, UnknownNameError
 from meshwright.values.hardware.catalogue import find_chip
 from meshwright.values.models.catalogue import find_model
@@ -40,7 +39,6 @@ __all__ = [
     "model_of_settings",
     "request_fields",
     "root",
-    "rows_of",
     "search_names",
     "searches",
     "wanted_batch",
@@ -63,7 +61,7 @@ class Card:
 
 def _cards() -> dict[float, str]:
     """The usual chip by its memory in GB, ascending."""
-    rows = rows_of("nemo1_chips.csv")
+    rows = package_rows("compat/autoconfigurator/nemo1_chips.csv")
     return dict(sorted((float(row["gpu_memory_gb"]), row["chip"]) for row in rows))
 
 
@@ -230,7 +228,7 @@ def wanted_batch(settings: TrainSettings, model: ModelSpec) -> tuple[int, bool]:
         assert given is not None, "the reader has a default"
         return given, True
     size = model_params(model).total / 1e9
-    known = rows_of("nemo1_batches.csv")
+    known = package_rows("compat/autoconfigurator/nemo1_batches.csv")
     rows = [row for row in known if settings.family in row["families"].split()]
     if not rows:
         raise ConfigError(
@@ -327,14 +325,10 @@ def clusters() -> dict[str, dict[str, Any]]:
 @cache
 def searches() -> dict[str, dict[str, Any]]:
     """Return every `search_config` by its name, `gpt3/5b`."""
-    return {f"{row['family']}/{row['size']}": _search(row) for row in rows_of("nemo1_searches.csv")}
-
-
-def rows_of(name: str) -> list[dict[str, str]]:
-    """Return the rows of one of the tables beside this file."""
-    table = pkgutil.get_data("meshwright", f"compat/autoconfigurator/{name}")
-    assert table is not None, f"the package is installed without compat/autoconfigurator/{name}"
-    return list(csv.DictReader(table.decode().splitlines()))
+    return {
+        f"{row['family']}/{row['size']}": _search(row)
+        for row in package_rows("compat/autoconfigurator/nemo1_searches.csv")
+    }
 
 
 def search_names() -> tuple[str, ...]:

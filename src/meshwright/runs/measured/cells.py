@@ -11,10 +11,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from pathlib import Path
 
 from meshwright.software.described import StackChanges
+from meshwright.values.data import package_rows
 from meshwright.values.errors import ConfigError
 
 __all__ = [
@@ -221,8 +221,7 @@ class Rules:
 @cache
 def read_rules(name: str, *, folder: str = "runs/measured") -> Rules:
     """Read `<folder>/<name>.csv` of the package, whose column `match` holds a pattern."""
-    text = resources.files("meshwright").joinpath(folder, f"{name}.csv").read_text(encoding="utf-8")
-    lines = csv.DictReader(io.StringIO(text))
+    lines = [dict(line) for line in package_rows(f"{folder}/{name}.csv")]
     return Rules(name, tuple(Rule(re.compile(line.pop("match")), line) for line in lines))
 
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import date
 from functools import cache
-from importlib import resources
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -16,6 +13,7 @@ from meshwright.runs.measured.serving_rows import Pools, ServingCase
 from meshwright.serving.engine import Cache, Worker, check_worker
 from meshwright.serving.kernels import Floats
 from meshwright.serving.simulate import Requests
+from meshwright.values.data import package_rows
 from meshwright.values.errors import ConfigError
 from meshwright.values.models.spec import ModelSpec
 
@@ -53,7 +51,7 @@ class Load:
 
 def load_of(input_len: int, output_len: int) -> Load:
     """Return the load of the benchmark that runs these lengths."""
-    for row in _rows("serving_loads.csv"):
+    for row in package_rows("runs/measured/serving_loads.csv"):
         if row["input_len"] in ("", str(input_len)) and row["output_len"] in ("", str(output_len)):
             return Load(
                 name=row["name"],
@@ -65,18 +63,11 @@ def load_of(input_len: int, output_len: int) -> Load:
     raise AssertionError("the last row of serving_loads.csv matches everything")
 
 
-@cache
-def _rows(file: str) -> tuple[dict[str, str], ...]:
-    text = (
-        resources.files("meshwright").joinpath("runs", "measured", file).read_text(encoding="utf-8")
-    )
-    return tuple(csv.DictReader(text.splitlines()))
-
-
 def queued(input_len: int, output_len: int) -> int | None:
     """Return how many requests of these lengths a published run at maximum load queues at once;
     None where it is untold."""
-    lengths, rows = (str(input_len), str(output_len)), _rows("serving_queues.csv")
+    lengths = (str(input_len), str(output_len))
+    rows = package_rows("runs/measured/serving_queues.csv")
     return next(
         (int(row["requests"]) for row in rows if (row["input_len"], row["output_len"]) == lengths),
         None,
@@ -135,7 +126,7 @@ def as_started(case: ServingCase, load: Load, *, tp: int) -> ServingCase:
     """
     changes: dict[str, Any] = {"token_s": 0.0} if load.front == "router" else {}
     stored, distinct, drafted = case.cache, case.distinct_prompts, case.drafted
-    for row in _recipes_rows():
+    for row in package_rows("runs/measured/serving_recipes.csv"):
         if not _fits(row, case, load, tp):
             continue
         changes |= {name: int(row[name]) for name in _COUNTS if row[name]}
@@ -186,16 +177,6 @@ def _chunk(cell: str, case: ServingCase) -> int:
         return case.input_len + case.load + _SPARE_TOKENS
     times, _, of = cell.partition("x ")
     return int(times) * (case.input_len if of == "prompt" else 1)
-
-
-@cache
-def _recipes_rows() -> tuple[dict[str, str], ...]:
-    text = (
-        resources.files("meshwright")
-        .joinpath("runs", "measured", "serving_recipes.csv")
-        .read_text(encoding="utf-8")
-    )
-    return tuple(csv.DictReader(text.splitlines()))
 
 
 _NARROW = {"nvfp4": "fp4", "mxfp4": "fp4", "fp8": "fp8", "fp8-blockwise": "fp8"}
@@ -304,7 +285,7 @@ def _count(cell: str) -> int | None:
 @cache
 def _by_key() -> dict[tuple[str, str, str, str, str, str, int], list[dict[str, str]]]:
     found: dict[tuple[str, str, str, str, str, str, int], list[dict[str, str]]] = {}
-    for row in _published_rows():
+    for row in package_rows("runs/measured/serving_pools.csv"):
         for clients in row["clients"].split():
             key = (
                 row["engine"],
@@ -317,12 +298,3 @@ def _by_key() -> dict[tuple[str, str, str, str, str, str, int], list[dict[str, s
             )
             found.setdefault(key, []).append(row)
     return found
-
-
-def _published_rows() -> Iterator[dict[str, str]]:
-    text = (
-        resources.files("meshwright")
-        .joinpath("runs", "measured", "serving_pools.csv")
-        .read_text(encoding="utf-8")
-    )
-    return csv.DictReader(text.splitlines())

@@ -3,7 +3,6 @@ values."""
 
 from __future__ import annotations
 
-import pkgutil
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import MISSING, dataclass, field, fields
@@ -13,6 +12,7 @@ from typing import Any
 
 from meshwright.data.fetching import find_corpus
 from meshwright.platforms.job import JobOptions
+from meshwright.values.data import package_yaml
 from meshwright.values.errors import ConfigError, UnknownNameError
 from meshwright.values.text import read_yaml
 from meshwright.values.units import parse_duration
@@ -205,9 +205,7 @@ def _mapping(key: str, value: Any) -> Mapping[str, Any]:
 @cache
 def named_specs() -> Mapping[str, Mapping[str, Any]]:
     """Return the work flows known by name, in plain values."""
-    content = pkgutil.get_data("meshwright", "runs/workflows/workflows.yaml")
-    assert content is not None
-    return read_yaml(content.decode("utf-8"), what="runs/workflows/workflows.yaml")
+    return package_yaml("runs/workflows/workflows.yaml")
 
 
 def read_spec(name: str, *, words: Sequence[tuple[str, Any]] = ()) -> WorkflowSpec:

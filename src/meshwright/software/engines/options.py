@@ -3,13 +3,12 @@ written by scripts/distil_engine_options.py."""
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from typing import Any
 
+from meshwright.values.data import package_rows
 from meshwright.values.errors import ConfigError, UnknownNameError
 
 __all__ = [
@@ -110,11 +109,6 @@ def _is_number(word: str) -> bool:
 
 @cache
 def _table() -> tuple[EngineOption, ...]:
-    text = (
-        resources.files("meshwright")
-        .joinpath("software", "engines", "engine_options.csv")
-        .read_text(encoding="utf-8")
-    )
     return tuple(
         EngineOption(
             engine=row["engine"],
@@ -124,5 +118,5 @@ def _table() -> tuple[EngineOption, ...]:
             choices=tuple(row["choices"].split("|")) if row["choices"] else (),
             source=row["source"],
         )
-        for row in csv.DictReader(text.splitlines())
+        for row in package_rows("software/engines/engine_options.csv")
     )

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ast
-import csv
-import pkgutil
 import re
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
 
 from meshwright.search.rules.software import NEWEST_MEGATRON, parse_version
+from meshwright.values.data import package_rows
 from meshwright.values.errors import CannotExpress, ConfigError
 from meshwright.values.units import counted
 
@@ -198,10 +197,8 @@ def bound_flags() -> tuple[Bound, ...]:
     )
 
 
-def _rows(name: str) -> list[dict[str, Any]]:
-    table = pkgutil.get_data("meshwright", f"software/megatron_lm/{name}")
-    assert table is not None, f"the package is installed without software/megatron_lm/{name}"
-    return list(csv.DictReader(table.decode().splitlines()))
+def _rows(name: str) -> tuple[dict[str, Any], ...]:
+    return package_rows(f"software/megatron_lm/{name}")
 
 
 class Args:
@@ -298,11 +295,7 @@ def variable_hint(word: str) -> str:
 
 @cache
 def _dead() -> dict[str, str]:
-    table = pkgutil.get_data("meshwright", "software/megatron_lm/megatron_dead_flags.csv")
-    assert table is not None, (
-        "the package is installed without software/megatron_lm/megatron_dead_flags.csv"
-    )
-    return {row["flag"]: row["why"] for row in csv.DictReader(table.decode().splitlines())}
+    return {row["flag"]: row["why"] for row in _rows("megatron_dead_flags.csv")}
 
 
 _MOST_LAYERS = 10_000

@@ -3,13 +3,12 @@ a model."""
 
 from __future__ import annotations
 
-import csv
-import pkgutil
 from typing import Any
 
 from meshwright.software.plan import TrainingPlan
 from meshwright.software.settings import Activation, ModelDetails
 from meshwright.software.text import Taken
+from meshwright.values.data import package_rows
 from meshwright.values.errors import CannotExpress, ConfigError, UnknownNameError
 from meshwright.values.models.spec import ModelSpec
 
@@ -236,7 +235,5 @@ def _sizes(words: Taken, target: str, kind: str | None, what: str) -> dict[str, 
 
 def _classes() -> dict[str, dict[str, int]]:
     """Dims by class (`software/nemo2/nemo2_encoders.csv`)."""
-    table = pkgutil.get_data("meshwright", "software/nemo2/nemo2_encoders.csv")
-    assert table is not None, "the package is installed without software/nemo2/nemo2_encoders.csv"
-    rows = csv.DictReader(table.decode().splitlines())
+    rows = package_rows("software/nemo2/nemo2_encoders.csv")
     return {row["class"]: {dim: int(row[dim]) for dim in ENCODER_DIMS if row[dim]} for row in rows}

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import math
-import pkgutil
 import tomllib
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -19,6 +17,7 @@ from meshwright.software.torchtitan.words import (
     read_dims_line,
     schedule_of,
 )
+from meshwright.values.data import package_rows
 from meshwright.values.errors import ConfigError
 from meshwright.values.models.catalogue import find_model
 from meshwright.values.models.spec import MlaSpec, ModelSpec, MoeSpec
@@ -104,13 +103,9 @@ def _model(words: Taken, dims: TitanModel | None) -> tuple[ModelSpec, ModelDetai
 
 @cache
 def _flavors() -> dict[tuple[str, str], str]:
-    table = pkgutil.get_data("meshwright", "software/torchtitan/torchtitan_flavors.csv")
-    assert table is not None, (
-        "the package is installed without software/torchtitan/torchtitan_flavors.csv"
-    )
     return {
         (row["model"], row["flavor"]): row["preset"]
-        for row in csv.DictReader(table.decode().splitlines())
+        for row in package_rows("software/torchtitan/torchtitan_flavors.csv")
     }
 
 

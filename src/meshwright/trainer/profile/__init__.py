@@ -21,12 +21,9 @@ def profile_device(
     keep: Callable[[Profile], None] | None = None,
 ) -> Profile:
     """Measure what `request` asks for on the device that torch sees; an interrupt ends it with what
-    was measured until then.
-
-    `earlier` is a profile of this machine whose shapes are not measured again; `tell` gets a line
-    of progress per series, `keep` the profile so far, after each. MissingExtraError where torch is
-    absent, ConfigError where the request does not suit the machine.
-    """
+    was measured until then. `earlier` is a profile of this machine whose shapes are not measured
+    again; `tell` gets a line of progress per series, `keep` the profile so far, after each.
+    MissingExtraError where torch is absent, ConfigError where it does not suit the machine."""
     if find_spec("torch") is None:
         raise MissingExtraError("torch", "train")
     from meshwright.trainer.profile.run import measure_all

@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from functools import partial
 from statistics import fmean, median
 from time import perf_counter
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from meshwright.trainer.profile.design import grid
+from meshwright.trainer.profile.design import DIMS, grid
 from meshwright.trainer.profile.device import Device
-from meshwright.trainer.profile.timing import Caches, Operator, Tensor, Work, spread_frac
+from meshwright.trainer.profile.timing import Bench, Operator, Tensor, Work, spread_frac
 from meshwright.values.hardware.profile import Effort, Sample, Series
 
 __all__ = [
@@ -32,40 +33,33 @@ _TINY = 256
 """Elements of a kernel that does next to nothing."""
 
 
-def copy_operators(device: Device, *, effort: Effort) -> Iterator[Operator]:
+def copy_operators(bench: Bench) -> Iterator[Operator]:
     """Give copies inside device memory, and on a GPU from and to the host's pinned memory."""
+    kind = bench.device.kind
 
     def copy(size: int, *, source: str, target: str) -> Work:
         def tensor(place: str) -> Tensor:
-            pinned = place == "cpu" and device.kind == "cuda"
-            return torch.empty(
-                size // 4, dtype=torch.float32, device=place, pin_memory=pinned
-            ).zero_()
+            pinned = place == "cpu" and kind == "cuda"
+            empty = torch.empty(size // 4, dtype=torch.float32, device=place, pin_memory=pinned)
+            return empty.zero_()
 
         origin, goal = tensor(source), tensor(target)
         return lambda: goal.copy_(origin, non_blocking=True)
 
-    kinds = [("device", device.kind, device.kind)]
-    if device.kind == "cuda":
+    kinds = [("device", kind, kind)]
+    if kind == "cuda":
         kinds += [("to_device", "cpu", "cuda"), ("to_host", "cuda", "cpu")]
     for name, source, target in kinds:
-        yield Operator(
-            name=f"copy/{name}",
-            family="bytes",
-            dims=("bytes",),
-            axes=grid("bytes", device=device.kind, effort=effort),
-            build=lambda size, source=source, target=target: copy(
-                size, source=source, target=target
-            ),
-            need_bytes=lambda size: 2.0 * size,
+        build = partial(copy, source=source, target=target)
+        yield bench.operator(
+            f"copy/{name}", "bytes", build=build, need_bytes=lambda size: 2.0 * size
         )
 
 
 def launch_operators(device: Device) -> Iterator[Operator]:
     """Give the host's time per operation, alone and with autograd, a row of each; on a GPU the
     device's per empty kernel, on a processor that of one operation whose code and data are in no
-    cache, as behind the arithmetic of a step.
-    """
+    cache, as behind the arithmetic of a step."""
 
     def plain(count: int) -> Work:
         tiny = torch.zeros(_TINY, device=device.kind)
@@ -91,14 +85,7 @@ def launch_operators(device: Device) -> Iterator[Operator]:
         tiny = torch.zeros(_TINY, device=device.kind, requires_grad=True)
         return lambda: tiny * 1.0
 
-    def operator(
-        name: str,
-        build: Callable[[int], Work],
-        clock: Literal["host", "work"],
-        *,
-        caches: Caches = "warm",
-        count: int = _LAUNCHES,
-    ) -> Operator:
+    def operator(name: str, build: Callable[[int], Work], count: int, **words: Any) -> Operator:
         return Operator(
             name=f"launch/{name}",
             family="launch",
@@ -106,16 +93,15 @@ def launch_operators(device: Device) -> Iterator[Operator]:
             axes=((count,),),
             build=build,
             need_bytes=lambda count: 4.0 * _TINY,
-            caches=caches,
-            clock=clock,
+            **words,
         )
 
-    yield operator("host", plain, "host")
-    yield operator("autograd", with_autograd, "host")
+    yield operator("host", plain, _LAUNCHES, clock="host", caches="warm")
+    yield operator("autograd", with_autograd, _LAUNCHES, clock="host", caches="warm")
     if device.kind == "cuda":
-        yield operator("device", plain, "work")
+        yield operator("device", plain, _LAUNCHES, caches="warm")
     else:
-        yield operator("cold", single, "work", caches="cold", count=1)
+        yield operator("cold", single, 1)
 
 
 NOT_STARTED = (
@@ -131,8 +117,8 @@ GFLOP, a few milliseconds, as a layer of a small model does between two. Process
 together, and gloo's threads find their caches and cores taken: in a step of two processes that is
 most of what a short exchange takes."""
 _STRAYS_FRAC = 0.1
-"""Of a processor's repeats, the longest, which do not count; the others' mean does, since a step
-waits for every one."""
+"""Of a processor's repeats, the longest, which do not count; a step waits for each of the
+others."""
 _MESSAGE = "point_to_point"
 _MOST_BYTES = 2**30
 _TIMEOUT = timedelta(minutes=5)
@@ -153,36 +139,18 @@ def collective_series(device: Device, *, effort: Effort) -> list[Series]:
     dist.init_process_group("nccl" if device.kind == "cuda" else "gloo", timeout=_TIMEOUT)
     try:
         world = dist.get_world_size()
-        counts = [ranks for ranks in (2**power for power in range(1, 20)) if ranks < world] + [
-            world
-        ]
+        counts = [*(2**power for power in range(1, 20) if 2**power < world), world]
         groups = {ranks: dist.new_group(list(range(ranks))) for ranks in counts}
-        sizes = [
-            size
-            for size in grid("message", device=device.kind, effort=effort)[0]
-            if size <= _MOST_BYTES
-        ]
-        found = [
-            _series(op, make, device=device, groups=groups, sizes=sizes)
-            for op, make in _OPS.items()
-        ]
-        return [
-            *found,
-            _series(_MESSAGE, _point_to_point, device=device, groups={2: groups[2]}, sizes=sizes),
-        ]
+        every = grid("message", device=device.kind, effort=effort)[0]
+        sizes = [size for size in every if size <= _MOST_BYTES]
+        found = [_series(op, device=device, groups=groups, sizes=sizes) for op in _OPS]
+        return [*found, _series(_MESSAGE, device=device, groups={2: groups[2]}, sizes=sizes)]
     finally:
         dist.destroy_process_group()
 
 
-def _series(
-    op: str,
-    make: Callable[..., Callable[[], Any]],
-    *,
-    device: Device,
-    groups: dict[int, Any],
-    sizes: list[int],
-) -> Series:
-    samples = []
+def _series(op: str, *, device: Device, groups: dict[int, Any], sizes: list[int]) -> Series:
+    samples, make = [], _OPS.get(op, _point_to_point)
     for ranks, group in groups.items():
         for size in sizes:
             dist.barrier()
@@ -193,7 +161,7 @@ def _series(
                 )
     return Series(
         name=f"collective/{op}",
-        dims=("ranks", "bytes"),
+        dims=DIMS["message"],
         axes=(tuple(groups), tuple(sizes)),
         samples=tuple(samples),
     )
@@ -240,9 +208,8 @@ def _all_reduce(elements: int, ranks: int, group: Any, place: str) -> Callable[[
 
 def _all_gather(elements: int, ranks: int, group: Any, place: str) -> Callable[[], Any]:
     whole, part = torch.zeros(elements, device=place), torch.zeros(elements // ranks, device=place)
-    gather = (
-        getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-    )  # the newer name first
+    # the newer name first
+    gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
     return lambda: gather(whole, part, group=group)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pkgutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -10,11 +9,12 @@ from math import prod
 from typing import Any
 
 from meshwright.trainer.profile.device import DeviceKind
+from meshwright.values.data import package_yaml
 from meshwright.values.hardware.profile import Effort
 from meshwright.values.models.spec import ModelSpec
-from meshwright.values.text import read_yaml
 
 __all__ = [
+    "DIMS",
     "EFFORTS",
     "Axes",
     "Point",
@@ -66,23 +66,19 @@ def _axis(words: str) -> tuple[int, ...]:
     return tuple(points)
 
 
-def _read_grids() -> tuple[dict[Effort, Timing], dict[DeviceKind, dict[Effort, dict[str, Axes]]]]:
-    """Return the care that each effort takes, and the points of each axis (`grids.yaml`)."""
-    content = pkgutil.get_data("meshwright", "trainer/profile/grids.yaml")
-    assert content is not None
-    found = read_yaml(content.decode("utf-8"), what="trainer/profile/grids.yaml")
-    grids: dict[Any, Any] = {
-        device: {
-            effort: {family: tuple(map(_axis, axes)) for family, axes in families.items()}
-            for effort, families in efforts.items()
-        }
-        for device, efforts in found["grids"].items()
+_DESIGN = package_yaml("trainer/profile/grids.yaml")
+EFFORTS: dict[Any, Timing] = {name: Timing(**row) for name, row in _DESIGN["timing"].items()}
+"""The care that each effort takes."""
+DIMS: dict[str, tuple[str, ...]] = {name: tuple(dims) for name, dims in _DESIGN["dims"].items()}
+"""Names of the axes of each family."""
+_GRIDS: dict[Any, dict[Any, dict[str, Axes]]] = {
+    device: {
+        effort: {family: tuple(map(_axis, axes)) for family, axes in families.items()}
+        for effort, families in efforts.items()
     }
-    timing: dict[Any, Timing] = {name: Timing(**row) for name, row in found["timing"].items()}
-    return timing, grids
-
-
-EFFORTS, _GRIDS = _read_grids()
+    for device, efforts in _DESIGN["grids"].items()
+}
+"""Points of each axis by device, effort and family."""
 
 _SUSTAINED = {"cpu": 2 * K, "cuda": 8 * K}
 """No dimension of the product that runs for seconds is larger."""
@@ -125,15 +121,13 @@ def model_points(model: ModelSpec | None, *, device: DeviceKind) -> dict[str, li
     points: dict[str, list[Point]] = {}
     if model is None:
         return points
-    for tp in (tp for tp in _MODEL_TP[device] if _divides(model, tp)):
+    for tp in _MODEL_TP[device]:
+        if model.num_heads % tp or model.ffn % tp:
+            continue
         for tokens in _MODEL_TOKENS[device]:
             for family, found in _on_one_rank(model, tokens=tokens, tp=tp).items():
                 points.setdefault(family, []).extend(found)
     return {family: list(dict.fromkeys(found)) for family, found in points.items()}
-
-
-def _divides(model: ModelSpec, tp: int) -> bool:
-    return model.num_heads % tp == 0 and model.ffn % tp == 0
 
 
 def _on_one_rank(model: ModelSpec, *, tokens: int, tp: int) -> dict[str, list[Point]]:

@@ -7,6 +7,8 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from operator import mul
 from statistics import median
 from time import perf_counter, process_time
 from typing import Any
@@ -18,16 +20,9 @@ from torch import nn
 
 from meshwright.trainer.build import Parts, build
 from meshwright.trainer.job import TrainJob
-from meshwright.trainer.profile.design import grid
-from meshwright.trainer.profile.device import Device, Dtype
-from meshwright.trainer.profile.timing import (
-    Operator,
-    Tensor,
-    Work,
-    forward_and_backward,
-    spread_frac,
-)
-from meshwright.values.hardware.profile import Effort, Sample, Series
+from meshwright.trainer.profile.device import Device
+from meshwright.trainer.profile.timing import Bench, Made, Operator, Work, spread_frac
+from meshwright.values.hardware.profile import Sample, Series
 from meshwright.values.layout import Layout
 from meshwright.values.models.spec import ModelSpec, MoeSpec
 
@@ -245,65 +240,46 @@ _ADAM_BYTES = 4 * 4.0
 """Per parameter: weight, gradient and two moments in fp32."""
 
 
-def end_operators(device: Device, *, dtype: Dtype, effort: Effort) -> Iterator[Operator]:
+def end_operators(bench: Bench) -> Iterator[Operator]:
     """Give embedding and cross-entropy; the loss is in fp32 from logits of the precision."""
-    if dtype in ("fp8", "tf32"):
+    if bench.dtype in ("fp8", "tf32"):
         return
-    kind = device.torch_dtype(dtype)
 
-    def cross_entropy(tokens: int, vocab: int) -> tuple[Work, tuple[Tensor, ...]]:
-        logits = device.random(tokens, vocab, dtype=kind, grad=True)
-        labels = torch.randint(vocab, (tokens,), device=device.kind)
+    def cross_entropy(tokens: int, vocab: int) -> Made:
+        logits = bench.random(tokens, vocab)
+        labels = torch.randint(vocab, (tokens,), device=bench.device.kind)
         return (lambda: F.cross_entropy(logits.float(), labels)), (logits,)
 
-    def embedding(tokens: int, hidden: int, vocab: int) -> tuple[Work, tuple[Tensor, ...]]:
-        table = device.random(vocab, hidden, dtype=kind, grad=True)
-        words = torch.randint(vocab, (tokens,), device=device.kind)
+    def embedding(tokens: int, hidden: int, vocab: int) -> Made:
+        table = bench.random(vocab, hidden)
+        words = torch.randint(vocab, (tokens,), device=bench.device.kind)
         return (lambda: F.embedding(words, table)), (table,)
 
-    yield from forward_and_backward(
-        "cross_entropy",
-        kind=dtype,
-        family="cross_entropy",
-        dims=("tokens", "vocab"),
-        axes=grid("cross_entropy", device=device.kind, effort=effort),
-        make=cross_entropy,
-        need_bytes=lambda tokens, vocab: 20.0 * tokens * vocab,
+    yield from bench.with_backward(
+        cross_entropy,
+        lambda tokens, vocab: 20.0 * tokens * vocab,
         # the head wrote the logits, and the loss's backward pass follows its forward pass
         caches="warm",
     )
-    yield from forward_and_backward(
-        "embedding",
-        kind=dtype,
-        family="embedding",
-        dims=("tokens", "hidden", "vocab"),
-        axes=grid("embedding", device=device.kind, effort=effort),
-        make=embedding,
-        need_bytes=lambda tokens, hidden, vocab: 8.0 * hidden * (vocab + tokens),
+    yield from bench.with_backward(
+        embedding, lambda tokens, hidden, vocab: 8.0 * hidden * (vocab + tokens)
     )
 
 
-def optimizer_operators(device: Device, *, effort: Effort) -> Iterator[Operator]:
+def optimizer_operators(bench: Bench) -> Iterator[Operator]:
     """Give a step of fused AdamW and the norm of gradients, both in fp32 on one flat buffer."""
 
     def adam(parameters: int) -> Work:
-        weight = torch.nn.Parameter(device.random(parameters, dtype=torch.float32))
-        weight.grad = device.random(parameters, dtype=torch.float32)
+        weight = torch.nn.Parameter(bench.device.random(parameters, dtype=torch.float32))
+        weight.grad = bench.device.random(parameters, dtype=torch.float32)
         optimizer = torch.optim.AdamW([weight], fused=True)
         step: Work = optimizer.step
         return step
 
     def norm(parameters: int) -> Work:
-        gradient = device.random(parameters, dtype=torch.float32)
+        gradient = bench.device.random(parameters, dtype=torch.float32)
         return lambda: torch.linalg.vector_norm(gradient)
 
-    axes = grid("parameters", device=device.kind, effort=effort)
     for name, made, size in (("adam", adam, _ADAM_BYTES), ("gradient_norm", norm, 4.0)):
-        yield Operator(
-            name=f"{name}/fp32",
-            family="parameters",
-            dims=("parameters",),
-            axes=axes,
-            build=made,
-            need_bytes=lambda parameters, size=size: size * parameters,
-        )
+        need_bytes = partial(mul, size)
+        yield bench.operator(f"{name}/fp32", "parameters", build=made, need_bytes=need_bytes)

@@ -38,15 +38,15 @@ from meshwright.trainer.profile.kernels import (
     pointwise_operators,
     quantise_operators,
 )
-from meshwright.trainer.profile.timing import Clock, Operator, measure
+from meshwright.trainer.profile.timing import Bench, Clock, Operator, measure
 from meshwright.values.errors import ConfigError
 from meshwright.values.hardware.profile import Machine, Profile, Sample, Series
 
 __all__ = ["measure_all"]
 
 _MOST_SHARE = 0.6
-"""Of the free memory; a larger shape is taken as out of memory untried, since hosts swap or kill
-rather than refuse."""
+"""Of the free memory; larger shapes count as out of memory untried: hosts swap or kill, they do not
+refuse."""
 _COLLECTIVES = "collective"
 _HOST = "host/plain"
 _BUSY_SHARE = 0.3
@@ -132,33 +132,32 @@ def _book(request: ProfileRequest, machine: Machine, earlier: Profile | None) ->
 def _operators(book: _Book, device: Device, clock: Clock) -> Iterator[tuple[Dtype, Operator]]:
     """Every operator with the precision that it runs in, what other figures rest on first."""
     effort = book.request.effort
-    first = device.dtypes[0]
-    for operator in (*launch_operators(device), *copy_operators(device, effort=effort)):
-        yield first, operator
+    first = Bench(device=device, effort=effort, dtype=device.dtypes[0])
+    for operator in (*launch_operators(device), *copy_operators(first)):
+        yield first.dtype, operator
     for dtype in device.dtypes:
+        bench = replace(first, dtype=dtype)
         known = book.series.get(f"gemm/{dtype}")
         if known is not None:
             axes = tuple(tuple(round(point) for point in axis) for axis in known.axes)
         else:
             try:
-                axes = gemm_axes(
-                    device, dtype=dtype, effort=effort, clock=clock, timing=EFFORTS[effort]
-                )
+                axes = gemm_axes(bench, clock=clock, timing=EFFORTS[effort])
             except RuntimeError as error:
                 book.skipped[f"gemm/{dtype}"] = _first_line(error)
                 continue
         operators = (
             *gemm_operators(device, dtype=dtype, axes=axes),
-            *attention_operators(device, dtype=dtype, effort=effort),
-            *expert_operators(device, dtype=dtype, effort=effort),
-            *pointwise_operators(device, dtype=dtype, effort=effort),
-            *quantise_operators(device, dtype=dtype, effort=effort),
-            *end_operators(device, dtype=dtype, effort=effort),
+            *attention_operators(bench),
+            *expert_operators(bench),
+            *pointwise_operators(bench),
+            *quantise_operators(bench),
+            *end_operators(bench),
         )
         for operator in operators:
             yield dtype, operator
-    for operator in optimizer_operators(device, effort=effort):
-        yield first, operator
+    for operator in optimizer_operators(first):
+        yield first.dtype, operator
 
 
 def _measure_collectives(book: _Book, device: Device, tell: Callable[[str], None]) -> None:

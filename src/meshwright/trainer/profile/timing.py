@@ -10,18 +10,20 @@ from typing import Any, Literal
 
 import torch
 
-from meshwright.trainer.profile.design import Axes, Timing
-from meshwright.trainer.profile.device import Device
+from meshwright.trainer.profile.design import DIMS, Axes, Timing, grid
+from meshwright.trainer.profile.device import Device, Dtype
+from meshwright.values.hardware.profile import Effort
 
 __all__ = [
     "Behind",
+    "Bench",
     "Caches",
     "Clock",
+    "Made",
     "Measured",
     "Operator",
     "Tensor",
     "Work",
-    "forward_and_backward",
     "measure",
     "settled",
     "spread_frac",
@@ -72,45 +74,62 @@ class Operator:
     """work: until the device is done; host: until the host is free; sustained: for seconds."""
 
 
-def forward_and_backward(
-    name: str,
-    *,
-    kind: str,
-    family: str,
-    dims: tuple[str, ...],
-    axes: Axes,
-    make: Callable[..., tuple[Callable[[], Tensor], tuple[Tensor, ...]]],
-    need_bytes: Callable[..., float],
-    written: int = 0,
-    caches: Caches = "cold",
-) -> Iterator[Operator]:
-    """Give an operator and its backward pass; `make` returns a call and the inputs that gradients
-    are wanted of, of which the operator before it wrote the first `written`; of the backward pass
-    it wrote the result's gradient."""
+Made = tuple[Callable[[], Tensor], tuple[Tensor, ...]]
+"""A call, and the inputs that gradients are wanted of."""
 
-    def forward(*point: int) -> Work:
-        call, inputs = make(*point)
-        return Behind(call, inputs[:written])
 
-    def backward(*point: int) -> Work:
-        call, inputs = make(*point)
-        result = call()
-        gradient = torch.ones_like(result)
-        return Behind(
-            lambda: torch.autograd.grad(result, inputs, gradient, retain_graph=True), (gradient,)
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bench:
+    """What operators are made for."""
+
+    device: Device
+    effort: Effort
+    dtype: Dtype
+
+    def random(self, *shape: int) -> Tensor:
+        """Return an operand of the precision, which wants a gradient."""
+        return self.device.random(*shape, dtype=self.device.torch_dtype(self.dtype), grad=True)
+
+    def axes(self, family: str) -> Axes:
+        """Return the grid of a family."""
+        return grid(family, device=self.device.kind, effort=self.effort)
+
+    def operator(self, name: str, family: str, **words: Any) -> Operator:
+        """Give an operator at the grid of its family."""
+        return Operator(
+            name=name, family=family, dims=DIMS[family], axes=self.axes(family), **words
         )
 
-    for label, build in ((name, forward), (f"{name}_backward", backward)):
-        yield Operator(
-            name=f"{label}/{kind}",
-            family=family,
-            dims=dims,
-            axes=axes,
-            build=build,
-            need_bytes=need_bytes,
-            caches=caches,
-            clock="work",
-        )
+    def with_backward(
+        self,
+        make: Callable[..., Made],
+        need_bytes: Callable[..., float],
+        *,
+        name: str = "",
+        family: str = "",
+        written: int = 0,
+        caches: Caches = "cold",
+    ) -> Iterator[Operator]:
+        """Give an operator, named after its maker, and its backward pass; of the inputs the
+        operator before wrote the first `written`, of the backward pass the result's gradient."""
+        name = name or make.__name__
+
+        def forward(*point: int) -> Work:
+            call, inputs = make(*point)
+            return Behind(call, inputs[:written])
+
+        def backward(*point: int) -> Work:
+            call, inputs = make(*point)
+            result = call()
+            gradient = torch.ones_like(result)
+            return Behind(
+                lambda: torch.autograd.grad(result, inputs, gradient, retain_graph=True),
+                (gradient,),
+            )
+
+        words: dict[str, Any] = {"need_bytes": need_bytes, "caches": caches}
+        for label, build in ((name, forward), (f"{name}_backward", backward)):
+            yield self.operator(f"{label}/{self.dtype}", family or name, build=build, **words)
 
 
 _BATCH = 5

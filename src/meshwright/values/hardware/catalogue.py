@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from types import MappingProxyType
+from typing import Any
 
 from meshwright.values.data import package_rows
 from meshwright.values.errors import ConfigError, UnknownNameError
@@ -16,6 +17,8 @@ from meshwright.values.hardware.cluster import Link, Node
 from meshwright.values.units import GB, GBIT, GIB, KIB, MIB, MICROSECOND, TERA
 
 __all__ = [
+    "CHIP_UNITS",
+    "LINK_UNITS",
     "ChipRow",
     "LinkRow",
     "chip_rows",
@@ -31,37 +34,33 @@ __all__ = [
 ]
 
 Row = Mapping[str, str]
+CHIP_UNITS: Mapping[str, tuple[str, float]] = {
+    # Makers sell HBM by the binary size: a board of "192 GB" shows 191.98 GiB to a process.
+    "nominal_gb": ("nominal_bytes", GIB),
+    "usable_gib": ("usable_bytes", GIB),
+    "memory_gb_per_s": ("memory_bytes_per_s", GB),
+    **{
+        f"{kind}_tflops": (f"{kind}_flops_per_s", TERA)
+        for kind in ("bf16", "fp16", "tf32", "fp32", "fp8", "fp4")
+    },
+    "launch_us": ("launch_s", MICROSECOND),
+    "ramp_us": ("ramp_s", MICROSECOND),
+    "gemm_workspace_mib": ("gemm_workspace_bytes", MIB),
+    "bytes_in_flight_kib": ("bytes_in_flight", KIB),
+}
+"""People's word for a field of Chip, the field, and the unit; the words are the columns of
+`values/hardware/chips.csv`, and may stand in a cluster file."""
+LINK_UNITS: Mapping[str, tuple[str, float]] = {
+    "gb_per_s": ("bytes_per_s", GB),
+    "latency_us": ("latency_s", MICROSECOND),
+    "setup_us": ("setup_s", MICROSECOND),
+    "half_message_kib": ("half_message_bytes", 1024.0),
+}
+"""The same for Link and `values/hardware/links.csv`."""
 
-_MAKERS = (
-    "nvidiageforce",
-    "nvidia",
-    "geforce",
-    "tesla",
-    "amdinstinct",
-    "amd",
-    "intel",
-    "huawei",
-    "google",
-    "aws",
-    "baidu",
-)
+_MAKERS = "nvidiageforce nvidia geforce tesla amdinstinct amd intel huawei google aws baidu"
 """As they stand before a chip's name, the longer first."""
-_EMPTY_WORDS = frozenset(
-    {
-        *_MAKERS,
-        "quadro",
-        "instinct",
-        "habana",
-        "ascend",
-        "tpu",
-        "vf",
-        "gpu",
-        "core",
-        "tensor",
-        "generation",
-        "edition",
-    }
-)
+_EMPTY = f"{_MAKERS} quadro instinct habana ascend tpu vf gpu core tensor generation edition"
 """Words that tell no chip from another."""
 
 
@@ -91,8 +90,7 @@ class LinkRow:
 
 
 def find_chip(name: str) -> Chip:
-    """Return the chip of this name or alias, whatever its case and punctuation; UnknownNameError
-    with the nearest names."""
+    """Return the chip of this name or alias, whatever its case; else UnknownNameError."""
     return find_row(name).chip
 
 
@@ -131,8 +129,8 @@ def node_of(
 
 
 def _domain_size(row: ChipRow, chips_per_node: int) -> int:
-    """A domain that is the box grows and shrinks with it; a part of a box does not grow, a rack
-    does not shrink."""
+    """A domain that is the box follows its size; a part of it does not grow, a rack does not
+    shrink."""
     if row.domain_size == row.chips_per_node:
         return chips_per_node
     if row.domain_size < row.chips_per_node:
@@ -147,32 +145,23 @@ def find_link(name: str) -> Link:
 
 
 def network_link(gbps: float, *, family: str = "ib") -> Link:
-    """Return a network of this rate per chip, with the latencies of its family's nearest rate.
-
-    What it reaches lies on the line between the family's rates around it, so that a faster network
-    is never slower; beyond them it is the share of the last.
-    """
-    of_family = [
-        row for row in _links_by_key().values() if row.family == family and family != "domain"
-    ]
-    if not of_family:
-        raise UnknownNameError(
-            "network family", family, {row.family for row in link_rows() if row.family != "domain"}
-        )
+    """Return a network of this rate per chip, with the latencies of its family's nearest rate. What
+    it reaches lies on the line between the family's rates around it, so that a faster network is
+    never slower; beyond them it is the share of the last."""
+    families = {row.family for row in link_rows()} - {"domain"}
+    if family not in families:
+        raise UnknownNameError("network family", family, families)
+    of_family = [row for row in link_rows() if row.family == family]
     if not 0 < gbps < float("inf"):
         raise ConfigError(
             f"network_gbps={gbps}: expected a positive number of Gb/s per chip such as 400"
         )
-    nearest = min(of_family, key=lambda row: abs(row.link.bytes_per_s - gbps * GBIT))
-    if nearest.link.bytes_per_s == gbps * GBIT:
-        return nearest.link
     rate = gbps * GBIT
-    return replace(
-        nearest.link,
-        name=f"{family}-{gbps:g}",
-        bytes_per_s=rate,
-        efficiency=_share_at(of_family, rate),
-    )
+    nearest = min(of_family, key=lambda row: abs(row.link.bytes_per_s - rate)).link
+    if nearest.bytes_per_s == rate:
+        return nearest
+    share = _share_at(of_family, rate)
+    return replace(nearest, name=f"{family}-{gbps:g}", bytes_per_s=rate, efficiency=share)
 
 
 def _share_at(of_family: Sequence[LinkRow], rate: float) -> float:
@@ -188,7 +177,7 @@ def _share_at(of_family: Sequence[LinkRow], rate: float) -> float:
 @cache
 def chip_rows() -> tuple[ChipRow, ...]:
     """Return every row of `values/hardware/chips.csv`."""
-    rows = {cells["chip"]: cells for cells in _read("chips.csv")}
+    rows = {cells["chip"]: cells for cells in package_rows("values/hardware/chips.csv")}
     return tuple(_chip_row(cells, rows) for cells in rows.values())
 
 
@@ -197,19 +186,14 @@ def link_rows() -> tuple[LinkRow, ...]:
     """Return every row of `values/hardware/links.csv`."""
     return tuple(
         LinkRow(link=_link(cells), family=cells["family"], cells=MappingProxyType(cells))
-        for cells in _read("links.csv")
+        for cells in package_rows("values/hardware/links.csv")
     )
 
 
-def _read(file: str) -> tuple[dict[str, str], ...]:
-    return package_rows(f"values/hardware/{file}")
-
-
 def _key(name: str) -> str:
-    """Name without case, punctuation and maker, so that `NVIDIA A100-SXM4-80GB` meets
-    `a100_sxm4_80gb`."""
+    """Name without case, signs and maker: `NVIDIA A100-SXM4-80GB` meets `a100_sxm4_80gb`."""
     key = re.sub(r"[^a-z0-9]", "", name.lower())
-    for maker in _MAKERS:
+    for maker in _MAKERS.split():
         if key.startswith(maker) and key != maker:
             return key.removeprefix(maker)
     return key
@@ -226,8 +210,7 @@ def _links_by_key() -> dict[str, LinkRow]:
 
 
 def find_row(name: str) -> ChipRow:
-    """Return the whole row of a chip: its server, sources and choices; UnknownNameError with the
-    nearest names."""
+    """Return the row of a chip: its server, sources and choices; else UnknownNameError."""
     row = _rows_by_key().get(_key(name)) or _row_of_words(name)
     if row is None:
         raise UnknownNameError("chip", name, [row.chip.name for row in chip_rows()])
@@ -238,11 +221,8 @@ def find_device(name: str) -> Chip | None:
     """Return the chip of a device's name as drivers spell it, `NVIDIA A100-SXM4-80GB`, of another
     size if need be; None if unknown."""
     words = re.sub(r"^(NVIDIA|Tesla|AMD Instinct|AMD) ", "", name).replace("-", " ").split()
-    row = (
-        _rows_by_key().get(_key(name))
-        or _row_of_words(name)
-        or _rows_by_key().get(_key(words[0] if words else ""))
-    )
+    by_key, first = _rows_by_key(), words[0] if words else ""
+    row = by_key.get(_key(name)) or _row_of_words(name) or by_key.get(_key(first))
     return None if row is None else row.chip
 
 
@@ -272,21 +252,16 @@ class _Words:
 
 @cache
 def _words(name: str) -> _Words:
-    words = [
-        word for word in re.split(r"[^a-z0-9.]+", name.lower()) if word and word not in _EMPTY_WORDS
-    ]
-    sizes = [
-        float(found[1]) for word in words if (found := re.fullmatch(r"(\d{1,4})(?:g|gb|gib)", word))
-    ]
-    forms = [found[1] for word in words if (found := re.fullmatch(r"(sxm|oam|pcie|nvl)\d?", word))]
-    model = [
-        word
-        for word in words
-        if not re.fullmatch(r"\d{1,4}(?:g|gb|gib)|(?:sxm|oam|pcie|nvl)\d?|hbm\d?e?|gddr\d?x?", word)
-    ]
-    return _Words(
-        model="".join(model), gb=sizes[0] if sizes else None, form=forms[0] if forms else None
-    )
+    empty = ("", *_EMPTY.split())
+    model, sizes, forms = "", list[float](), list[str]()
+    for word in re.split(r"[^a-z0-9.]+", name.lower()):
+        if size := re.fullmatch(r"(\d{1,4})(?:g|gb|gib)", word):
+            sizes.append(float(size[1]))
+        elif form := re.fullmatch(r"(sxm|oam|pcie|nvl)\d?", word):
+            forms.append(form[1])
+        elif word not in empty and not re.fullmatch(r"hbm\d?e?|gddr\d?x?", word):
+            model += word
+    return _Words(model=model, gb=(*sizes, None)[0], form=(*forms, None)[0])
 
 
 def _is_of(row: ChipRow, asked: _Words) -> bool:
@@ -317,13 +292,18 @@ def _number(cells: Row, column: str) -> float | None:
     return float(cells[column]) if cells[column] else None
 
 
-def _scaled(cells: Row, column: str, unit: float) -> float | None:
-    number = _number(cells, column)
-    return None if number is None else number * unit
+def _in_base_units(cells: Row, units: Mapping[str, tuple[str, float]]) -> dict[str, Any]:
+    """Fields of the columns in people's units; a blank cell says nothing."""
+    return {
+        field: float(cells[column]) * unit
+        for column, (field, unit) in units.items()
+        if cells[column]
+    }
 
 
-def _required(cells: Row, column: str) -> float:
-    return float(cells[column])
+def _plain(cells: Row, names: str) -> dict[str, Any]:
+    """Fields that have a column of their own name; a blank cell says nothing."""
+    return {name: float(cells[name]) for name in names.split() if cells[name]}
 
 
 def _chip_row(cells: Row, rows: Mapping[str, Row]) -> ChipRow:
@@ -339,46 +319,27 @@ def _chip_row(cells: Row, rows: Mapping[str, Row]) -> ChipRow:
 
 
 def _chip(cells: Row, rows: Mapping[str, Row]) -> Chip:
+    words: dict[str, Any] = {
+        name: cells[name] for name in ("vendor", "generation", "confidence", "source", "notes")
+    }
     return Chip(
         name=cells["chip"],
-        vendor=cells["vendor"],
-        generation=cells["generation"],
-        # Makers sell HBM by the binary size: a board of "192 GB" shows 191.98 GiB to a process.
-        nominal_bytes=_required(cells, "nominal_gb") * GIB,
-        usable_bytes=_required(cells, "usable_gib") * GIB,
-        memory_bytes_per_s=_required(cells, "memory_gb_per_s") * GB,
-        bf16_flops_per_s=_scaled(cells, "bf16_tflops", TERA),
-        fp16_flops_per_s=_scaled(cells, "fp16_tflops", TERA),
-        tf32_flops_per_s=_scaled(cells, "tf32_tflops", TERA),
-        fp32_flops_per_s=_scaled(cells, "fp32_tflops", TERA),
-        fp8_flops_per_s=_scaled(cells, "fp8_tflops", TERA),
-        fp4_flops_per_s=_scaled(cells, "fp4_tflops", TERA),
+        **words,
+        **_in_base_units(cells, CHIP_UNITS),
+        **_plain(
+            cells,
+            "kin_speed sustained_share narrow_sustained_share attention_forward_efficiency"
+            " attention_backward_efficiency flash2_share memory_efficiency multiprocessors tdp_w"
+            " usd_per_hour",
+        ),
         matmul_efficiency=_matmul_efficiency(cells, rows),
         matmul_efficiency_source=cells["matmul_source"],
-        kin_speed=_number(cells, "kin_speed") or 1.0,
         fp8_matmul_efficiency=_fp8_matmul_efficiency(cells),
-        sustained_share=_number(cells, "sustained_share") or 1.0,
-        narrow_sustained_share=_number(cells, "narrow_sustained_share"),
-        attention_forward_efficiency=_required(cells, "attention_forward_efficiency"),
-        attention_backward_efficiency=_required(cells, "attention_backward_efficiency"),
-        flash2_share=_required(cells, "flash2_share"),
-        memory_efficiency=_required(cells, "memory_efficiency"),
-        launch_s=_required(cells, "launch_us") * MICROSECOND,
-        ramp_s=_required(cells, "ramp_us") * MICROSECOND,
-        gemm_workspace_bytes=(_number(cells, "gemm_workspace_mib") or 0.0) * MIB,
-        multiprocessors=_number(cells, "multiprocessors"),
-        bytes_in_flight=(_number(cells, "bytes_in_flight_kib") or 0.0) * KIB,
-        tdp_w=_number(cells, "tdp_w"),
-        usd_per_hour=_number(cells, "usd_per_hour"),
-        confidence=cells["confidence"],
-        source=cells["source"],
-        notes=cells["notes"],
     )
 
 
 def _matmul_efficiency(cells: Row, rows: Mapping[str, Row]) -> float:
-    """Reached over peak; a chip that nobody measured takes the share of the kin that its row
-    names."""
+    """Reached over peak; a chip that nobody measured takes the share of its row's kin."""
     reached = _number(cells, "matmul_tflops")
     if reached is None:
         return _matmul_efficiency(rows[cells["matmul_kin"]], rows)
@@ -395,21 +356,14 @@ _SHARED_FAMILIES = ("tcp", "dcn")
 
 
 _PCIE = "pcie"
-"""How names of links begin over which Transformer Engine's user buffers are not mapped (they want
-NVLink)."""
+"""How names of links begin over which Transformer Engine maps no user buffers (it wants NVLink)."""
 
 
 def _link(cells: Row) -> Link:
     return Link(
         name=cells["link"],
-        bytes_per_s=_required(cells, "gb_per_s") * GB,
-        latency_s=_required(cells, "latency_us") * MICROSECOND,
-        setup_s=_required(cells, "setup_us") * MICROSECOND,
-        efficiency=_required(cells, "efficiency"),
-        half_message_bytes=_required(cells, "half_message_kib") * 1024,
-        pairwise_share=_required(cells, "pairwise_share"),
-        pair_efficiency=_number(cells, "pair_efficiency"),
-        full_rate_chips=_number(cells, "full_rate_chips"),
+        **_in_base_units(cells, LINK_UNITS),
+        **_plain(cells, "efficiency pairwise_share pair_efficiency full_rate_chips"),
         shared_adapter=cells["family"] in _SHARED_FAMILIES,
         maps_peers=not cells["link"].startswith(_PCIE),
     )

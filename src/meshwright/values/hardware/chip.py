@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-from dataclasses import dataclass
-from functools import cache
-from importlib import resources
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from math import inf
 from typing import TYPE_CHECKING
 
+from meshwright.values.data import package_rows
 from meshwright.values.errors import ConfigError
 from meshwright.values.workload import PRECISIONS, Precision
 
@@ -16,9 +16,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FLOOR_SHARE",
+    "SHARE",
     "Chip",
     "DevicePlugin",
     "device_plugin",
+    "require_limits",
     "share_at_power",
 ]
 
@@ -47,6 +49,24 @@ def share_at_power(share: float, power_ratio: float) -> float:
     return min(1.0, needed if needed <= FLOOR_SHARE else (needed * FLOOR_SHARE**2) ** (1 / 3))
 
 
+SHARE = "a share in (0, 1]"
+_HOLDS: Mapping[str, Callable[[float], bool]] = {
+    SHARE: lambda value: 0 < value <= 1,
+    "a positive number": lambda value: 0 < value < inf,
+    "0 or more": lambda value: 0 <= value < inf,
+    "1 or more": lambda value: 1 <= value < inf,
+}
+
+
+def require_limits(owner: str, values: object, limits: Mapping[str, str]) -> None:
+    """Raise ConfigError unless each field, by what it must be, is None or that."""
+    for names, expected in limits.items():
+        for name in names.split():
+            value = getattr(values, name)
+            if value is not None and not _HOLDS[expected](value):
+                raise ConfigError(f"{owner}: {name}={value}: expected {expected}")
+
+
 _UNIT_OF: dict[Precision, tuple[str, ...]] = {
     "fp32": ("fp32_flops_per_s",),
     "tf32": ("tf32_flops_per_s", "fp32_flops_per_s"),
@@ -60,24 +80,16 @@ _UNIT_OF: dict[Precision, tuple[str, ...]] = {
 
 BEFORE_FLASH = ("volta", "turing")
 """Generations of chips that flash attention has no kernels for."""
-_PEAKS = (
-    "bf16_flops_per_s",
-    "fp16_flops_per_s",
-    "tf32_flops_per_s",
-    "fp32_flops_per_s",
-    "fp8_flops_per_s",
-    "fp4_flops_per_s",
-)
-_SHARES = (
-    *(
-        "matmul_efficiency",
-        "fp8_matmul_efficiency",
-        "memory_efficiency",
-        "sustained_share",
-        "narrow_sustained_share",
-    ),
-    *("attention_forward_efficiency", "attention_backward_efficiency", "flash2_share"),
-)
+_LIMITS = {
+    "nominal_bytes usable_bytes memory_bytes_per_s bf16_flops_per_s fp16_flops_per_s"
+    " tf32_flops_per_s fp32_flops_per_s fp8_flops_per_s fp4_flops_per_s multiprocessors kin_speed"
+    " tdp_w": "a positive number",
+    "launch_s ramp_s gemm_workspace_bytes bytes_in_flight usd_per_hour": "0 or more",
+    "matmul_efficiency fp8_matmul_efficiency memory_efficiency sustained_share"
+    " narrow_sustained_share attention_forward_efficiency attention_backward_efficiency"
+    " flash2_share": SHARE,
+}
+"""What each field must be where it is given."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -108,10 +120,10 @@ class Chip:
     promise at its own peak: 1.48 on an RTX 4090, which reaches 0.93 of its peak, where an L40S,
     whose power is short for twice that peak, reaches 0.63."""
     sustained_share: float = 1.0
-    """Share of the benchmarked rates that holds through hours of training (power, clocks, shapes
-    other than the best)."""
+    """Share of the benchmarked rates that holds through hours of training (power, clocks,
+    shapes)."""
     narrow_sustained_share: float | None = None
-    """The same for 8-bit and narrower products, which draw less power for their speed; None is as
+    """The same for 8-bit and narrower products, which draw less power; None is as
     `sustained_share`."""
     fp8_matmul_efficiency: float | None = None
     """The same for the fp8 peak; None where nobody published it (then as `matmul_efficiency`)."""
@@ -120,8 +132,7 @@ class Chip:
     sequences, masked half not counted."""
     attention_backward_efficiency: float = 0.4
     flash2_share: float = 1.0
-    """Speed of FlashAttention-2 against that kernel (0.6 on Hopper, which it was not written
-    for)."""
+    """Speed of FlashAttention-2 against that kernel (0.6 on Hopper, new to it)."""
     memory_efficiency: float = 0.85
     """Share of the memory peak that a long streaming kernel reaches."""
     launch_s: float = 5e-6
@@ -129,8 +140,8 @@ class Chip:
     ramp_s: float = 2e-6
     """Device time that each kernel spends starting and draining."""
     gemm_workspace_bytes: float = 0.0
-    """Scratch memory of one handle of the matrix-product library. PyTorch gives cuBLAS 32 MiB on
-    Hopper and later and 8.125 MiB before (aten/src/ATen/cuda/CublasHandlePool.cpp); 0 where nobody
+    """Scratch memory of one handle of the product library. PyTorch gives cuBLAS 32 MiB on Hopper
+    and later and 8.125 MiB before (aten/src/ATen/cuda/CublasHandlePool.cpp); 0 where nobody
     said."""
     multiprocessors: float | None = None
     """Tiles of a matrix product that it works on at a time; None is as many as a large chip's."""
@@ -149,32 +160,7 @@ class Chip:
     they lack one; None reads the shipped tables of the chip's name."""
 
     def __post_init__(self) -> None:
-        for field in (
-            "nominal_bytes",
-            "usable_bytes",
-            "memory_bytes_per_s",
-            *_PEAKS,
-            "multiprocessors",
-            "kin_speed",
-            "tdp_w",
-        ):
-            value = getattr(self, field)
-            if value is not None and not 0 < value < float("inf"):
-                raise ConfigError(f"chip {self.name}: {field}={value}: expected a positive number")
-        for field in (
-            "launch_s",
-            "ramp_s",
-            "gemm_workspace_bytes",
-            "bytes_in_flight",
-            "usd_per_hour",
-        ):
-            value = getattr(self, field)
-            if value is not None and not 0 <= value < float("inf"):
-                raise ConfigError(f"chip {self.name}: {field}={value}: expected 0 or more")
-        for field in _SHARES:
-            share = getattr(self, field)
-            if share is not None and not 0 < share <= 1:
-                raise ConfigError(f"chip {self.name}: {field}={share}: expected a share in (0, 1]")
+        require_limits(f"chip {self.name}", self, _LIMITS)
 
     @property
     def is_processor(self) -> bool:
@@ -190,39 +176,32 @@ class Chip:
 
     @property
     def precisions(self) -> tuple[Precision, ...]:
-        """What it has matrix units for; on Volta and Turing half precision is fp16, and bf16 would
-        be emulated."""
+        """What it has matrix units for; on Volta and Turing half precision is fp16."""
         able = [p for p in PRECISIONS if any(getattr(self, f) for f in _UNIT_OF[p])]
         return tuple(p for p in able if p != "bf16" or self.bf16_flops_per_s)
 
     def require(self, precision: Precision) -> None:
         """ConfigError where the chip has no matrix units of that precision."""
         if precision not in self.precisions:
-            raise ConfigError(
-                f"{self.name} has no {precision} matrix unit; precision may be"
-                f" {', '.join(self.precisions)}"
-            )
+            raise self._lacks(precision)
 
     def peak_flops_per_s(self, precision: Precision) -> float:
         """Dense peak of the precision that linear layers run in, FLOP/s; bf16 at the rate of fp16
-        where the chip has that alone.
-
-        ConfigError where the chip has none.
-        """
+        where the chip has that alone. ConfigError where the chip has none."""
         for field in _UNIT_OF[precision]:
             peak: float | None = getattr(self, field)
             if peak:
                 return peak
-        raise ConfigError(
-            f"{self.name} has no {precision} matrix unit; precision may be"
-            f" {', '.join(self.precisions)}"
-        )
+        raise self._lacks(precision)
+
+    def _lacks(self, precision: Precision) -> ConfigError:
+        known = ", ".join(self.precisions)
+        return ConfigError(f"{self.name} has no {precision} matrix unit; precision may be {known}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DevicePlugin:
-    """The words of one vendor; `values/hardware/device_plugins.csv` holds them with their
-    sources."""
+    """The words of one vendor, from `values/hardware/device_plugins.csv`."""
 
     vendor: str
     kubernetes_resource: str
@@ -233,25 +212,10 @@ class DevicePlugin:
 
 def device_plugin(vendor: str) -> DevicePlugin:
     """Return the words of a vendor; ConfigError where none are known."""
-    known = _plugins()
+    known = {row["vendor"]: row for row in package_rows("values/hardware/device_plugins.csv")}
     if vendor not in known:
         raise ConfigError(
             f"no words are known by which a container asks for chips of {vendor}; known:"
             f" {', '.join(known)}"
         )
-    return known[vendor]
-
-
-@cache
-def _plugins() -> dict[str, DevicePlugin]:
-    with (resources.files("meshwright") / "values" / "hardware" / "device_plugins.csv").open(
-        encoding="utf-8"
-    ) as handle:
-        return {
-            row["vendor"]: DevicePlugin(
-                vendor=row["vendor"],
-                kubernetes_resource=row["kubernetes_resource"],
-                apptainer_flag=row["apptainer_flag"],
-            )
-            for row in csv.DictReader(handle)
-        }
+    return DevicePlugin(**{field.name: known[vendor][field.name] for field in fields(DevicePlugin)})

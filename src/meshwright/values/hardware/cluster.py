@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from meshwright.values.errors import ConfigError
-from meshwright.values.hardware.chip import Chip
+from meshwright.values.hardware.chip import SHARE, Chip, require_limits
 
 __all__ = [
     "Cluster",
@@ -13,6 +13,14 @@ __all__ = [
     "Node",
     "Pool",
 ]
+
+
+_LINK_LIMITS = {
+    "efficiency pairwise_share pair_efficiency": SHARE,
+    "bytes_per_s": "a positive number",
+    "latency_s setup_s half_message_bytes": "0 or more",
+    "full_rate_chips": "1 or more",
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,42 +39,21 @@ class Link:
     half_message_bytes: float = 2**20
     """Message per rank at which half of the reached peak is seen."""
     pairwise_share: float = 1.0
-    """Share of `bytes_per_s` that one pair of chips reaches (1 behind a switch, 1/7 in a full mesh
-    of 8)."""
+    """Share of `bytes_per_s` that a pair of chips reaches (1 behind a switch, 1/7 in a mesh of
+    8)."""
     pair_efficiency: float | None = None
     """Reached share of the peak where two chips alone exchange; None is as `efficiency`."""
     full_rate_chips: float | None = None
     """Chips of a server that reach `efficiency` at once; more share what these reach, as copies
     through one host memory do. None is all."""
     shared_adapter: bool = False
-    """Whether a server has one adapter for all its chips, of which `bytes_per_s` is a chip's
-    part."""
+    """Whether a server's chips share one adapter; `bytes_per_s` is a chip's part."""
     maps_peers: bool = True
     """Whether software overlaps exchanges with products through buffers that it maps into its
     peers' memory; not over PCIe."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.efficiency <= 1:
-            raise ConfigError(
-                f"link {self.name}: efficiency={self.efficiency}: expected a share in (0, 1]"
-            )
-        if not 0 < self.bytes_per_s < float("inf"):
-            raise ConfigError(
-                f"link {self.name}: bytes_per_s={self.bytes_per_s}: expected a positive number"
-            )
-        for field in ("latency_s", "setup_s", "half_message_bytes"):
-            if not 0 <= getattr(self, field) < float("inf"):
-                raise ConfigError(
-                    f"link {self.name}: {field}={getattr(self, field)}: expected 0 or more"
-                )
-        for field in ("pairwise_share", "pair_efficiency"):
-            share = getattr(self, field)
-            if share is not None and not 0 < share <= 1:
-                raise ConfigError(f"link {self.name}: {field}={share}: expected a share in (0, 1]")
-        if self.full_rate_chips is not None and not 1 <= self.full_rate_chips < float("inf"):
-            raise ConfigError(
-                f"link {self.name}: full_rate_chips={self.full_rate_chips}: expected 1 or more"
-            )
+        require_limits(f"link {self.name}", self, _LINK_LIMITS)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,8 +63,7 @@ class Node:
     chip: Chip
     chips_per_node: int
     domain_size: int
-    """Chips that reach each other over `domain_link`: the node (8), or more (72 in NVL72), or less
-    (2 in NVLink bridges)."""
+    """Chips that `domain_link` joins: the node (8), more (72 in NVL72), or less (2 in bridges)."""
     domain_link: Link
     """NVLink, xGMI, HCCS, ICI or PCIe."""
     network_link: Link

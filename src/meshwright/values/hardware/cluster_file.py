@@ -40,6 +40,8 @@ from pydantic import (
 
 from meshwright.values.errors import ConfigError, nearest_names
 from meshwright.values.hardware.catalogue import (
+    CHIP_UNITS,
+    LINK_UNITS,
     ChipRow,
     chip_rows,
     find_chip,
@@ -50,11 +52,8 @@ from meshwright.values.hardware.catalogue import (
 )
 from meshwright.values.hardware.chip import Chip, share_at_power
 from meshwright.values.hardware.cluster import Cluster, Link, Node, Pool
-from meshwright.values.units import GB, GIB, KIB, MIB, MICROSECOND, TERA
 
 __all__ = [
-    "CHIP_UNITS",
-    "LINK_UNITS",
     "TABLES",
     "ClusterForm",
     "PoolForm",
@@ -67,30 +66,6 @@ __all__ = [
 
 TABLES = "tables"
 """The field of Chip that a profile fills; no cluster file holds it."""
-CHIP_UNITS: Mapping[str, tuple[str, float]] = {
-    "nominal_gb": ("nominal_bytes", GIB),
-    "usable_gib": ("usable_bytes", GIB),
-    "memory_gb_per_s": ("memory_bytes_per_s", GB),
-    "bf16_tflops": ("bf16_flops_per_s", TERA),
-    "fp16_tflops": ("fp16_flops_per_s", TERA),
-    "tf32_tflops": ("tf32_flops_per_s", TERA),
-    "fp32_tflops": ("fp32_flops_per_s", TERA),
-    "fp8_tflops": ("fp8_flops_per_s", TERA),
-    "fp4_tflops": ("fp4_flops_per_s", TERA),
-    "launch_us": ("launch_s", MICROSECOND),
-    "ramp_us": ("ramp_s", MICROSECOND),
-    "gemm_workspace_mib": ("gemm_workspace_bytes", MIB),
-    "bytes_in_flight_kib": ("bytes_in_flight", KIB),
-}
-"""People's word for a field of Chip, the field, and the unit; the words are the columns of
-`values/hardware/chips.csv`."""
-LINK_UNITS: Mapping[str, tuple[str, float]] = {
-    "gb_per_s": ("bytes_per_s", GB),
-    "latency_us": ("latency_s", MICROSECOND),
-    "setup_us": ("setup_s", MICROSECOND),
-    "half_message_kib": ("half_message_bytes", 1024.0),
-}
-"""The same for Link and `values/hardware/links.csv`."""
 
 _STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 Form = TypeVar("Form", bound=BaseModel)
@@ -169,8 +144,7 @@ def _shown(value: Any) -> str:
 def form_of(
     kind: type[Chip] | type[Link], units: Mapping[str, tuple[str, float]], value: Any, *, at: str
 ) -> dict[str, Any]:
-    """Fields of `kind` that `value` gives, under their own names and in base units; `like` where
-    given."""
+    """Fields that `value` gives, by their own names and in base units; `like` where given."""
     form = check(_FORMS[kind], value, at=at)
     given: dict[str, Any] = {}
     for key in form.model_fields_set:
@@ -249,8 +223,8 @@ class _Names:
 def read_cluster(
     text: str, *, source: str = "cluster", gpus_per_node: int | None = None
 ) -> Cluster:
-    """Read the YAML form; `gpus_per_node` fills in for pools that do not say it. ConfigError names
-    `source` and the place."""
+    """Read the YAML form; `gpus_per_node` is for pools that do not say it. ConfigError names the
+    place."""
     try:
         form = check(ClusterForm, load_yaml(text), at="")
         links: dict[str, Link] = {}
@@ -294,8 +268,7 @@ def _pool(value: Any, names: _Names, *, at: str, gpus_per_node: int | None) -> P
 def _node(
     given: dict[str, Any], row: ChipRow | None, *, at: str, gpus_per_node: int | None
 ) -> Node:
-    """The catalogue's server with the given changes; a chip that is like none in it needs the whole
-    server told."""
+    """The catalogue's server with changes; a chip like none in it needs the whole server told."""
     if row is not None:
         return replace(node_of(row, gpus_per_node=gpus_per_node), **given)
     told = {

@@ -52,17 +52,15 @@ class Grid:
     log_seconds: Floats
     """One value per point, shape as the axes."""
     growth: tuple[float, ...]
-    """Power of time in each argument beyond the last point: 1 where work grows with it, 2 for the
-    sequence of attention."""
+    """Power of time in each argument beyond the last point: 2 for the sequence of attention, else
+    1."""
     floor_s: float | None = None
-    """Where given, times below the first points shrink with the work as well, to this at the
-    least."""
+    """Where given, times below the first points shrink with the work, to this at least."""
     log_beyond: float = 0.0
     """Logarithm of a factor on every time outside the points."""
 
     def times(self, factor: float, *, beyond: float = 1.0) -> Grid:
-        """Return the grid with all times multiplied, those outside the measured points by `beyond`
-        as well."""
+        """Return the grid with all times multiplied, outside the points by `beyond` as well."""
         return replace(
             self,
             log_seconds=self.log_seconds + np.log(factor),
@@ -106,19 +104,17 @@ class Grid:
         seconds = np.exp(self._between(base, shares) + beyond)
         if self.floor_s is not None:
             seconds = np.maximum(seconds * np.exp(below), np.minimum(seconds, self.floor_s))
-        return (
-            seconds * np.exp(self.log_beyond * outside) if self.log_beyond else seconds
-        ), outside
+        if self.log_beyond:
+            seconds = seconds * np.exp(self.log_beyond * outside)
+        return seconds, outside
 
     def _between(self, base: NDArray[np.int64], shares: Sequence[Floats]) -> Floats:
         """Interpolate along the last axis, then the one before, and so on."""
         table = self.log_seconds.ravel()
         corners = [table.take(base + offset) for offset in _offsets(self.log_seconds.shape)]
         for share in reversed(shares):
-            corners = [
-                low + share * (high - low)
-                for low, high in zip(corners[::2], corners[1::2], strict=True)
-            ]
+            pairs = zip(corners[::2], corners[1::2], strict=True)
+            corners = [low + share * (high - low) for low, high in pairs]
         return corners[0]
 
 

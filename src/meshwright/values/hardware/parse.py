@@ -1,5 +1,4 @@
-"""The short form of a cluster: `h100:256`, `a800:128,h800:160`, or servers by name,
-`p5.48xlarge:32`."""
+"""The short form of a cluster: `h100:256`, `a800:128,h800:160`, or servers: `p5.48xlarge:32`."""
 
 from __future__ import annotations
 
@@ -42,18 +41,14 @@ class Server:
     @property
     def node(self) -> Node:
         """The node that the chips sit in: a rack's are its trays."""
-        usual = default_node(self.chip)
-        sized = (
-            usual
-            if self.chips > usual.chips_per_node and self.chips <= usual.domain_size
-            else default_node(self.chip, gpus_per_node=self.chips)
-        )
-        return replace(sized, network_link=find_link(self.network))
+        node = default_node(self.chip)
+        if not node.chips_per_node < self.chips <= node.domain_size:
+            node = default_node(self.chip, gpus_per_node=self.chips)
+        return replace(node, network_link=find_link(self.network))
 
 
 def find_server(name: str) -> Server | None:
-    """Return the server of this name or alias, whatever its case and punctuation; None where there
-    is none."""
+    """Return the server of this name or alias, whatever its case; None where there is none."""
     return _by_key().get(_key(name))
 
 
@@ -96,11 +91,8 @@ def is_cluster_file(text: str) -> bool:
 
 
 def parse_cluster(text: str, *, gpus_per_node: int | None = None) -> Cluster:
-    """Read the short form.
-
-    Any count is accepted: a count that does not fill its last node is a cluster with one node
-    partly used.
-    """
+    """Read the short form. Any count is accepted: a count that does not fill its last node is a
+    cluster with one node partly used."""
     if is_cluster_file(text):
         raise ConfigError(
             f"cluster {text!r} was not read; ask meshwright.api, or give its content:"
@@ -144,8 +136,7 @@ def _pool(part: str, *, text: str, gpus_per_node: int | None) -> Pool:
 
 
 def _turned(part: str) -> str:
-    """What `256xh100`, `256 h100` or `h100` alone should have been, where a chip or a server is
-    named."""
+    """What `256xh100`, `256 h100` or `h100` alone should have been, where it is known."""
     match = re.fullmatch(r"(?:(\d+)\s*[x*\s]\s*)?(.+?)(?:\s*[x*\s]\s*(\d+))?", part, flags=re.ASCII)
     if match is None or (
         find_server(match[2]) is None and match[2].lower() not in (chip.name for chip in chips())

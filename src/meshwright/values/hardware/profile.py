@@ -18,10 +18,9 @@ from __future__ import annotations
 
 import io
 import json
-import zipfile
-import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
+from itertools import islice
 from math import inf
 from typing import Any, Literal, get_args
 
@@ -58,22 +57,6 @@ UNSTEADY_FRAC = 0.2
 _COLUMNS = ("points", "seconds", "spread_frac", "repeats", "outcomes")
 _KINDS = ("<f8", "<f8", "<f8", "<i8", "<i1")
 _ZIP = b"PK"
-_BROKEN = (
-    *(
-        ValueError,
-        TypeError,
-        LookupError,
-        OSError,
-        EOFError,
-        RuntimeError,
-        AttributeError,
-        SyntaxError,
-        ArithmeticError,
-        MemoryError,
-    ),
-    *(zipfile.BadZipFile, zlib.error),
-)
-"""What numpy, zipfile and json raise on bytes that are no such file."""
 _NOT_MEASURED = -1.0
 """Seconds of a point without a time, in an array of .npz."""
 
@@ -94,10 +77,8 @@ class Sample:
     def __post_init__(self) -> None:
         if not all(0 < number < inf for number in self.point):
             raise ConfigError(f"point={list(self.point)}: expected positive numbers")
-        measured = self.outcome == "measured"
-        if measured != (self.seconds is not None) or (
-            self.seconds is not None and not 0 < self.seconds < inf
-        ):
+        has_time = self.seconds is not None and 0 < self.seconds < inf
+        if not has_time if self.outcome == "measured" else self.seconds is not None:
             raise ConfigError(
                 f"seconds={self.seconds} at {list(self.point)}, {self.outcome}: expected a time"
                 " above 0 where it was measured"
@@ -112,8 +93,8 @@ class Series:
     """`gemm/bf16`: operator, then precision or kind; docs/profile.md lists them."""
     dims: tuple[str, ...]
     axes: tuple[tuple[float, ...], ...]
-    """The grid that was asked for, one axis per dim. Samples may lie beside it (the exact shapes of
-    a model)."""
+    """The grid that was asked for, one axis per dim. Samples may lie beside it (a model's
+    shapes)."""
     samples: tuple[Sample, ...] = ()
 
     def __post_init__(self) -> None:
@@ -170,8 +151,7 @@ class Machine:
     figures down, on the CPU above all."""
 
     def differences(self, other: Machine) -> list[str]:
-        """Say what keeps measurements of both out of one table; what changes from run to run is no
-        difference."""
+        """Say what keeps measurements of both out of one table, beside what changes run by run."""
         varying = {"date", "clock_mhz", "load_average", "usable_bytes", "total_bytes"}
         if self.device != "cpu":
             varying.add("num_threads")
@@ -211,26 +191,19 @@ class Profile:
     @property
     def num_unsteady(self) -> int:
         """Shapes whose time varied much between repeats."""
-        return sum(
-            (sample.spread_frac or 0.0) > UNSTEADY_FRAC
-            for series in self.series
-            for sample in series.samples
-        )
+        samples = (sample for series in self.series for sample in series.samples)
+        return sum((sample.spread_frac or 0.0) > UNSTEADY_FRAC for sample in samples)
 
 
 def profile_to_bytes(profile: Profile, *, form: FileForm) -> bytes:
     """Return the content of a profile's file; the same profile gives the same bytes."""
     record = {
-        **{
-            "form": FORM,
-            "effort": profile.effort,
-            "complete": profile.complete,
-            "machine": asdict(profile.machine),
-        },
-        **{
-            "series": [_columns(series) for series in profile.series],
-            "skipped": dict(profile.skipped),
-        },
+        "form": FORM,
+        "effort": profile.effort,
+        "complete": profile.complete,
+        "machine": asdict(profile.machine),
+        "series": [_columns(series) for series in profile.series],
+        "skipped": dict(profile.skipped),
     }
     if form == "json":
         return (json.dumps(record, indent=1) + "\n").encode()
@@ -241,7 +214,7 @@ def profile_from_bytes(content: bytes, *, source: str) -> Profile:
     """Read a profile's file; ConfigError names `source` and what is wrong with it."""
     try:
         record = _from_npz(content) if content.startswith(_ZIP) else json.loads(content)
-    except _BROKEN as error:
+    except Exception as error:  # numpy, zipfile and json raise a dozen kinds
         raise ConfigError(
             f"{source}: no profile of `meshwright profile`: {str(error) or type(error).__name__}"
         ) from None
@@ -276,19 +249,13 @@ def _npz(record: dict[str, Any]) -> bytes:
     columns["points"] = [number for point in columns["points"] for number in point]
     columns["outcomes"] = [OUTCOMES.index(outcome) for outcome in columns["outcomes"]]
     for column in ("seconds", "spread_frac"):
-        columns[column] = [
-            _NOT_MEASURED if number is None else number for number in columns[column]
-        ]
-    arrays = {
+        columns[column] = [_NOT_MEASURED if one is None else one for one in columns[column]]
+    arrays: dict[str, Any] = {
         column: np.asarray(columns[column], dtype=kind)
         for column, kind in zip(_COLUMNS, _KINDS, strict=True)
     }
-    buffer = io.BytesIO()
-    np.savez_compressed(
-        buffer,
-        meta=np.frombuffer(json.dumps(record).encode(), dtype=np.uint8),
-        **arrays,  # type: ignore[arg-type]
-    )
+    buffer, meta = io.BytesIO(), np.frombuffer(json.dumps(record).encode(), dtype=np.uint8)
+    np.savez_compressed(buffer, meta=meta, **arrays)
     return buffer.getvalue()
 
 
@@ -299,25 +266,17 @@ def _from_npz(content: bytes) -> Any:
         record = json.loads(arrays["meta"].tobytes())
         columns: dict[str, list[Any]] = {column: arrays[column].tolist() for column in _COLUMNS}
     for column in ("seconds", "spread_frac"):
-        columns[column] = [
-            None if number == _NOT_MEASURED else number for number in columns[column]
-        ]
+        columns[column] = [None if one == _NOT_MEASURED else one for one in columns[column]]
     columns["outcomes"] = [
         OUTCOMES[code] if 0 <= code < len(OUTCOMES) else code for code in columns["outcomes"]
     ]
+    entries = {column: iter(values) for column, values in columns.items()}
     for series in record["series"]:
         rows, dims = series.pop("rows"), len(series["dims"])
-        numbers = _taken(columns["points"], rows * dims)
+        numbers = list(islice(entries["points"], rows * dims))
         series["points"] = [numbers[start : start + dims] for start in range(0, rows * dims, dims)]
-        series.update({column: _taken(columns[column], rows) for column in _COLUMNS[1:]})
+        series.update({column: list(islice(entries[column], rows)) for column in _COLUMNS[1:]})
     return record
-
-
-def _taken(column: list[Any], count: int) -> list[Any]:
-    """The first so many entries, which leave the column."""
-    taken = column[:count]
-    del column[:count]
-    return taken
 
 
 def _read(record: Any) -> Profile:
@@ -328,15 +287,9 @@ def _read(record: Any) -> Profile:
             f"form={record['form']}: this version reads form {FORM}; measure again, or use the"
             " version that wrote it"
         )
-
     form = checked(record)
-    return Profile(
-        machine=form.machine,
-        effort=form.effort,
-        complete=form.complete,
-        series=tuple(_series(columns) for columns in form.series),
-        skipped=form.skipped,
-    )
+    given = {name: getattr(form, name) for name in ("machine", "effort", "complete", "skipped")}
+    return Profile(**given, series=tuple(_series(columns) for columns in form.series))
 
 
 def _series(form: Any) -> Series:

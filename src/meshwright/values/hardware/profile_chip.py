@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from math import prod
 from statistics import median
+from typing import Any
 
 from meshwright.values.errors import ConfigError
 from meshwright.values.hardware.chip import Chip
@@ -19,14 +21,12 @@ __all__ = [
 ]
 
 FLASH_BACKWARD_PRODUCTS = 2.5
-"""Matrix products of a fused attention's backward against its forward (arXiv:2307.08691, section
-3.1)."""
+"""Products of a fused attention's backward against its forward (arXiv:2307.08691, section 3.1)."""
 LONG_SEQUENCE = 1024
 """Attention shorter than this is bound by its launch, unless nothing longer was measured."""
 _HALF = ("bf16", "fp16")
 _TOLERANCE = 1.02
-"""Rates above the peak by less than this are rounding of the data sheet; by more, the chip is
-another one."""
+"""Rates above the peak by less are rounding of the data sheet; by more, it is another chip."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,8 +39,7 @@ class Rates:
     """Causal, masked half not counted, by precision."""
     attention_backward_flops_per_s: dict[str, float]
     sustained_share: dict[str, float]
-    """Rate of the same product after seconds without a pause over that of a short burst, at most 1,
-    by precision."""
+    """Rate of a product after seconds without a pause over that of a burst, at most 1."""
     memory_bytes_per_s: float | None
     """Read and written by long copies."""
     launch_s: float | None
@@ -58,9 +57,13 @@ def measured_rates(profile: Profile) -> Rates:
     Checked:  tests/values/hardware/test_profile.py
     """
     return Rates(
-        matmul_flops_per_s=_best(profile, "gemm", _product_flops),
+        matmul_flops_per_s=_best(profile, "gemm", lambda point: 2.0 * prod(point)),
         attention_forward_flops_per_s=_best(profile, "attention", _causal_flops),
-        attention_backward_flops_per_s=_best(profile, "attention_backward", _causal_backward_flops),
+        attention_backward_flops_per_s=_best(
+            profile,
+            "attention_backward",
+            lambda point: FLASH_BACKWARD_PRODUCTS * _causal_flops(point),
+        ),
         sustained_share=_sustained_shares(profile),
         memory_bytes_per_s=_memory_rate(profile),
         launch_s=_typical(profile, "launch/host"),
@@ -88,7 +91,7 @@ def profile_chip(profile: Profile, base: Chip) -> Chip:
         "attention_backward_efficiency": (_half(rates.attention_backward_flops_per_s), peak),
         "memory_efficiency": (rates.memory_bytes_per_s, base.memory_bytes_per_s),
     }
-    changes: dict[str, float | str] = {
+    changes: dict[str, Any] = {
         field: _share(field, rate=rate, peak=limit, base=base, machine=machine)
         for field, (rate, limit) in shares.items()
         if rate is not None and limit is not None
@@ -101,14 +104,10 @@ def profile_chip(profile: Profile, base: Chip) -> Chip:
     if sustained is not None:
         changes["sustained_share"] = min(base.sustained_share, sustained)
     words = profile_words(machine)
-    changed = {
-        **changes,
-        "usable_bytes": machine.usable_bytes,
-        "source": f"{words}; else {base.source}",
-    }
+    changes |= {"usable_bytes": machine.usable_bytes, "source": f"{words}; else {base.source}"}
     if "matmul_efficiency" in changes:
-        changed["matmul_efficiency_source"] = words
-    return replace(base, **changed)  # type: ignore[arg-type]  # floats and words by field name
+        changes["matmul_efficiency_source"] = words
+    return replace(base, **changes)
 
 
 def measured_chip(profile: Profile) -> Chip:
@@ -134,11 +133,12 @@ def measured_chip(profile: Profile) -> Chip:
         "attention_forward_efficiency": rates.attention_forward_flops_per_s,
         "attention_backward_efficiency": rates.attention_backward_flops_per_s,
     }
-    shares = {
+    figures: dict[str, Any] = {
         field: min(1.0, (_half(found) or max(found.values())) / best)
         for field, found in attention.items()
         if found
     }
+    figures |= {f"{name}_flops_per_s": rate for name, rate in reached.items()}
     return Chip(
         name=machine.device_name,
         vendor="measured",
@@ -146,11 +146,10 @@ def measured_chip(profile: Profile) -> Chip:
         nominal_bytes=machine.total_bytes,
         usable_bytes=machine.usable_bytes,
         memory_bytes_per_s=rates.memory_bytes_per_s,
-        **{f"{name}_flops_per_s": rate for name, rate in reached.items()},  # type: ignore[arg-type]  # floats by field name
         matmul_efficiency=1.0,
         matmul_efficiency_source=profile_words(machine),
         memory_efficiency=1.0,
-        **shares,  # type: ignore[arg-type]
+        **figures,
         launch_s=rates.launch_s or 0.0,
         ramp_s=rates.ramp_s or 0.0,
         source=profile_words(machine),
@@ -179,19 +178,10 @@ def _half(rates: dict[str, float]) -> float | None:
     return next((rates[precision] for precision in _HALF if precision in rates), None)
 
 
-def _product_flops(point: tuple[float, ...]) -> float:
-    m, n, k = point
-    return 2.0 * m * n * k
-
-
 def _causal_flops(point: tuple[float, ...]) -> float:
     """Two products of 2 FLOP per multiply-add, half the scores."""
     head_dim, _, heads, sequence = point
     return 2.0 * head_dim * heads * sequence**2
-
-
-def _causal_backward_flops(point: tuple[float, ...]) -> float:
-    return FLASH_BACKWARD_PRODUCTS * _causal_flops(point)
 
 
 def _best(
@@ -222,12 +212,9 @@ def _seconds(sample: Sample) -> float:
 
 def _memory_rate(profile: Profile) -> float | None:
     series = profile.find("copy/device")
-    samples = sorted(series.measured, key=lambda sample: sample.point) if series is not None else []
-    # the larger half: what fits into a cache says nothing of memory
-    return max(
-        (2.0 * sample.point[0] / _seconds(sample) for sample in samples[len(samples) // 2 :]),
-        default=None,
-    )
+    samples = sorted(series.measured if series else (), key=lambda sample: sample.point)
+    larger = samples[len(samples) // 2 :]  # what fits into a cache says nothing of memory
+    return max((2.0 * one.point[0] / _seconds(one) for one in larger), default=None)
 
 
 def _sustained_shares(profile: Profile) -> dict[str, float]:
@@ -235,16 +222,9 @@ def _sustained_shares(profile: Profile) -> dict[str, float]:
     shares = {}
     for precision, series in _of_family(profile, "gemm_sustained"):
         burst = profile.find(f"gemm/{precision}")
-        times = (
-            {sample.point: _seconds(sample) for sample in burst.measured}
-            if burst is not None
-            else {}
-        )
-        found = [
-            times[sample.point] / _seconds(sample)
-            for sample in series.measured
-            if sample.point in times
-        ]
+        times = {one.point: _seconds(one) for one in (burst.measured if burst else ())}
+        known = [one for one in series.measured if one.point in times]
+        found = [times[one.point] / _seconds(one) for one in known]
         if found:
             shares[precision] = min(1.0, *found)
     return shares
@@ -253,9 +233,5 @@ def _sustained_shares(profile: Profile) -> dict[str, float]:
 def _typical(profile: Profile, name: str) -> float | None:
     """Time per operation."""
     series = profile.find(name)
-    times = (
-        [_seconds(sample) / sample.point[0] for sample in series.measured]
-        if series is not None
-        else []
-    )
+    times = [_seconds(one) / one.point[0] for one in (series.measured if series else ())]
     return median(times) if times else None

@@ -24,8 +24,8 @@ __all__ = [
 ]
 
 LEAST_SHARE = 0.5
-"""Of a grid's points that must have a time; the rest are filled from their neighbours. A series cut
-off earlier is left out."""
+"""Of a grid's points that must have a time; the rest are filled. A series cut off earlier is left
+out."""
 _GROWTH: dict[str, tuple[float, ...]] = {
     "attention": (1.0, 0.0, 1.0, 2.0),
     "collective": (0.0, 1.0),
@@ -46,11 +46,8 @@ def profile_tables(profile: Profile) -> ChipTables:
     Valid:    series of which half the grid was measured.
     Checked:  tests/values/hardware/test_profile.py
     """
-    grids = {}
-    for series in profile.series:
-        grid = grid_of_series(series)
-        if grid is not None:
-            grids[series.name] = grid
+    found = {series.name: grid_of_series(series) for series in profile.series}
+    grids = {name: grid for name, grid in found.items() if grid is not None}
     return ChipTables(grids=grids, meta=_facts(profile, grids))
 
 
@@ -68,13 +65,9 @@ def merged_tables(own: ChipTables, chip: Chip, *, measured: frozenset[str]) -> C
     if other is None:
         return replace(own, origins=dict.fromkeys(own.grids, _OWN), measured=measured)
     names = {**other.meta["same"], **own.meta["same"]}
-    meta = {
-        **(
-            own.meta
-            if _has_attention(own)
-            else {**own.meta, **{key: other.meta[key] for key in _ATTENTION_FACTS}}
-        )
-    }
+    meta = dict(own.meta)
+    if not any(name.startswith("attention/") for name in own.grids):
+        meta |= {key: other.meta[key] for key in _ATTENTION_FACTS}
     meta["same"] = {name: target for name, target in names.items() if name not in own.grids}
     origins: dict[str, Origin] = {**other.origins, **dict.fromkeys(own.grids, _OWN)}
     return ChipTables(
@@ -91,12 +84,9 @@ def shipped_tables(chip: Chip) -> ChipTables | None:
         return None
     if nearest.relation == "itself":
         return replace(found, origins=dict.fromkeys(found.grids, _SHIPPED))
-    scales = {name: _kin_scale(nearest, name) for name in found.grids}
-    grids = {
-        name: grid.times(scale)
-        for name, grid in found.grids.items()
-        if (scale := scales[name]) is not None
-    }
+    every = {name: _kin_scale(nearest, name) for name in found.grids}
+    scales = {name: scale for name, scale in every.items() if scale is not None}
+    grids = {name: found.grids[name].times(scale) for name, scale in scales.items()}
     meta = {**found.meta, _KV_READ: found.meta[_KV_READ] * (scales.get("attention/bf16") or 1.0)}
     return ChipTables(grids=grids, meta=meta, origins=dict.fromkeys(grids, _KIN))
 
@@ -104,40 +94,33 @@ def shipped_tables(chip: Chip) -> ChipTables | None:
 def times_of_origin(
     tables: ChipTables, origin: Origin, factor: float, *, beyond: float = 1.0
 ) -> ChipTables:
-    """Return the tables with every time of one origin multiplied, those outside the measured shapes
-    by `beyond` as well."""
+    """Return the tables with every time of one origin multiplied, outside the shapes by `beyond`
+    too."""
     grids = {
         name: grid.times(factor, beyond=beyond) if tables.origins[name] == origin else grid
         for name, grid in tables.grids.items()
     }
-    of_attention = tables.origins.get("attention/bf16") == origin
-    return replace(
-        tables,
-        grids=grids,
-        meta=(
-            {**tables.meta, _KV_READ: tables.meta[_KV_READ] * factor}
-            if of_attention
-            else tables.meta
-        ),
-    )
+    meta = dict(tables.meta)
+    if tables.origins.get("attention/bf16") == origin:
+        meta[_KV_READ] *= factor
+    return replace(tables, grids=grids, meta=meta)
 
 
 _OWN: Origin = "profile"
 _SHIPPED: Origin = "tables"
 _KIN: Origin = "kin"
-_ATTENTION = ("attention", "attention_backward")
+_OF_HALVES = (
+    "gemm gemm_dgrad gemm_wgrad gemm_main_grad gemm_main_grad_fused attention attention_backward"
+    " experts"
+)
+"""Families in which fp16 and bf16 run alike."""
 _KV_READ = "kv_s_per_byte"
 _ATTENTION_FACTS = ("full_share", _KV_READ)
 """What belongs to the chip's attention tables beside the grids."""
 
 
-def _has_attention(tables: ChipTables) -> bool:
-    return any(name.partition("/")[0] == "attention" for name in tables.grids)
-
-
 def _kin_scale(nearest: Kin, name: str) -> float | None:
-    """Factor on a kin's times; None for what its peaks do not scale (links), and for precisions
-    that the chip lacks."""
+    """Factor on a kin's times; None for links, and for precisions that the chip lacks."""
     family, _, kind = name.partition("/")
     if family in ("gemm", "experts"):
         try:
@@ -151,7 +134,8 @@ def _kin_scale(nearest: Kin, name: str) -> float | None:
 
 def grid_of_series(series: Series) -> Grid | None:
     """Return the grid of one series; None where too few of its points have a time."""
-    growth = _growth(series)
+    family = series.name.partition("/")[0].partition("_")[0]
+    growth = _GROWTH.get(family, (1.0,) * len(series.dims))
     axes = tuple(np.log(np.asarray(axis)) for axis in series.axes)
     points, times = _logs(series)
     places = [
@@ -178,19 +162,11 @@ _SAME = 1e-9
 """Difference of logarithms below which two arguments are one."""
 
 
-def _growth(series: Series) -> tuple[float, ...]:
-    family = series.name.partition("/")[0].partition("_")[0]
-    return _GROWTH.get(family, (1.0,) * len(series.dims))
-
-
 def _logs(series: Series) -> tuple[Floats, Floats]:
     """Points and times in logarithms, (N, dims) and (N,)."""
     known = series.measured
-    points = np.log(
-        np.asarray([sample.point for sample in known], dtype=np.float64).reshape(
-            -1, len(series.dims)
-        )
-    )
+    points = np.asarray([sample.point for sample in known], dtype=np.float64)
+    points = np.log(points.reshape(-1, len(series.dims)))
     return points, np.log(np.asarray([sample.seconds for sample in known], dtype=np.float64))
 
 
@@ -237,25 +213,13 @@ def _facts(profile: Profile, grids: dict[str, Grid]) -> dict[str, Any]:
 
 
 def _same(grids: dict[str, Grid]) -> dict[str, str]:
-    """Names that read another's grid: fp16 runs at bf16's speed and the other way round, tf32 is
-    not fp32's."""
-    found = {}
-    for family in (
-        "gemm",
-        "gemm_dgrad",
-        "gemm_wgrad",
-        "gemm_main_grad",
-        "gemm_main_grad_fused",
-        *_ATTENTION,
-        "experts",
-    ):
-        for name, other in (
-            (f"{family}/fp16", f"{family}/bf16"),
-            (f"{family}/bf16", f"{family}/fp16"),
-        ):
-            if name not in grids and other in grids:
-                found[name] = other
-    return found
+    """Names that read another's grid: fp16 and bf16 run alike, tf32 and fp32 do not."""
+    pairs = [
+        (f"{family}/{one}", f"{family}/{other}")
+        for family in _OF_HALVES.split()
+        for one, other in (("fp16", "bf16"), ("bf16", "fp16"))
+    ]
+    return {name: other for name, other in pairs if name not in grids and other in grids}
 
 
 def _full_share(profile: Profile, grids: dict[str, Grid]) -> float:
@@ -268,7 +232,6 @@ def _full_share(profile: Profile, grids: dict[str, Grid]) -> float:
         if family == "attention_full" and causal is not None:
             points, times = _logs(series)
             dim, group, heads, sequence = np.exp(points.T)
-            ratios += (
-                np.exp(times) / causal.lookup(dim, group, heads, sequence * np.sqrt(2)).seconds
-            ).tolist()
+            like = causal.lookup(dim, group, heads, sequence * np.sqrt(2)).seconds
+            ratios += (np.exp(times) / like).tolist()
     return float(np.median(ratios)) if ratios else 1.0

@@ -1,5 +1,4 @@
-"""A chip with what `meshwright profile` measured in place of the catalogue's figures and the
-shipped tables."""
+"""A chip with what `meshwright profile` measured in place of shipped figures and tables."""
 
 from __future__ import annotations
 
@@ -29,65 +28,52 @@ __all__ = [
 ]
 
 _FIGURES = (
-    *(
-        "matmul_efficiency",
-        "fp8_matmul_efficiency",
-        "attention_forward_efficiency",
-        "attention_backward_efficiency",
-        "memory_efficiency",
-    ),
-    *("launch_s", "ramp_s"),
+    "matmul_efficiency fp8_matmul_efficiency attention_forward_efficiency"
+    " attention_backward_efficiency memory_efficiency launch_s ramp_s"
 )
 """Fields of a chip that time hangs on and that a profile may give; `sustained_share` scales
 measured times and is no time itself."""
 
 
 def same_chip(profile: Profile, chip: Chip) -> bool:
-    """Whether a profile was measured on this chip, by the device's name; a chip of a cluster file's
-    own may be any."""
-    found = find_device(profile.machine.device_name) if profile.machine.device != "cpu" else None
-    return (found is not None and chip.name == found.name) or not any(
-        chip.name == known.name for known in chips()
-    )
+    """Whether a profile was measured on this chip, by its name; a cluster file's own may be any."""
+    found = _known(profile)
+    its_own = all(chip.name != known.name for known in chips())
+    return its_own or (found is not None and chip.name == found.name)
+
+
+def _known(profile: Profile) -> Chip | None:
+    """The catalogue's chip that a profile was measured on."""
+    machine = profile.machine
+    return find_device(machine.device_name) if machine.device != "cpu" else None
 
 
 def profiled_chip(profile: Profile, base: Chip | None) -> Chip:
     """Return the chip with the profile's figures and tables; without a base, a chip that rests on
-    the profile alone.
-
-    ConfigError where the profile was measured on another chip, or reaches more than the base can
-    do.
-    """
+    the profile alone. ConfigError for a profile of another chip, or of more than it can do."""
     if base is not None and not same_chip(profile, base):
         raise ConfigError(
             f"profile of {_device_words(profile)}, cluster of {base.name}: {_remedy(profile)}"
         )
-    plain = (
-        find_device(profile.machine.device_name)
-        if base is None and profile.machine.device != "cpu"
-        else base
-    )
+    plain = _known(profile) if base is None else base
     chip = measured_chip(profile) if plain is None else profile_chip(profile, plain)
-    own = profile_tables(profile)
-    lacking = (
-        Chip(name="", vendor="", nominal_bytes=1.0, usable_bytes=1.0, memory_bytes_per_s=1.0)
-        if plain is None
-        else plain
+    before = plain or Chip(
+        name="", vendor="", nominal_bytes=1.0, usable_bytes=1.0, memory_bytes_per_s=1.0
     )
-    moved = frozenset(name for name in _FIGURES if getattr(chip, name) != getattr(lacking, name))
+    figures = _FIGURES.split()
+    moved = frozenset(name for name in figures if getattr(chip, name) != getattr(before, name))
     return replace(
-        chip, tables=merged_tables(own, chip if plain is None else plain, measured=moved)
+        chip, tables=merged_tables(profile_tables(profile), plain or chip, measured=moved)
     )
 
 
 def _device_words(profile: Profile) -> str:
-    name = profile.machine.device_name
-    found = find_device(name) if profile.machine.device != "cpu" else None
+    name, found = profile.machine.device_name, _known(profile)
     return name if found is None or found.name in name.lower() else f"{name} ({found.name})"
 
 
 def _remedy(profile: Profile) -> str:
-    found = find_device(profile.machine.device_name) if profile.machine.device != "cpu" else None
+    found = _known(profile)
     if found is None:
         return (
             "the catalogue has no such chip; --cluster local plans for the one of the profile,"
@@ -97,22 +83,18 @@ def _remedy(profile: Profile) -> str:
 
 
 def with_measured_link(chip: Chip, link: str) -> Chip:
-    """Return the chip with a link of its node (`domain_link`, `network_link`) noted as measured
-    with its profile."""
+    """Return the chip with a link of its node (`domain_link`, ...) noted as measured."""
     assert chip.tables is not None
     return replace(chip, tables=replace(chip.tables, measured=chip.tables.measured | {link}))
 
 
 def stretched_chip(chip: Chip, origin: Origin, factor: float, *, beyond: float = 1.0) -> Chip:
     """Return the chip with every time of one origin multiplied: tables, and for `profile` the
-    figures that were measured with them.
-
-    `beyond` multiplies times outside the measured shapes once more.
-    """
+    figures that were measured with them. `beyond` does so once more outside the shapes."""
     tables = shipped_tables(chip) if chip.tables is None else chip.tables
     if tables is None:
         return chip
-    figures = tables.measured & set(_FIGURES) if origin == "profile" else frozenset()
+    figures = tables.measured & set(_FIGURES.split()) if origin == "profile" else frozenset()
     changes: dict[str, Any] = {name: _slower(name, getattr(chip, name), factor) for name in figures}
     return replace(chip, tables=times_of_origin(tables, origin, factor, beyond=beyond), **changes)
 

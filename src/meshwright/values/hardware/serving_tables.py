@@ -8,13 +8,12 @@ the type or the engine has no table.
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
-from importlib.resources import files
 from typing import TYPE_CHECKING
 
+from meshwright.values.hardware.tables import tables_of
+
 if TYPE_CHECKING:
-    from meshwright.values.hardware.grid import Floats, Grid, Lookup
-    from meshwright.values.hardware.tables import ChipTables
+    from meshwright.values.hardware.grid import Floats, Lookup
 
 __all__ = [
     "SPREAD_HIDDEN",
@@ -28,13 +27,14 @@ __all__ = [
     "spread_expert_seconds",
 ]
 
+_FOLDER = "serving"
 _OTHERS = ("trtllm", "sglang", "vllm")
 """Whose kernel stands in, in this order, where an engine's own was not measured."""
 
 
 def serving_facts(chip: str) -> dict[str, object]:
     """Return what is known of a chip's tables, empty where there are none."""
-    tables = _tables(chip)
+    tables = tables_of(chip, folder=_FOLDER)
     return {} if tables is None else dict(tables.meta)
 
 
@@ -56,8 +56,9 @@ def cached_attention_seconds(
     Valid:    no window; `stored` bf16 or fp8.
     Checked:  tests/values/hardware/test_serving_tables.py
     """
-    grid = _grid(chip, "decode_attention", stored, kernels)
-    return None if grid is None else grid.lookup(head_dim, group, kv_sequences, context)
+    return _find(
+        chip, f"decode_attention/{stored}", kernels, head_dim, group, kv_sequences, context
+    )
 
 
 def cached_latent_seconds(
@@ -77,8 +78,7 @@ def cached_latent_seconds(
     Valid:    a latent of 512 and 64 rotary dims, as DeepSeek V2 and V3 have.
     Checked:  tests/values/hardware/test_serving_tables.py
     """
-    grid = _grid(chip, "decode_mla", stored, kernels)
-    return None if grid is None else grid.lookup(heads, batch, context)
+    return _find(chip, f"decode_mla/{stored}", kernels, heads, batch, context)
 
 
 def expert_layer_seconds(
@@ -100,8 +100,7 @@ def expert_layer_seconds(
     Valid:    shares of the experts that fall as a power of their rank; the busiest rank.
     Checked:  tests/values/hardware/test_serving_tables.py
     """
-    grid = _grid(chip, "experts", weights, kernels)
-    return None if grid is None else grid.lookup(tokens_per_expert, experts, hidden, inter)
+    return _find(chip, f"experts/{weights}", kernels, tokens_per_expert, experts, hidden, inter)
 
 
 def spread_expert_seconds(
@@ -124,11 +123,10 @@ def spread_expert_seconds(
     Valid:    up to SPREAD_TOKENS tokens on a rank; an engine's own kernels alone.
     Checked:  tests/values/hardware/test_serving_tables.py
     """
-    tables = _tables(chip)
-    grid = None if tables is None else tables.grids.get(f"spread_experts/{weights}/{kernels}")
-    if grid is None:
+    family = f"spread_experts/{weights}"
+    found = _find(chip, family, kernels, tokens_per_expert, experts, stand_ins=())
+    if found is None:
         return None
-    found = grid.lookup(tokens_per_expert, experts)
     return replace(found, seconds=found.seconds * hidden * inter / (SPREAD_HIDDEN * SPREAD_INTER))
 
 
@@ -151,21 +149,17 @@ def engine_all_reduce_seconds(
               say so.
     Checked:  tests/values/hardware/test_serving_tables.py
     """
-    grid = _grid(chip, "all_reduce", "bf16", kernels)
-    return None if grid is None else grid.lookup(ranks, buffer_bytes)
+    return _find(chip, "all_reduce/bf16", kernels, ranks, buffer_bytes)
 
 
-def _grid(chip: str, family: str, kind: str, kernels: str) -> Grid | None:
-    tables = _tables(chip)
-    if tables is None:
-        return None
-    names = (f"{family}/{kind}/{word}" for word in (kernels, *_OTHERS))
-    return next((tables.grids[name] for name in names if name in tables.grids), None)
-
-
-@cache
-def _tables(chip: str) -> ChipTables | None:
-    from meshwright.values.hardware.tables import read_tables
-
-    file = files("meshwright") / "values" / "hardware" / "data" / "serving" / f"{chip}.npz"
-    return read_tables(file) if file.is_file() else None
+def _find(
+    chip: str,
+    family: str,
+    kernels: str,
+    *arguments: Floats | float,
+    stand_ins: tuple[str, ...] = _OTHERS,
+) -> Lookup | None:
+    tables = tables_of(chip, folder=_FOLDER)
+    names = [f"{family}/{word}" for word in (kernels, *stand_ins)]
+    grids = [tables.grids[name] for name in names if name in tables.grids] if tables else []
+    return grids[0].lookup(*arguments) if grids else None

@@ -17,7 +17,7 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from math import log, sqrt
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict, Unpack, get_args
 
 from meshwright.values.errors import UnknownNameError
 from meshwright.values.hardware.catalogue import find_chip
@@ -59,8 +59,7 @@ __all__ = [
 ]
 
 Origin = Literal["profile", "tables", "kin"]
-"""Measured by the user; shipped with the package for this chip; shipped for another chip of its
-generation, and scaled."""
+"""Measured by the user; shipped with the package for this chip; shipped for its kin, and scaled."""
 
 LOG_STEP = 0.0005
 """Steps of log seconds that are stored, so that rounding moves a time by 0.025 % at most."""
@@ -83,8 +82,7 @@ class ChipTables:
 
 
 def encode(log_seconds: Floats) -> NDArray[np.int16]:
-    """Return steps of log seconds, each as its difference from the one before on the first axis,
-    which packs well."""
+    """Return steps of log seconds as differences along the first axis, which packs well."""
     import numpy as np
 
     steps = np.rint((log_seconds - _LOG_FLOOR) / LOG_STEP).astype(np.int64)
@@ -124,9 +122,9 @@ def _grid(packed: NDArray[np.int16], facts: Mapping[str, Any]) -> Grid:
 
 
 @cache
-def tables_of(chip: str) -> ChipTables | None:
+def tables_of(chip: str, *, folder: str = "") -> ChipTables | None:
     """Return the tables of a chip of the catalogue, None where there are none."""
-    file = files("meshwright") / "values" / "hardware" / "data" / f"{chip}.npz"
+    file = files("meshwright").joinpath("values/hardware/data", folder, f"{chip}.npz")
     return read_tables(file) if file.is_file() else None
 
 
@@ -164,12 +162,12 @@ class Kin:
     @property
     def note(self) -> str:
         """One line for people; empty where the chip has its own tables."""
-        if self.relation == "itself":
-            return ""
-        borrowed = (
-            f"the efficiencies of {self.table.name} at {self.chip.name}'s peaks ({self.relation})"
+        return (
+            f"{self.chip.name} has no measured operators: the efficiencies of {self.table.name} at"
+            f" {self.chip.name}'s peaks ({self.relation})"
+            if self.relation != "itself"
+            else ""
         )
-        return f"{self.chip.name} has no measured operators: {borrowed}"
 
     def compute_scale(self, precision: Precision) -> float:
         """Factor on times that arithmetic bounds: the kin's peak over what this chip makes of its
@@ -188,16 +186,13 @@ class Kin:
 
 @cache
 def kin(chip: Chip) -> Kin:
-    """Return whose tables to read for this chip: its own, else the nearest by generation, then
-    vendor, then peaks."""
+    """Return whose tables a chip reads: its own, else the nearest by generation, vendor, peaks."""
     if chip.tables is not None:
         return Kin(chip=chip, table=chip, relation="itself")
     if chip.name in TABLE_CHIPS:
         return Kin(chip=chip, table=find_chip(chip.name), relation="itself")
     candidates = [find_chip(name) for name in TABLE_CHIPS]
-    family = [
-        other for other in candidates if chip.generation and other.generation == chip.generation
-    ]
+    family = [one for one in candidates if chip.generation and one.generation == chip.generation]
     if family:
         return Kin(chip=chip, table=_nearest(chip, family), relation="generation")
     maker = [other for other in candidates if other.vendor == chip.vendor]
@@ -208,23 +203,17 @@ def kin(chip: Chip) -> Kin:
 
 def _nearest(chip: Chip, others: Iterable[Chip]) -> Chip:
     """The least distance in log arithmetic peak and log bandwidth; the first of equals."""
-    return min(
-        others,
-        key=lambda other: (
-            abs(log(_peak(other) / _peak(chip)))
-            + abs(log(other.memory_bytes_per_s / chip.memory_bytes_per_s))
-        ),
-    )
+
+    def distance(other: Chip) -> float:
+        bandwidth = log(other.memory_bytes_per_s / chip.memory_bytes_per_s)
+        return abs(log(_peak(other) / _peak(chip))) + abs(bandwidth)
+
+    return min(others, key=distance)
 
 
 def _peak(chip: Chip) -> float:
-    return (
-        chip.bf16_flops_per_s
-        or chip.fp16_flops_per_s
-        or chip.tf32_flops_per_s
-        or chip.fp32_flops_per_s
-        or 1.0
-    )
+    half = chip.bf16_flops_per_s or chip.fp16_flops_per_s
+    return half or chip.tf32_flops_per_s or chip.fp32_flops_per_s or 1.0
 
 
 Collective = Literal["all_gather", "all_reduce", "all_to_all", "reduce_scatter"]
@@ -256,8 +245,7 @@ write, and attention then reads them once."""
 
 
 def table_facts(chip: str | Chip) -> Mapping[str, Any]:
-    """Return what is known of a chip's tables: source, versions, counts of rows, fabric; empty
-    where there are none."""
+    """Return what is known of a chip's tables: source, versions, rows, fabric; else empty."""
     tables = _tables(chip)
     return {} if tables is None else tables.meta
 
@@ -313,17 +301,21 @@ def grouped_gemm_seconds(
     return _find(chip, "experts", precision, tokens_per_expert, experts, hidden, inter)
 
 
-def attention_forward_seconds(
-    chip: str | Chip,
-    *,
-    batch: Floats | float,
-    heads: Floats | float,
-    kv_heads: Floats | float,
-    head_dim: Floats | float,
-    sequence: Floats | float,
-    mask: Mask = "causal",
-    precision: Precision = "bf16",
-) -> Lookup | None:
+class AttentionShape(TypedDict):
+    """One fused attention, queries as long as keys."""
+
+    batch: Floats | float
+    heads: Floats | float
+    kv_heads: Floats | float
+    head_dim: Floats | float
+    sequence: Floats | float
+    mask: NotRequired[Mask]
+    """causal where it is not said."""
+    precision: NotRequired[Precision]
+    """bf16 where it is not said."""
+
+
+def attention_forward_seconds(chip: str | Chip, **shape: Unpack[AttentionShape]) -> Lookup | None:
     """Time of one fused attention forward, queries as long as keys.
 
     Formula:  core(head_dim, heads / kv_heads, batch * heads, sequence) + the kernel's read of keys
@@ -338,30 +330,10 @@ def attention_forward_seconds(
     Valid:    no window, no dropout, equal sequences.
     Checked:  tests/values/hardware/test_tables.py
     """
-    return _attention(
-        "attention",
-        chip,
-        precision,
-        mask,
-        batch=batch,
-        heads=heads,
-        kv_heads=kv_heads,
-        head_dim=head_dim,
-        sequence=sequence,
-    )
+    return _attention("attention", chip, **shape)
 
 
-def attention_backward_seconds(
-    chip: str | Chip,
-    *,
-    batch: Floats | float,
-    heads: Floats | float,
-    kv_heads: Floats | float,
-    head_dim: Floats | float,
-    sequence: Floats | float,
-    mask: Mask = "causal",
-    precision: Precision = "bf16",
-) -> Lookup | None:
+def attention_backward_seconds(chip: str | Chip, **shape: Unpack[AttentionShape]) -> Lookup | None:
     """Time of one fused attention backward, queries as long as keys; no shipped table has it.
 
     Formula:  as attention_forward_seconds
@@ -370,26 +342,15 @@ def attention_backward_seconds(
     Valid:    no window, no dropout, equal sequences.
     Checked:  tests/values/hardware/test_profiled.py
     """
-    family = "attention_backward"
-    return _attention(
-        family,
-        chip,
-        precision,
-        mask,
-        batch=batch,
-        heads=heads,
-        kv_heads=kv_heads,
-        head_dim=head_dim,
-        sequence=sequence,
-    )
+    return _attention("attention_backward", chip, **shape)
 
 
 def _attention(
     family: str,
     chip: str | Chip,
-    precision: Precision,
-    mask: Mask,
     *,
+    mask: Mask = "causal",
+    precision: Precision = "bf16",
     batch: Floats | float,
     heads: Floats | float,
     kv_heads: Floats | float,
@@ -414,13 +375,10 @@ def _attention(
     core = grid.lookup(head_dim, heads / kv_heads, batch * heads, as_much_work)
     full = _grid_of(tables, f"encoder_{family}/{precision}")
     if full is None:
-        return Lookup(
-            seconds=core.seconds * tables.meta["full_share"] * narrow + read_s,
-            extrapolated=core.extrapolated,
-        )
-    like = grid.lookup(
-        tables.meta["grids"][f"encoder_{family}/bf16"]["head_dim"], 1.0, batch * heads, as_much_work
-    )
+        seconds = core.seconds * tables.meta["full_share"] * narrow + read_s
+        return Lookup(seconds=seconds, extrapolated=core.extrapolated)
+    its_dim = tables.meta["grids"][f"encoder_{family}/bf16"]["head_dim"]
+    like = grid.lookup(its_dim, 1.0, batch * heads, as_much_work)
     measured = full.lookup(batch * heads, sequence)
     seconds = measured.seconds * core.seconds / like.seconds * narrow + read_s
     return Lookup(seconds=seconds, extrapolated=measured.extrapolated | core.extrapolated)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import MISSING, Field, dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from typing import Any, Literal, cast, get_args
 
@@ -23,23 +23,12 @@ __all__ = [
 ]
 
 _PARTS = {"mla": MlaSpec, "moe": MoeSpec, "mamba": MambaSpec, "hybrid": HybridSpec}
-"""Columns such as `moe.top_k` fill these parts of a ModelSpec; a part whose columns are all blank
-is None."""
+"""Columns such as `moe.top_k` fill these parts of a ModelSpec; one with blank columns is None."""
 
-_WORDS_WITHOUT_SHAPE = frozenset(
-    {"meta", "hf", "instruct", "chat", "base", "it", "pt", "bf16", "fp8", "fp4", "nvfp4", "mxfp4"}
+_WORDS_WITHOUT_SHAPE = (
+    "meta hf instruct chat base it pt bf16 fp8 fp4 nvfp4 mxfp4 kv awq gptq int4 int8 w4a16 w8a8"
+    " thinking dynamic"
 )
-_WORDS_WITHOUT_SHAPE |= {
-    "kv",
-    "awq",
-    "gptq",
-    "int4",
-    "int8",
-    "w4a16",
-    "w8a8",
-    "thinking",
-    "dynamic",
-}
 """Words of a published name that leave the shape as it is (`Meta-Llama-3-70B-Instruct-FP8`)."""
 _DATE = re.compile(r"[012][0-9]{3}")
 """Month and day or year and month of a release of the same shape: `DeepSeek-R1-0528`,
@@ -111,10 +100,11 @@ def _key(name: str) -> str:
 
 
 def _without_free_words(name: str) -> str:
-    words = re.split(r"[-_\s]+", name.lower().rsplit("/", 1)[-1])
-    return "-".join(
-        word for word in words if word not in _WORDS_WITHOUT_SHAPE and not _DATE.fullmatch(word)
+    words, free = (
+        re.split(r"[-_\s]+", name.lower().rsplit("/", 1)[-1]),
+        _WORDS_WITHOUT_SHAPE.split(),
     )
+    return "-".join(word for word in words if word not in free and not _DATE.fullmatch(word))
 
 
 def _preset(row: dict[str, str]) -> Preset:
@@ -136,35 +126,23 @@ def _spec(row: dict[str, str]) -> ModelSpec:
     given.setdefault("num_kv_heads", row["num_heads"])
     given.setdefault("head_dim", str(int(row["hidden"]) // int(row["num_heads"])))
     parts = {name: _part(kind, given, name + ".") for name, kind in _PARTS.items()}
-    return ModelSpec(
-        **_values(fields(ModelSpec), given, prefix=""),
-        **{name: part for name, part in parts.items() if part is not None},
-    )
+    known = {name: part for name, part in parts.items() if part is not None}
+    return ModelSpec(**_values(ModelSpec, given), **known)
 
 
 def _part(kind: type[Any], given: dict[str, str], prefix: str) -> Any:
     if not any(key.startswith(prefix) for key in given):
         return None
-    values = _values(fields(kind), given, prefix=prefix)
-    blanks = {
-        field.name: None
-        for field in fields(kind)
-        if field.name not in values and _required(field) and "None" in str(field.type)
-    }
-    return kind(**values, **blanks)
+    required = [field for field in fields(kind) if field.default is MISSING]
+    blanks = {field.name: None for field in required if "None" in str(field.type)}
+    return kind(**blanks | _values(kind, given, prefix=prefix))
 
 
-def _required(field: Field[Any]) -> bool:
-    return field.default is MISSING
-
-
-def _values(
-    wanted: tuple[Field[Any], ...], given: dict[str, str], *, prefix: str
-) -> dict[str, Any]:
-    """Cells of the fields in `wanted`, in the types that their annotations (text) name."""
+def _values(kind: type[Any], given: dict[str, str], *, prefix: str = "") -> dict[str, Any]:
+    """Cells of the fields, in the types that their annotations (text) name."""
     return {
         field.name: _convert(str(field.type), given[prefix + field.name])
-        for field in wanted
+        for field in fields(kind)
         if prefix + field.name in given
     }
 
@@ -239,15 +217,11 @@ _SHORT: dict[str, tuple[str, Callable[[str, str], Any]]] = {
     "hidden": ("hidden", _count),
     "heads": ("num_heads", _count),
     "kv_heads": ("num_kv_heads", _count),
-    "head_dim": ("head_dim", _count),
-    "ffn": ("ffn", _count),
-    "vocab": ("vocab", _count),
+    **{name: (name, _count) for name in ("head_dim", "ffn", "vocab")},
     "experts": ("num_experts", _count),
     "topk": ("top_k", _count),
-    "expert_ffn": ("expert_ffn", _count),
-    "shared_ffn": ("shared_ffn", _count),
-    "gated": ("gated", _flag),
-    "tied": ("tied", _flag),
+    **{name: (name, _count) for name in ("expert_ffn", "shared_ffn")},
+    **{name: (name, _flag) for name in ("gated", "tied")},
     "family": ("family", _family),
 }
 """The field of `model_from_dims` that a word fills, and how its value is read."""
@@ -274,13 +248,11 @@ def model_from_dims(
     name: str = "by-hand",
 ) -> ModelSpec:
     """Return a model of Llama's make with these dims: rotary positions, RMSNorm, no biases, gated
-    feed-forward.
-
-    What is left out is worked out: `ffn` is 4 hidden (ungated) or 8/3 hidden rounded up to 64
-    (gated), `num_kv_heads` is `num_heads`, `head_dim` is hidden / num_heads, `expert_ffn` is `ffn`.
-    An encoder-decoder model has `num_layers` on each side.
-    """
-    width = ffn if ffn is not None else _usual_ffn(hidden, gated=gated)
+    feed-forward. What is left out is worked out: `ffn` is 4 hidden (ungated) or 8/3 hidden rounded
+    up to 64 (gated), `num_kv_heads` is `num_heads`, `head_dim` is hidden / num_heads, `expert_ffn`
+    is `ffn`. An encoder-decoder model has `num_layers` on each side."""
+    rounded = -(-8 * hidden // (3 * _FFN_MULTIPLE)) * _FFN_MULTIPLE
+    width = ffn if ffn is not None else rounded if gated else 4 * hidden
     if num_experts is None and expert_ffn is not None:
         raise ConfigError(
             f"expert_ffn={expert_ffn}: of no use without the number of experts (experts, topk)"
@@ -298,25 +270,16 @@ def model_from_dims(
         encoder_layers=num_layers if family == "encoder-decoder" else 0,
         gated=gated,
         tied=tied,
-        moe=_experts(
-            num_experts, top_k, expert_ffn if expert_ffn is not None else width, shared_ffn
-        ),
+        moe=_experts(num_experts, top_k, width if expert_ffn is None else expert_ffn, shared_ffn),
     )
-
-
-def _usual_ffn(hidden: int, *, gated: bool) -> int:
-    return -(-8 * hidden // (3 * _FFN_MULTIPLE)) * _FFN_MULTIPLE if gated else 4 * hidden
 
 
 def _usual_head_dim(hidden: int, num_heads: int) -> int:
     if hidden < 1 or num_heads < 1:
         return 1  # ModelSpec refuses these, in its own words
     if hidden % num_heads:
-        fitting = [
-            heads
-            for heads in range(1, min(2 * num_heads, hidden, _MOST_HEADS) + 1)
-            if hidden % heads == 0
-        ]
+        numbers = range(1, min(2 * num_heads, hidden, _MOST_HEADS) + 1)
+        fitting = [heads for heads in numbers if hidden % heads == 0]
         near = sorted(sorted(fitting, key=lambda heads: abs(heads - num_heads))[:2])
         raise ConfigError(
             f"num_heads={num_heads} does not divide hidden={hidden}; give the width of a head, or"

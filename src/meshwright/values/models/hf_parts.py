@@ -1,34 +1,151 @@
-"""Parts of a model that several kinds of Hugging Face config describe: experts, latent attention,
-windows, hybrid layers."""
+"""What several kinds of Hugging Face config have in common: typed values, whose complaints name
+config and key, and parts that they describe alike: experts, windows, hybrid layers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from meshwright.values.errors import ConfigError
-from meshwright.values.models.hf_config import HfConfig, shown
-from meshwright.values.models.spec import HybridSpec, MambaSpec, MlaSpec, ModelSpec, MoeSpec
+from meshwright.values.models.spec import HybridSpec, MambaSpec, MlaSpec, MoeSpec
 from meshwright.values.units import counted
 
 __all__ = [
     "Found",
+    "HfConfig",
     "MoeKeys",
     "Part",
     "WindowKeys",
     "global_every",
     "hybrid_layers",
     "latent_attention",
-    "left_out",
-    "read_details",
 ]
+
+_MOST = 10**8
+"""Beyond any number in a config; keeps later arithmetic far from overflow."""
+_TINIEST = 2.0**-1022
+"""The least normal number of a double: a positive number is at least this."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HfConfig:
+    """A config.json, or a section of it. Keys may be alternatives, best first:
+    `num_hidden_layers|n_layer`. null is as good as absent."""
+
+    name: str
+    """How messages call it."""
+    values: Mapping[str, Any]
+
+    def has(self, keys: str) -> bool:
+        """Say whether one of the alternatives is given."""
+        return self._find(keys) is not None
+
+    def require(self, wanted: Iterable[str]) -> None:
+        """Raise with the full list of the wanted keys that are absent."""
+        missing = [
+            keys.replace("|", " (or ") + (")" if "|" in keys else "")
+            for keys in wanted
+            if not self.has(keys)
+        ]
+        if missing:
+            raise ConfigError(f"{self.name}: missing {', '.join(missing)}")
+
+    def count(self, keys: str, default: int | None = None, *, least: int = 1) -> int:
+        """Return a whole number from `least` on."""
+        value = self._find(keys)
+        if value is None:
+            if default is None:
+                self.require([keys])
+            return default or 0
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= _MOST:
+            raise self._wrong(keys, value, f"a whole number from {least} to {_MOST}")
+        return value
+
+    def number(
+        self, keys: str, default: float, *, least: float = _TINIEST, most: float = _MOST
+    ) -> float:
+        """Return a number from `least` to `most`: without them a positive one."""
+        value = self._find(keys)
+        if value is None:
+            return default
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not least <= value <= most
+        ):
+            raise self._wrong(keys, value, "a positive number" if least > 0 else "a number from 0")
+        return float(value)
+
+    def flag(self, keys: str, default: bool) -> bool:
+        """Return true or false."""
+        value = self._find(keys)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise self._wrong(keys, value, "true or false")
+        return value
+
+    def text(self, keys: str, default: str | None = None) -> str:
+        """Return a text."""
+        value = self._find(keys)
+        if value is None:
+            if default is None:
+                self.require([keys])
+            return default or ""
+        if not isinstance(value, str):
+            raise self._wrong(keys, value, "a text")
+        return value
+
+    def items(self, keys: str) -> list[Any] | None:
+        """Return a list, or None where there is none."""
+        value = self._find(keys)
+        if value is not None and not isinstance(value, list):
+            raise self._wrong(keys, value, "a list")
+        return value
+
+    def alike(self, *keys: str, length: int) -> HfConfig:
+        """Return the config with one value in place of each of these keys' lists, which hold the
+        same value for each of `length` layers."""
+        values = dict(self.values)
+        for key in keys:
+            if isinstance(listed := values.get(key), list):
+                if len(listed) != length or any(value != listed[0] for value in listed):
+                    raise self._wrong(
+                        key, listed, f"one value, or the same for each of {length} layers"
+                    )
+                values[key] = listed[0]
+        return HfConfig(name=self.name, values=values)
+
+    def section(self, key: str) -> HfConfig:
+        """Return a nested object; an absent one is empty."""
+        value = self._find(key)
+        if value is not None and not isinstance(value, dict):
+            raise self._wrong(key, value, "an object")
+        return HfConfig(name=f"{self.name}: {key}", values=value or {})
+
+    def _find(self, keys: str) -> Any:
+        return next(
+            (self.values[key] for key in keys.split("|") if self.values.get(key) is not None), None
+        )
+
+    def _wrong(self, keys: str, value: object, expected: str) -> ConfigError:
+        key = next(key for key in keys.split("|") if self.values.get(key) is not None)
+        return ConfigError(f"{self.name}: {key}={_shown(value)}: expected {expected}")
+
+
+def _shown(value: object) -> str:
+    """Return a value as messages show it: cut at 60 characters, and never a failure to print it."""
+    try:
+        return repr(value)[:60]
+    except (ValueError, RecursionError):  # a number of thousands of digits, lists without end
+        return f"a {type(value).__name__} too long to print"
+
 
 Found = dict[str, Any]
 """Values of fields of a ModelSpec."""
 Part = Callable[[HfConfig, Found], Found]
-"""Reads one part of a config, knowing what was found before it; a field set to None is left at its
-default."""
+"""Reads one part of a config, knowing what was found before it; None leaves a default."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,9 +190,8 @@ class MoeKeys:
     def _shared_ffn(self, config: HfConfig, expert_ffn: int) -> int:
         if self.shared_ffn is not None:
             return config.count(self.shared_ffn, 0, least=0)
-        return (
-            config.count(self.shared_experts, 0, least=0) * expert_ffn if self.shared_experts else 0
-        )
+        experts = config.count(self.shared_experts, 0, least=0) if self.shared_experts else 0
+        return experts * expert_ffn
 
     def _first_dense(self, config: HfConfig) -> int:
         if self.first_dense is not None:
@@ -83,15 +199,14 @@ class MoeKeys:
         layers = config.items(self.dense_layers) if self.dense_layers else None
         if layers and layers != list(range(len(layers))):
             raise ConfigError(
-                f"{config.name}: {self.dense_layers}={shown(layers)}: only leading layers may be"
+                f"{config.name}: {self.dense_layers}={_shown(layers)}: only leading layers may be"
                 " dense"
             )
         return len(layers or [])
 
 
 def latent_attention(config: HfConfig, found: Found) -> Found:
-    """Read multi-head latent attention; `head_dim` is then a query's, with and without rotary
-    part."""
+    """Read multi-head latent attention; `head_dim` is then a query's, rotary part included."""
     config.require(["kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"])
     mla = MlaSpec(
         kv_lora_rank=config.count("kv_lora_rank"),
@@ -115,8 +230,7 @@ class WindowKeys:
     assumed: int | None = None
     """Length where the key is absent; a null switches windows off."""
     every: int = 0
-    """One layer in this many is global, 0: none; a list of layer types or a pattern in the config
-    goes first."""
+    """One layer in this many is global, 0: none; layer types or a pattern go first."""
     pattern_key: str | None = None
     switch: str | None = None
     """Flag that must be true, if there is one."""
@@ -193,217 +307,27 @@ def _layer_kinds(config: HfConfig) -> list[str]:
     unknown = [kind for kind in blocks if kind not in _KINDS.values()]
     if unknown:
         raise ConfigError(
-            f"{config.name}: layer of kind {shown(unknown[0])}: expected"
+            f"{config.name}: layer of kind {_shown(unknown[0])}: expected"
             f" {', '.join(_KINDS.values())}"
         )
     return blocks
 
 
 def _mamba(config: HfConfig) -> MambaSpec:
-    config.require(
-        [
-            "mamba_num_heads",
-            "mamba_head_dim",
-            "ssm_state_size|mamba_state_dim",
-            "n_groups|mamba_n_groups",
-        ]
-    )
-    return MambaSpec(
-        state_dim=config.count("ssm_state_size|mamba_state_dim"),
-        num_heads=config.count("mamba_num_heads"),
-        head_dim=config.count("mamba_head_dim"),
-        num_groups=config.count("n_groups|mamba_n_groups"),
-        conv_kernel=config.count("conv_kernel|mamba_d_conv", 4),
-    )
+    keys = {
+        "num_heads": "mamba_num_heads",
+        "head_dim": "mamba_head_dim",
+        "state_dim": "ssm_state_size|mamba_state_dim",
+        "num_groups": "n_groups|mamba_n_groups",
+    }
+    config.require(keys.values())
+    dims = {field: config.count(key) for field, key in keys.items()}
+    return MambaSpec(**dims, conv_kernel=config.count("conv_kernel|mamba_d_conv", 4))
 
 
 def _hybrid_experts(config: HfConfig) -> Found:
-    config.require(["n_routed_experts", "num_experts_per_tok", "moe_intermediate_size"])
-    moe = MoeSpec(
-        num_experts=config.count("n_routed_experts"),
-        top_k=config.count("num_experts_per_tok"),
-        expert_ffn=config.count("moe_intermediate_size"),
-        shared_ffn=config.count("moe_shared_expert_intermediate_size", 0, least=0)
-        * config.count("n_shared_experts", 1, least=0),
-        latent_dim=config.count("moe_latent_size") if config.has("moe_latent_size") else None,
-    )
-    return {"moe": moe, "ffn": moe.expert_ffn}
-
-
-_ACTIVATIONS = {
-    **dict.fromkeys(("silu", "swish", "swiglu"), "silu"),
-    **dict.fromkeys(("gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "geglu"), "gelu"),
-    "relu": "relu",
-    "relu2": "squared-relu",
-}
-_ACTIVATION_KEYS = "hidden_act|hidden_activation|activation_function|mlp_hidden_act"
-_NORM_KEYS = (
-    "rms_norm_eps|layer_norm_eps|layer_norm_epsilon|layernorm_epsilon|norm_epsilon|norm_eps"
-)
-_BALANCED_BY_BIAS = {"router_score": "sigmoid", "router_balance": "bias"}
-_FIXED: Mapping[str, Mapping[str, str | float]] = {
-    **dict.fromkeys(
-        (
-            "bailing_moe_v2",
-            "deepseek_v3",
-            "deepseek_v32",
-            "dots1",
-            "glm4_moe",
-            "glm_moe_dsa",
-            "kimi_k2",
-            "minimax_m2",
-        ),
-        _BALANCED_BY_BIAS,
-    ),
-    "deepseek_v2": {"router_balance": "sequence-aux-loss"},
-    "llama4_text": {"router_score": "sigmoid"},
-    "gpt_oss": {"activation": "quick-gelu", "gate_offset": 1.0},
-}
-"""What an architecture takes where its config does not say it."""
-_BASE_KEYS = "rope_theta|rotary_emb_base|rotary_base"
-_MOST_BASE = 1e12
-"""Mistral Small 3.1 has 1e9."""
-_STRETCHED = "llama3"
-_PLAIN = ("default", "none", "")
-
-
-def read_details(config: HfConfig, spec: ModelSpec, *, kind: str) -> dict[str, Any]:
-    """Return what the config says, by field of ModelDetails."""
-    found: dict[str, Any] = {}
-    if config.has(_NORM_KEYS):
-        found["norm_eps"] = config.number(_NORM_KEYS, 1e-5)
-    if (activation := _ACTIVATIONS.get(_word(config, _ACTIVATION_KEYS))) is not None:
-        found["activation"] = activation
-    if spec.positions == "rope":
-        found |= _rotation(config, spec)
-    if spec.moe is not None:
-        found |= dict(_FIXED.get(kind, {})) | _routing(config)
-    for name, keys in _OF_FAMILY.get(kind, {}).items():
-        if config.has(keys):
-            found[name] = config.number(keys, 0.0)
-    return found
-
-
-_OF_FAMILY: Mapping[str, Mapping[str, str]] = {
-    "gpt_oss": {"gate_clamp": "swiglu_limit"},
-    "gemma2": {
-        "query_scale": "query_pre_attn_scalar",
-        "score_cap": "attn_logit_softcapping",
-        "logit_cap": "final_logit_softcapping",
-    },
-    "gemma3_text": {
-        "query_scale": "query_pre_attn_scalar",
-        "window_rope_base": "rope_local_base_freq",
-    },
-}
-"""Fields of details, and their keys, that some software has words for in these architectures
-alone."""
-
-
-_SCALES = (
-    *(
-        "attn_logit_softcapping",
-        "final_logit_softcapping",
-        "embedding_multiplier",
-        "attention_multiplier",
-        "residual_multiplier",
-    ),
-    *(
-        "logits_scaling",
-        "logit_scale",
-        "scale_emb",
-        "scale_depth",
-        "swiglu_limit",
-        "no_rope_layers",
-        "attn_temperature_tuning",
-    ),
-)
-"""Keys that change what is computed, hardly how long it takes, and that no export has a word
-for."""
-_TRIVIAL: tuple[Any, ...] = (None, 0, 1, False, [])
-
-
-def left_out(config: HfConfig, spec: ModelSpec, *, kind: str) -> list[str]:
-    """Say what no field holds: caps and scales, an activation, a stretching of the rotation,
-    attention to chosen tokens alone."""
-    said = []
-    read = _OF_FAMILY.get(kind, {}).values()
-    given = [key for key in _SCALES if key not in read and config.values.get(key) not in _TRIVIAL]
-    activation = _word(config, _ACTIVATION_KEYS)
-    if activation and activation not in _ACTIVATIONS:
-        given.append(f"activation {activation}")
-    if given:
-        said.append(
-            f"left out, as exports have no words and times hardly hang on them: {', '.join(given)}"
-        )
-    kind = _word(_scaling(config), "rope_type|type")
-    if spec.positions == "rope" and kind not in (*_PLAIN, _STRETCHED):
-        said.append(f"rope_scaling of type {kind} is left out: exports rotate by rope_theta alone")
-    if config.has("index_topk"):
-        tokens = config.count("index_topk")
-        said.append(
-            f"attention is priced in full: the indexer that chooses {tokens} tokens for each, and"
-            " its weights, are left out"
-        )
-    return said
-
-
-def _rotation(config: HfConfig, spec: ModelSpec) -> dict[str, Any]:
-    """The base, the rotated share of a head's dims, and Llama 3.1's stretching."""
-    found: dict[str, Any] = {}
-    newer, scaling = _parameters(config), _scaling(config)
-    for section in (config, newer):
-        if section.has(_BASE_KEYS):
-            found["rope_base"] = section.number(_BASE_KEYS, 10_000.0, most=_MOST_BASE)
-        if section.has("partial_rotary_factor|rotary_pct"):
-            found["rope_share"] = section.number("partial_rotary_factor|rotary_pct", 1.0)
-    if config.has("rotary_dim") and "rope_share" not in found:
-        found["rope_share"] = config.count("rotary_dim") / spec.head_dim
-    if _word(scaling, "rope_type|type") == _STRETCHED:
-        found["rope_scaling"] = scaling.number("factor", 8.0)
-    return found
-
-
-def _parameters(config: HfConfig) -> HfConfig:
-    """What transformers 5 writes in place of rope_theta and rope_scaling; of models with two
-    rotations, that of full attention."""
-    section = config.section("rope_parameters")
-    return section.section("full_attention") if section.has("full_attention") else section
-
-
-def _scaling(config: HfConfig) -> HfConfig:
-    return config.section("rope_scaling") if config.has("rope_scaling") else _parameters(config)
-
-
-def _routing(config: HfConfig) -> dict[str, Any]:
-    """How experts are chosen and balanced."""
-    found: dict[str, Any] = {}
-    if (score := _word(config, "scoring_func")) in ("softmax", "sigmoid"):
-        found["router_score"] = score
-    if config.has("topk_method"):
-        biased = _word(config, "topk_method") == "noaux_tc"
-        found["router_balance"] = (
-            "bias"
-            if biased
-            else "sequence-aux-loss"
-            if config.flag("seq_aux", False)
-            else "aux-loss"
-        )
-    if config.has("router_aux_loss_coef|aux_loss_alpha"):
-        found["aux_loss"] = config.number("router_aux_loss_coef|aux_loss_alpha", 1e-2, least=0.0)
-    if config.number("routed_scaling_factor", 1.0) != 1.0:
-        found["routed_scale"] = config.number("routed_scaling_factor", 1.0)
-    if config.has("topk_group") and config.count("n_group", 1) > 1:
-        found |= {
-            "router_groups": config.count("n_group"),
-            "router_top_groups": config.count("topk_group"),
-        }
-    return found
-
-
-def _word(config: HfConfig, keys: str) -> str:
-    """A text; what is none counts as absent, as no shape hangs on it."""
-    value = next(
-        (config.values[key] for key in keys.split("|") if config.values.get(key) is not None), ""
-    )
-    return value.lower() if isinstance(value, str) else ""
+    found = MoeKeys(experts="n_routed_experts")(config, {})
+    shared_ffn = config.count("moe_shared_expert_intermediate_size", 0, least=0)
+    shared_ffn *= config.count("n_shared_experts", 1, least=0)
+    latent_dim = config.count("moe_latent_size") if config.has("moe_latent_size") else None
+    return found | {"moe": replace(found["moe"], shared_ffn=shared_ffn, latent_dim=latent_dim)}

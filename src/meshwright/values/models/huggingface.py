@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from meshwright.values.errors import ConfigError, UnknownNameError
-from meshwright.values.models.hf_config import HfConfig
-from meshwright.values.models.hf_parts import left_out, read_details
+from meshwright.values.models.hf_parts import HfConfig
 from meshwright.values.models.hf_readers import READERS, Reader
 from meshwright.values.models.spec import ModelSpec
 
@@ -110,7 +109,7 @@ def hf_reading(config: Mapping[str, Any], *, name: str) -> HfReading:
     return HfReading(
         spec=spec,
         notes=tuple(_notes(outer, text, spec)),
-        details=read_details(named, spec, kind=kind),
+        details=_details(named, spec, kind=kind),
     )
 
 
@@ -121,12 +120,8 @@ def _text_part(outer: HfConfig) -> HfConfig:
     if section is None:
         return outer
     inner = outer.section(section).values
-    shared = {
-        key: outer.values[key]
-        for key in ("model_type", "tie_word_embeddings")
-        if key in outer.values
-    }
-    return HfConfig(name=outer.name, values={**shared, **inner})
+    shared = {"model_type", "tie_word_embeddings"} & outer.values.keys()
+    return HfConfig(name=outer.name, values={**{key: outer.values[key] for key in shared}, **inner})
 
 
 def _kind(text: HfConfig) -> str:
@@ -149,11 +144,9 @@ def _read(config: HfConfig, reader: Reader, *, name: str) -> ModelSpec:
     found: dict[str, Any] = {
         field: config.count(key, reader.assumed.get(field)) for field, key in reader.dims.items()
     }
-    found["num_kv_heads"] = (
-        config.count(reader.kv_heads, reader.assumed.get("num_kv_heads", found["num_heads"]))
-        if reader.kv_heads
-        else found["num_heads"]
-    )
+    heads = found["num_heads"]
+    usual = reader.assumed.get("num_kv_heads", heads)
+    found["num_kv_heads"] = config.count(reader.kv_heads, usual) if reader.kv_heads else heads
     found["head_dim"] = _head_dim(config, reader, found)
     found["tied"] = config.flag("tie_word_embeddings", reader.tied)
     found |= {field: config.flag(key, default) for field, (key, default) in reader.flags.items()}
@@ -163,8 +156,7 @@ def _read(config: HfConfig, reader: Reader, *, name: str) -> ModelSpec:
 
 
 def _head_dim(config: HfConfig, reader: Reader, found: dict[str, Any]) -> int:
-    """Return the given width of a head, else what the architecture takes, else an even share of the
-    hidden size."""
+    """Return the given width of a head, else the architecture's, else an even share of `hidden`."""
     if reader.head_dim is not None and (
         config.has(reader.head_dim) or "head_dim" in reader.assumed
     ):
@@ -197,4 +189,161 @@ def _notes(outer: HfConfig, text: HfConfig, spec: ModelSpec) -> list[str]:
             f"{outer.name}: the embedding of width {width} with its projections is taken as one of"
             f" width {spec.hidden}"
         )
-    return [*notes, *(f"{outer.name}: {words}" for words in left_out(text, spec, kind=_kind(text)))]
+    return [
+        *notes,
+        *(f"{outer.name}: {words}" for words in _left_out(text, spec, kind=_kind(text))),
+    ]
+
+
+_ACTIVATIONS = {
+    **dict.fromkeys(("silu", "swish", "swiglu"), "silu"),
+    **dict.fromkeys(("gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "geglu"), "gelu"),
+    "relu": "relu",
+    "relu2": "squared-relu",
+}
+_ACTIVATION_KEYS = "hidden_act|hidden_activation|activation_function|mlp_hidden_act"
+_NORM_KEYS = (
+    "rms_norm_eps|layer_norm_eps|layer_norm_epsilon|layernorm_epsilon|norm_epsilon|norm_eps"
+)
+_BALANCED_BY_BIAS = {"router_score": "sigmoid", "router_balance": "bias"}
+_LIKE_DEEPSEEK_V3 = "bailing_moe_v2 deepseek_v3 deepseek_v32 dots1 glm4_moe glm_moe_dsa kimi_k2"
+_FIXED: Mapping[str, Mapping[str, str | float]] = {
+    **dict.fromkeys((*_LIKE_DEEPSEEK_V3.split(), "minimax_m2"), _BALANCED_BY_BIAS),
+    "deepseek_v2": {"router_balance": "sequence-aux-loss"},
+    "llama4_text": {"router_score": "sigmoid"},
+    "gpt_oss": {"activation": "quick-gelu", "gate_offset": 1.0},
+}
+"""What an architecture takes where its config does not say it."""
+_BASE_KEYS = "rope_theta|rotary_emb_base|rotary_base"
+_MOST_BASE = 1e12
+"""Mistral Small 3.1 has 1e9."""
+_STRETCHED = "llama3"
+_PLAIN = ("default", "none", "")
+
+
+def _details(config: HfConfig, spec: ModelSpec, *, kind: str) -> dict[str, Any]:
+    """Return what the config says, by field of ModelDetails."""
+    found: dict[str, Any] = {}
+    if config.has(_NORM_KEYS):
+        found["norm_eps"] = config.number(_NORM_KEYS, 1e-5)
+    if (activation := _ACTIVATIONS.get(_word(config, _ACTIVATION_KEYS))) is not None:
+        found["activation"] = activation
+    if spec.positions == "rope":
+        found |= _rotation(config, spec)
+    if spec.moe is not None:
+        found |= dict(_FIXED.get(kind, {})) | _routing(config)
+    for name, keys in _OF_FAMILY.get(kind, {}).items():
+        if config.has(keys):
+            found[name] = config.number(keys, 0.0)
+    return found
+
+
+_OF_FAMILY: Mapping[str, Mapping[str, str]] = {
+    "gpt_oss": {"gate_clamp": "swiglu_limit"},
+    "gemma2": {
+        "query_scale": "query_pre_attn_scalar",
+        "score_cap": "attn_logit_softcapping",
+        "logit_cap": "final_logit_softcapping",
+    },
+    "gemma3_text": {
+        "query_scale": "query_pre_attn_scalar",
+        "window_rope_base": "rope_local_base_freq",
+    },
+}
+"""Fields of details that some software has words for in these architectures alone."""
+
+
+_SCALES = [
+    "attn_logit_softcapping",
+    "final_logit_softcapping",
+    "embedding_multiplier",
+    "attention_multiplier",
+    "residual_multiplier",
+    "logits_scaling",
+    "logit_scale",
+    "scale_emb",
+    "scale_depth",
+    "swiglu_limit",
+    "no_rope_layers",
+    "attn_temperature_tuning",
+]
+"""Keys that change what is computed, hardly its time, and that no export has a word for."""
+_TRIVIAL: tuple[Any, ...] = (None, 0, 1, False, [])
+
+
+def _left_out(config: HfConfig, spec: ModelSpec, *, kind: str) -> list[str]:
+    """Say what no field holds: caps and scales, an activation, a stretching of the rotation,
+    attention to chosen tokens alone."""
+    said = []
+    read = _OF_FAMILY.get(kind, {}).values()
+    given = [key for key in _SCALES if key not in read and config.values.get(key) not in _TRIVIAL]
+    activation = _word(config, _ACTIVATION_KEYS)
+    if activation and activation not in _ACTIVATIONS:
+        given.append(f"activation {activation}")
+    if given:
+        said.append(
+            f"left out, as exports have no words and times hardly hang on them: {', '.join(given)}"
+        )
+    kind = _word(_scaling(config), "rope_type|type")
+    if spec.positions == "rope" and kind not in (*_PLAIN, _STRETCHED):
+        said.append(f"rope_scaling of type {kind} is left out: exports rotate by rope_theta alone")
+    if config.has("index_topk"):
+        tokens = config.count("index_topk")
+        said.append(
+            f"attention is priced in full: the indexer that chooses {tokens} tokens for each, and"
+            " its weights, are left out"
+        )
+    return said
+
+
+def _rotation(config: HfConfig, spec: ModelSpec) -> dict[str, Any]:
+    """The base, the rotated share of a head's dims, and Llama 3.1's stretching."""
+    found: dict[str, Any] = {}
+    newer, scaling = _parameters(config), _scaling(config)
+    for section in (config, newer):
+        if section.has(_BASE_KEYS):
+            found["rope_base"] = section.number(_BASE_KEYS, 10_000.0, most=_MOST_BASE)
+        if section.has("partial_rotary_factor|rotary_pct"):
+            found["rope_share"] = section.number("partial_rotary_factor|rotary_pct", 1.0)
+    if config.has("rotary_dim") and "rope_share" not in found:
+        found["rope_share"] = config.count("rotary_dim") / spec.head_dim
+    if _word(scaling, "rope_type|type") == _STRETCHED:
+        found["rope_scaling"] = scaling.number("factor", 8.0)
+    return found
+
+
+def _parameters(config: HfConfig) -> HfConfig:
+    """What transformers 5 writes in place of rope_theta and rope_scaling; of models with two
+    rotations, that of full attention."""
+    section = config.section("rope_parameters")
+    return section.section("full_attention") if section.has("full_attention") else section
+
+
+def _scaling(config: HfConfig) -> HfConfig:
+    return config.section("rope_scaling") if config.has("rope_scaling") else _parameters(config)
+
+
+def _routing(config: HfConfig) -> dict[str, Any]:
+    """How experts are chosen and balanced."""
+    found: dict[str, Any] = {}
+    if (score := _word(config, "scoring_func")) in ("softmax", "sigmoid"):
+        found["router_score"] = score
+    if config.has("topk_method"):
+        by_loss = "sequence-aux-loss" if config.flag("seq_aux", False) else "aux-loss"
+        biased = _word(config, "topk_method") == "noaux_tc"
+        found["router_balance"] = "bias" if biased else by_loss
+    if config.has("router_aux_loss_coef|aux_loss_alpha"):
+        found["aux_loss"] = config.number("router_aux_loss_coef|aux_loss_alpha", 1e-2, least=0.0)
+    if config.number("routed_scaling_factor", 1.0) != 1.0:
+        found["routed_scale"] = config.number("routed_scaling_factor", 1.0)
+    if config.has("topk_group") and config.count("n_group", 1) > 1:
+        found["router_groups"] = config.count("n_group")
+        found["router_top_groups"] = config.count("topk_group")
+    return found
+
+
+def _word(config: HfConfig, keys: str) -> str:
+    """A text; what is none counts as absent, as no shape hangs on it."""
+    given = (config.values.get(key) for key in keys.split("|"))
+    value = next((value for value in given if value is not None), "")
+    return value.lower() if isinstance(value, str) else ""

@@ -61,20 +61,14 @@ class Params:
 
     @property
     def total(self) -> int:
-        """Every stored parameter, multi-token-prediction layers left out (as published counts
-        do)."""
-        parts = (
-            self.embedding,
-            self.positions,
-            self.attention,
-            self.mamba,
-            self.mlp,
-            self.experts,
-            self.router,
-            self.norms,
-            self.head,
-        )
-        return sum(parts)
+        """Every stored parameter but of multi-token prediction, as published counts have it."""
+        return sum(self.parts.values())
+
+    @property
+    def parts(self) -> dict[str, int]:
+        """The parts that `total` sums."""
+        names = [one.name for one in fields(self) if one.name not in ("mtp", "inactive_experts")]
+        return {name: getattr(self, name) for name in names}
 
     @property
     def active(self) -> int:
@@ -110,8 +104,7 @@ def block_params(model: ModelSpec, block: Block) -> BlockParams:
 
 
 def _block_norms(model: ModelSpec, block: Block) -> int:
-    """Half of the layer's norms; the odd one, which a parallel block shares, counts at the
-    attention."""
+    """Half of the layer's norms; an odd one, of a parallel block, counts at the attention."""
     if model.hybrid is not None:
         return norm_params(model)
     odd = model.norms_per_layer % 2 if "attention" in block.kind else 0
@@ -124,11 +117,7 @@ def _attention(model: ModelSpec) -> tuple[int, int, int]:
     h, d = model.hidden, model.head_dim
     qkv = h * (model.num_heads + 2 * model.num_kv_heads) * d
     out = model.num_heads * d * h
-    bias_sharded = (
-        (model.num_heads + 2 * model.num_kv_heads) * d
-        if (model.qkv_bias or model.linear_bias)
-        else 0
-    )
+    bias_sharded = qkv // h if model.qkv_bias or model.linear_bias else 0
     bias_replicated = h if model.linear_bias else 0
     qk_norm = 2 * d if model.qk_norm else 0
     sinks = model.num_heads if model.attention_sinks else 0
@@ -151,13 +140,9 @@ def _mla(model: ModelSpec) -> tuple[int, int, int]:
 
 
 def _mlp(model: ModelSpec) -> tuple[int, int, int]:
-    matrices = 3 if model.gated else 2
-    bias_sharded = (matrices - 1) * model.ffn if model.linear_bias else 0
-    return (
-        matrices * model.hidden * model.ffn + bias_sharded,
-        model.hidden if model.linear_bias else 0,
-        0,
-    )
+    matrices, biases = 3 if model.gated else 2, int(model.linear_bias)
+    sharded = matrices * model.hidden * model.ffn + biases * (matrices - 1) * model.ffn
+    return sharded, biases * model.hidden, 0
 
 
 def _moe(model: ModelSpec) -> tuple[int, int, int]:
@@ -194,18 +179,12 @@ _PARTS = {
 
 
 def head_params(model: ModelSpec) -> int:
-    """Parameters of the output side that are not shared with the embedding: the head, the last
-    norms, BERT's transform."""
-    untied = 0 if model.tied else model.vocab * model.hidden
-    return untied + _mlm_head(model)
-
-
-def _mlm_head(model: ModelSpec) -> int:
+    """Parameters of the output side beside the embedding: the head, BERT's transform."""
+    h, untied = model.hidden, 0 if model.tied else model.vocab * model.hidden
     if not model.mlm_head:
-        return 0
-    h = model.hidden
+        return untied
     transform = h * h + h + norm_params(model) + model.vocab
-    return transform + (h * h + h) + (2 * h + 2)
+    return untied + transform + (h * h + h) + (2 * h + 2)
 
 
 def model_params(model: ModelSpec) -> Params:
@@ -246,9 +225,8 @@ def model_params(model: ModelSpec) -> Params:
 
 def _position_params(model: ModelSpec) -> int:
     learned = model.max_positions * model.hidden if model.positions == "learned" else 0
-    relative = (
-        2 * 32 * model.num_heads if model.positions == "relative" else 0
-    )  # T5: 32 buckets per head, encoder and decoder
+    # T5: 32 buckets per head, encoder and decoder
+    relative = 2 * 32 * model.num_heads if model.positions == "relative" else 0
     return learned + relative + model.token_types * model.hidden
 
 
@@ -259,9 +237,8 @@ def _mtp_params(model: ModelSpec) -> int:
     if segment is None:
         return 0
     layer = sum(count * block_params(model, block).total for block, count in segment.blocks)
-    return round(
-        model.mtp_layers * (layer + 2 * model.hidden * model.hidden + 3 * norm_params(model))
-    )
+    beside = 2 * model.hidden * model.hidden + 3 * norm_params(model)
+    return round(model.mtp_layers * (layer + beside))
 
 
 def _inactive_experts(model: ModelSpec) -> int:
@@ -270,19 +247,6 @@ def _inactive_experts(model: ModelSpec) -> int:
         return 0
     routed = _moe(model)[2]
     return round(model.num_moe_layers * routed * (1 - moe.top_k / moe.num_experts))
-
-
-_PART_NAMES = (
-    "embedding",
-    "positions",
-    "attention",
-    "mamba",
-    "mlp",
-    "experts",
-    "router",
-    "norms",
-    "head",
-)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -329,14 +293,13 @@ def models_info() -> list[ModelRow]:
 
 
 def model_info(spec: ModelSpec) -> ModelInfo:
-    """Return a model's dims and its parameters by part, with what is published when it is one of
-    the table."""
+    """Return a model's dims and parameters by part, and what is published of it."""
     params = model_params(spec)
     preset = _preset_of(spec)
     return ModelInfo(
         spec=spec,
         dims=_dims(spec, ""),
-        parts={name: getattr(params, name) for name in _PART_NAMES if getattr(params, name)},
+        parts={name: count for name, count in params.parts.items() if count},
         params=params.total,
         mtp_params=params.mtp,
         active_params=params.active,
@@ -347,11 +310,8 @@ def model_info(spec: ModelSpec) -> ModelInfo:
 def model_html(spec: ModelSpec) -> str:
     """Return a model's dims and its parameters by part as HTML."""
     found = model_info(spec)
-    active = (
-        f", {format_count(found.active_params)} active"
-        if found.active_params < found.params
-        else ""
-    )
+    is_sparse = found.active_params < found.params
+    active = f", {format_count(found.active_params)} active" if is_sparse else ""
     rows = [
         (name, format_count(count), f"{count / found.params:.1%}")
         for name, count in found.parts.items()
@@ -366,12 +326,10 @@ def model_html(spec: ModelSpec) -> str:
 
 
 def _preset_of(spec: ModelSpec) -> Preset | None:
-    """Return the row of this very shape: the one of the same name where several share it, else the
-    first."""
+    """Return the row of this very shape: of the same name if there is one, else the first."""
     same = [preset for preset in presets() if replace(preset.spec, name=spec.name) == spec]
-    return next(
-        (preset for preset in same if preset.spec.name == spec.name), same[0] if same else None
-    )
+    named = [preset for preset in same if preset.spec.name == spec.name]
+    return (*named, *same, None)[0]
 
 
 def _row(preset: Preset) -> ModelRow:

@@ -22,8 +22,7 @@ Family = Literal["decoder", "encoder", "encoder-decoder"]
 Stream = Literal["main", "decoder"]
 
 _MOST = 10**8
-"""Beyond any count in a model; larger numbers are slips, and would leave the exact range of float64
-when multiplied."""
+"""Beyond any count in a model; larger ones are slips, and their products inexact in float64."""
 
 
 def _check_counts(owner: str, values: object, names: str, *, least: int) -> None:
@@ -46,13 +45,9 @@ class MlaSpec:
     v_head_dim: int
 
     def __post_init__(self) -> None:
-        _check_counts(
-            "latent attention",
-            self,
-            "kv_lora_rank q_lora_rank qk_nope_head_dim v_head_dim",
-            least=1,
-        )
-        _check_counts("latent attention", self, "qk_rope_head_dim", least=0)
+        owner, names = "latent attention", "kv_lora_rank q_lora_rank qk_nope_head_dim v_head_dim"
+        _check_counts(owner, self, names, least=1)
+        _check_counts(owner, self, "qk_rope_head_dim", least=0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,8 +101,7 @@ class MambaSpec:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HybridSpec:
-    """Layers that each hold one block only (Nemotron-H): how many of each kind; they sum to the
-    model's layers."""
+    """Layers of one block each (Nemotron-H), by kind; they sum to the model's layers."""
 
     attention_layers: int
     mamba_layers: int
@@ -177,8 +171,7 @@ class ModelSpec:
     rotation_has_factor: bool = False
     """Whether rotations are multiplied by a factor, as YaRN's are (gpt-oss)."""
     parallel_block: bool = False
-    """Attention and feed-forward read the same input and their outputs are summed (Falcon, GPT-J,
-    PaLM)."""
+    """Attention and feed-forward read one input, and their outputs are summed (Falcon, GPT-J)."""
     token_types: int = 0
     """Rows of the segment table (BERT)."""
     mlm_head: bool = False
@@ -201,18 +194,12 @@ class ModelSpec:
         return model_html(self)
 
     def __post_init__(self) -> None:
-        _check_counts(
-            self.name,
-            self,
-            "num_layers hidden num_heads num_kv_heads head_dim vocab window",
-            least=1,
+        names = "num_layers hidden num_heads num_kv_heads head_dim vocab window"
+        _check_counts(self.name, self, names, least=1)
+        names = (
+            "ffn encoder_layers norms_per_layer max_positions token_types global_every mtp_layers"
         )
-        _check_counts(
-            self.name,
-            self,
-            "ffn encoder_layers norms_per_layer max_positions token_types global_every mtp_layers",
-            least=0,
-        )
+        _check_counts(self.name, self, names, least=0)
         if self.num_heads % self.num_kv_heads:
             raise ConfigError(
                 f"{self.name}: num_heads={self.num_heads} is not divisible by"
@@ -230,8 +217,7 @@ class ModelSpec:
     def refuses_ring(self) -> bool:
         """Whether attention has a window or sinks: no ring of context-parallel ranks carries those,
         so that tokens are swapped for heads (Transformer Engine's attn_forward_func_with_cp takes a
-        window with all-to-alls or gathers, sinks with all-to-alls alone).
-        """
+        window with all-to-alls or gathers, sinks with all-to-alls alone)."""
         return self.window is not None or self.attention_sinks
 
     @property
@@ -239,8 +225,7 @@ class ModelSpec:
         """Whether exchanges in Transformer Engine's user buffers are for its layers: these have
         names for the products of plain attention, feed-forward and Mamba layers, and one length of
         sequence (Megatron-Core's TELinear switches overlap off, for all layers that are made later,
-        at the first name of latent attention; initialize.py makes buffers of one shape).
-        """
+        at the first name of latent attention; initialize.py makes buffers of one shape)."""
         return self.family != "encoder-decoder" and self.mla is None
 
     @property
@@ -264,11 +249,9 @@ class ModelSpec:
             )
 
     def _check_experts(self) -> None:
-        if (
-            self.moe is not None
-            and self.hybrid is None
-            and self.moe.first_dense_layers >= self.num_layers
-        ):
+        if self.moe is None or self.hybrid is not None:
+            return
+        if self.moe.first_dense_layers >= self.num_layers:
             raise ConfigError(
                 f"{self.name}: first_dense_layers={self.moe.first_dense_layers} leave no layer of"
                 f" num_layers={self.num_layers} with experts"
@@ -293,8 +276,7 @@ class ModelSpec:
 
     @property
     def total_layers(self) -> int:
-        """Layers that a pipeline cuts: the encoder's and the decoder's (multi-token prediction not
-        counted)."""
+        """Layers that a pipeline cuts, the encoder's and the decoder's, without MTP."""
         return self.num_layers + self.encoder_layers
 
     @property
@@ -308,8 +290,7 @@ class ModelSpec:
 
     @property
     def segments(self) -> tuple[Segment, ...]:
-        """Return one or two segments in model order: dense first layers, or the encoder, come
-        first."""
+        """One or two segments in model order: first dense layers, or the encoder."""
         if self.hybrid is not None:
             return (self._hybrid_segment(self.hybrid),)
         if self.family == "encoder-decoder":
@@ -317,12 +298,7 @@ class ModelSpec:
         if self.family == "encoder":
             return (self._encoder_segment(self.num_layers),)
         if self.moe is None:
-            return (
-                Segment(
-                    num_layers=self.num_layers,
-                    blocks=(*self._attention(), (Block(kind="mlp"), 1.0)),
-                ),
-            )
+            return (self._dense_segment(self.num_layers),)
         return self._moe_segments(self.moe)
 
     @property
@@ -344,11 +320,8 @@ class ModelSpec:
     def _attention(self) -> tuple[tuple[Block, float], ...]:
         if self.window is None:
             return ((Block(kind="attention"), 1.0),)
-        share = (
-            0.0
-            if self.global_every == 0
-            else (self.num_layers // self.global_every) / self.num_layers
-        )
+        every = self.global_every
+        share = (self.num_layers // every) / self.num_layers if every else 0.0
         kinds = (
             (Block(kind="attention"), share),
             (Block(kind="attention", window=self.window), 1.0 - share),
@@ -361,12 +334,11 @@ class ModelSpec:
         kinds = (Block(kind="moe"), share), (Block(kind="mlp"), 1.0 - share)
         ffn = tuple((block, count) for block, count in kinds if count > 0)
         tail = Segment(num_layers=rest, blocks=(*self._attention(), *ffn))
-        if not moe.first_dense_layers:
-            return (tail,)
-        head = Segment(
-            num_layers=moe.first_dense_layers, blocks=(*self._attention(), (Block(kind="mlp"), 1.0))
-        )
-        return (head, tail)
+        first = moe.first_dense_layers
+        return (self._dense_segment(first), tail) if first else (tail,)
+
+    def _dense_segment(self, num_layers: int) -> Segment:
+        return Segment(num_layers=num_layers, blocks=(*self._attention(), (Block(kind="mlp"), 1.0)))
 
     def _hybrid_segment(self, hybrid: HybridSpec) -> Segment:
         ffn = Block(kind="mlp" if self.moe is None else "moe")
@@ -381,16 +353,11 @@ class ModelSpec:
         )
 
     def _encoder_segment(self, num_layers: int) -> Segment:
-        return Segment(
-            num_layers=num_layers,
-            blocks=(
-                (Block(kind="attention", causal=False), 1.0),
-                (Block(kind="mlp", causal=False), 1.0),
-            ),
-        )
+        kinds = (Block(kind="attention", causal=False), Block(kind="mlp", causal=False))
+        return Segment(num_layers=num_layers, blocks=tuple((block, 1.0) for block in kinds))
 
     def _decoder_segment_with_cross(self) -> Segment:
-        kinds: tuple[Block, ...] = (
+        kinds = (
             Block(kind="attention", stream="decoder"),
             Block(kind="cross_attention", stream="decoder", causal=False),
             Block(kind="mlp", stream="decoder"),
