@@ -3,15 +3,19 @@ records."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
+from rich.console import Console
 
 from meshwright.cli.options import command, option
-
-if TYPE_CHECKING:
-    from meshwright.compat.apss import ApssAnswer, ApssRequest
+from meshwright.cli.terminal import make_folder, write_steps
+from meshwright.compat.apss import ApssAnswer, ApssRequest
+from meshwright.compat.apss import apss as search
+from meshwright.report.mixed_table import print_mixed_miss
+from meshwright.search.mixed.problem import resolve_mixed
+from meshwright.values.errors import UnknownNameError
 
 __all__ = ["apss"]
 
@@ -59,10 +63,6 @@ def apss(
 
       meshwright apss --model-name llama3-8b --num-gpus 64 --gpu-infos h100,kunlun3:32 --global-batch-size 96 --no-legacy-limits --json
     """  # noqa: E501
-    from meshwright.compat.apss import ApssRequest
-    from meshwright.compat.apss import apss as search
-    from meshwright.values.errors import UnknownNameError
-
     if mode not in _MODES:
         raise UnknownNameError("mode", mode, _MODES)
     asked = ApssRequest(
@@ -86,14 +86,8 @@ def apss(
 def _print(answer: ApssAnswer, *, json_output: bool) -> None:
     """Print the records, or the plans; what is left idle and what was proven go to stderr."""
     if json_output:
-        import json
-
         print(json.dumps(answer.result.to_dict(), indent=2, allow_nan=False))
     if not answer.records:
-        from rich.console import Console
-
-        from meshwright.report.mixed_table import print_mixed_miss
-
         print_mixed_miss(answer.result, Console(stderr=True))
         return
     if not json_output:
@@ -136,9 +130,6 @@ def _notes(answer: ApssAnswer) -> list[str]:
 
 
 def _trace(answer: ApssAnswer, asked: ApssRequest) -> None:
-    from meshwright.cli.terminal import make_folder, write_steps
-    from meshwright.search.mixed.problem import resolve_mixed
-
     chips = asked.gpu_infos.replace(" ", "").replace(":", "-").replace(",", "_")
     name = f"{asked.model_name}_{asked.num_gpus}_{chips}_gbs{asked.global_batch_size}_seq{asked.sequence_length}"  # noqa: E501
     folder = _CACHE / name

@@ -2,22 +2,45 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
 from meshwright.cli.options import argument, command, option
+from meshwright.cli.serving import tune_view as serving_view
 from meshwright.cli.terminal import QuietFlag
+from meshwright.cli.tune_view import progress
+from meshwright.compat.autoconfigurator.folders import (
+    base_name,
+    closed_form_days,
+    earlier_candidates,
+    inference_answer,
+    predicted_days,
+    training_answer,
+    write_candidates,
+    write_final,
+    write_first_job,
+    write_other_forms,
+)
+from meshwright.compat.autoconfigurator.inference import (
+    PointTable,
+    inference_of,
+    predict_points,
+    write_points,
+)
+from meshwright.compat.autoconfigurator.measured import (
+    MeasuredInference,
+    measured_points,
+    prepare_inference,
+)
+from meshwright.compat.autoconfigurator.search import NothingFits, Search, platform_of, search_of
+from meshwright.compat.autoconfigurator.words import compose, write_tree
+from meshwright.runs.tune import Interrupted, StudyResult, run_study
 from meshwright.values.errors import ConfigError
 from meshwright.values.units import counted
-
-if TYPE_CHECKING:
-    from meshwright.compat.autoconfigurator.inference import PointTable
-    from meshwright.compat.autoconfigurator.measured import MeasuredInference
-    from meshwright.compat.autoconfigurator.search import Search
-    from meshwright.runs.tune import StudyResult
 
 __all__ = ["autoconfigurator"]
 
@@ -66,8 +89,6 @@ def autoconfigurator(
 
       meshwright autoconfigurator search_config=llama/llama3_8b cluster_type=bcm cluster.partition=gpu auto_configurator_path=/opt/tool
     """  # noqa: E501
-    from meshwright.compat.autoconfigurator.words import compose, write_tree
-
     if write_conf is not None:
         for path in write_tree(write_conf):
             typer.echo(path)
@@ -110,8 +131,6 @@ class _Page:
     def close(self, name: str) -> None:
         """Print the object, and end with 1 where the training's answer is none, or that of
         inference alone."""
-        import json
-
         if self.json_output:
             typer.echo(json.dumps({"search_config": name, **self.parts}, indent=2))
         if not self.answered.get("training", self.answered.get("inference", True)):
@@ -124,15 +143,6 @@ def _inference(config: dict[str, Any], page: _Page, *, alone: bool) -> MeasuredI
 
     ConfigError where inference alone is asked for, and can't be measured.
     """
-    from meshwright.compat.autoconfigurator.folders import inference_answer
-    from meshwright.compat.autoconfigurator.inference import (
-        inference_of,
-        predict_points,
-        write_points,
-    )
-    from meshwright.compat.autoconfigurator.measured import prepare_inference
-    from meshwright.compat.autoconfigurator.search import platform_of
-
     search = inference_of(config)
     for note in search.notes:
         page.note(note)
@@ -191,15 +201,9 @@ def _print_points(table: PointTable, page: _Page) -> None:
 
 def _measure(measured: MeasuredInference, page: _Page) -> None:
     """Run the grid; its tables take the place of the predictions."""
-    from meshwright.cli.serving.tune_view import progress
-    from meshwright.compat.autoconfigurator.folders import inference_answer
-    from meshwright.compat.autoconfigurator.inference import write_points
-    from meshwright.compat.autoconfigurator.measured import measured_points
-    from meshwright.runs.tune import Interrupted
-
     search = measured.search
     try:
-        study = measured.run(progress(quiet=page.quiet))
+        study = measured.run(serving_view.progress(quiet=page.quiet))
     except Interrupted as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(_INTERRUPTED) from None
@@ -216,13 +220,6 @@ def _measure(measured: MeasuredInference, page: _Page) -> None:
 
 
 def _search(config: dict[str, Any], page: _Page) -> None:
-    from meshwright.compat.autoconfigurator.folders import (
-        training_answer,
-        write_final,
-        write_first_job,
-    )
-    from meshwright.compat.autoconfigurator.search import NothingFits, search_of
-
     try:
         search = search_of(config)
     except NothingFits as error:
@@ -248,13 +245,6 @@ def _search(config: dict[str, Any], page: _Page) -> None:
 def _written(search: Search, page: _Page) -> list[Path]:
     """Say what was priced, write the configurations, and return the base configuration's other
     forms."""
-    from meshwright.compat.autoconfigurator.folders import (
-        base_name,
-        earlier_candidates,
-        write_candidates,
-        write_other_forms,
-    )
-
     for note in search.notes:
         page.note(note)
     for line in _opening(search):
@@ -278,8 +268,6 @@ def _written(search: Search, page: _Page) -> list[Path]:
 
 def _opening(search: Search) -> list[str]:
     """The size by the closed form, and what was priced."""
-    from meshwright.compat.autoconfigurator.folders import closed_form_days, predicted_days
-
     settings, best = search.settings, search.members[0]
     days, ours = closed_form_days(search), predicted_days(search, best)
     lines = [
@@ -303,9 +291,6 @@ def _opening(search: Search) -> list[str]:
 
 
 def _run(search: Search, *, quiet: bool) -> StudyResult:
-    from meshwright.cli.tune_view import progress
-    from meshwright.runs.tune import Interrupted, run_study
-
     try:
         with progress(quiet=quiet) as show:
             return run_study(

@@ -3,17 +3,19 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from meshwright.cli.options import REQUIRED, argument, command, option
+from meshwright.data.progress import format_size
+from meshwright.platforms.base_command.storage import Place, Storage, Target, Transfer, choose
+from meshwright.values.errors import UnknownNameError
 from meshwright.values.units import counted
-
-if TYPE_CHECKING:
-    from meshwright.platforms.base_command.storage import Storage, Transfer
 
 __all__ = [
     "COMMANDS",
@@ -60,8 +62,6 @@ def storage(
     *, org: str | None, team: str | None, ace: str | None, dry_run: bool = False
 ) -> Storage:
     """Return where it is asked."""
-    from meshwright.platforms.base_command.storage import Place, Storage
-
     return Storage(place=Place(org=org, team=team, ace=ace), is_dry=dry_run)
 
 
@@ -70,9 +70,6 @@ def show(
 ) -> None:
     """Print what was done, or would be; exit code 3 where NGC CLI ended with an error, for some of
     it may have arrived."""
-    import json
-    import shlex
-
     if json_output:
         print(
             json.dumps(
@@ -122,10 +119,6 @@ def list_(
 
       meshwright bcp list results --ace my-ace
     """
-    import json
-
-    from meshwright.values.errors import UnknownNameError
-
     if kind not in _KINDS:
         raise UnknownNameError("kind of storage", kind, _KINDS)
     rows = storage(org=org, team=team, ace=ace).listed(_KINDS[kind], name=name, owned=owned)  # type: ignore[arg-type]
@@ -140,8 +133,6 @@ def list_(
 
 
 def _stored(row: Mapping[str, Any]) -> str:
-    from meshwright.data.progress import format_size
-
     size = row.get("sizeInBytes", row.get("size"))
     words = [
         str(row.get("id", row.get("datasetUuid", ""))),
@@ -180,11 +171,6 @@ def create(
 
       meshwright bcp create workspace=slimpajama --dry-run
     """
-    import json
-    import shlex
-
-    from meshwright.platforms.base_command.storage import Target
-
     made = storage(org=org, team=team, ace=ace, dry_run=dry_run).create(Target.of(target))
     if json_output:
         print(json.dumps(made, indent=2))
@@ -234,9 +220,6 @@ def upload(
 
       meshwright bcp upload workspace=slimpajama dist/meshwright.whl
     """
-    from meshwright.data.progress import format_size
-    from meshwright.platforms.base_command.storage import Target, choose
-
     found = Target.of(target)
     chosen = choose(source, exclude=exclude or ())
     if not json_output:
@@ -296,8 +279,6 @@ def download(
 
       meshwright bcp download workspace=slimpajama --file tokens/blend.json
     """
-    from meshwright.platforms.base_command.storage import Target
-
     asked = storage(org=org, team=team, ace=ace, dry_run=dry_run)
     transfer = asked.download(
         Target.of(target),
@@ -340,8 +321,6 @@ def mount(
 
       meshwright bcp mount workspace=slimpajama ~/slimpajama --rw --dry-run
     """
-    from meshwright.platforms.base_command.storage import Target
-
     asked = storage(org=org, team=team, ace=ace, dry_run=dry_run)
     transfer = asked.mount(
         Target.of(target), folder, mode="RW" if rw else "RO", remote=remote, quiet=json_output

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from meshwright.api import measured
+from meshwright.cli.layout_case import model_words
 from meshwright.cli.options import REQUIRED, argument, command, option
-
-if TYPE_CHECKING:
-    from meshwright.runs.measured.fit import FitReport
+from meshwright.cli.terminal import warn
+from meshwright.report.sizing_text import calibration_lines
+from meshwright.runs.measured.fit import FitReport
 
 __all__ = ["calibrate"]
 
@@ -75,10 +79,6 @@ def calibrate(
 
       meshwright calibrate all_reduce_8.txt all_reduce_64.txt runs.csv -o calibration.yaml --json
     """  # noqa: E501
-    from meshwright.api import measured
-    from meshwright.cli.layout_case import model_words
-    from meshwright.cli.terminal import warn
-
     report = measured.calibrate(
         results,
         output=output,
@@ -107,9 +107,6 @@ def calibrate(
 
 
 def _print_json(report: FitReport, output: Path) -> None:
-    import json
-    from dataclasses import asdict
-
     calibration: dict[str, Any] = asdict(report.calibration)
     for fields, factor in zip(calibration["factors"], report.calibration.factors, strict=True):
         fields["measured_frac"] = factor.measured_frac
@@ -126,7 +123,5 @@ def _print_json(report: FitReport, output: Path) -> None:
 
 
 def _print(report: FitReport) -> None:
-    from meshwright.report.sizing_text import calibration_lines
-
     for line in calibration_lines(report.calibration, report.runs):
         print(line)

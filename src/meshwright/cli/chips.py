@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any, Literal
 
+from rich.console import Console
+
+from meshwright.api.catalogues import describe_chip, list_chips, list_servers
 from meshwright.cli.options import argument, command, option
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from meshwright.values.hardware.catalogue import ChipRow
-    from meshwright.values.hardware.cluster import Link
-    from meshwright.values.hardware.parse import Server
+from meshwright.cli.terminal import print_page
+from meshwright.report.columns import Column, print_columns
+from meshwright.values.hardware.catalogue import ChipRow, find_link, link_rows
+from meshwright.values.hardware.cluster import Link
+from meshwright.values.hardware.parse import Server, find_server
+from meshwright.values.units import GB, MICROSECOND, counted
 
 __all__ = ["chips"]
 
@@ -67,9 +72,6 @@ def chips(
 
       meshwright chips --servers
     """
-    from meshwright.api.catalogues import describe_chip, list_chips
-    from meshwright.values.hardware.parse import find_server
-
     server = None if name is None else find_server(name)
     if servers and server is None:
         _print_servers(name, json_output=json_output)
@@ -79,8 +81,6 @@ def chips(
         return
     rows = list_chips() if name is None else (describe_chip(name),)
     if json_output:
-        import json
-
         records = [_record(row) for row in rows]
         print(json.dumps({"chips": records} if name is None else records[0], indent=2))
     elif name is None:
@@ -99,20 +99,11 @@ _SERVER_COLUMNS: tuple[tuple[str, Literal["left", "right"]], ...] = (
 
 def _print_servers(name: str | None, *, json_output: bool) -> None:
     """The servers by name: those with this chip, or all."""
-    from meshwright.api.catalogues import describe_chip, list_servers
-
     chip = None if name is None else describe_chip(name).chip.name
     found = [server for server in list_servers() if chip in (None, server.chip)]
     if json_output:
-        import json
-        from dataclasses import asdict
-
         print(json.dumps({"servers": [asdict(server) for server in found]}, indent=2))
         return
-    from rich.console import Console
-
-    from meshwright.report.columns import Column, print_columns
-
     columns = [Column(heading=heading, justify=side) for heading, side in _SERVER_COLUMNS]
     lines = [[server.name, str(server.chips), server.chip, server.network] for server in found]
     print_columns(Console(), columns, lines, more="--json has them")
@@ -121,14 +112,8 @@ def _print_servers(name: str | None, *, json_output: bool) -> None:
 def _print_server(server: Server, *, json_output: bool) -> None:
     """One server: how it is named in a cluster, and what each of its chips sends over."""
     if json_output:
-        import json
-        from dataclasses import asdict
-
         print(json.dumps(asdict(server), indent=2))
         return
-    from meshwright.cli.terminal import print_page
-    from meshwright.values.units import counted
-
     node, link = server.node, _link_record(server.node.network_link)
     trays = (
         ""
@@ -185,8 +170,6 @@ def _record(row: ChipRow) -> dict[str, Any]:
 
 
 def _server(row: ChipRow) -> dict[str, Any]:
-    from meshwright.values.hardware.catalogue import find_link
-
     return {
         "gpus_per_node": row.chips_per_node,
         "domain_size": row.domain_size,
@@ -196,9 +179,6 @@ def _server(row: ChipRow) -> dict[str, Any]:
 
 
 def _link_record(link: Link) -> dict[str, Any]:
-    from meshwright.values.hardware.catalogue import link_rows
-    from meshwright.values.units import GB, MICROSECOND
-
     cells = next((row.cells for row in link_rows() if row.link == link), {})
     return {
         "name": link.name,
@@ -238,10 +218,6 @@ _COLUMNS: tuple[tuple[str, Literal["left", "right"], int], ...] = (
 
 
 def _print_table(rows: tuple[ChipRow, ...]) -> None:
-    from rich.console import Console
-
-    from meshwright.report.columns import Column, print_columns
-
     console = Console()
     columns = [
         Column(heading=heading, justify=side, spare=spare) for heading, side, spare in _COLUMNS
@@ -284,8 +260,6 @@ def _cells_of(row: ChipRow) -> list[str]:
 
 
 def _print_page(row: ChipRow) -> None:
-    from meshwright.cli.terminal import print_page
-
     record, cells = _record(row), row.cells
     notes: list[str] = []
     figures, server = _figure_lines(record, cells, notes), _server_lines(record, notes)

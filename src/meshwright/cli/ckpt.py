@@ -7,11 +7,16 @@ from typing import Any
 
 import typer
 
-from meshwright.cli.layout_case import ClusterFlag, HfFlag, JsonFlag, ModelArgument
+from meshwright.api import checkpoints as ckpt
+from meshwright.cli.layout_case import ClusterFlag, HfFlag, JsonFlag, ModelArgument, model_words
 from meshwright.cli.options import Given, command, fields_of, option
 from meshwright.cli.terminal import print_page
+from meshwright.report.sizing_text import checkpoint_lines
 from meshwright.search.request import PlanRequest
+from meshwright.sizing.checkpoints import OPTIMIZERS, SAVE_EVERY, Retention, Schedule
 from meshwright.sizing.duration import Reliability
+from meshwright.values.errors import ConfigError, UnknownNameError
+from meshwright.values.units import GIB, parse_count
 
 __all__ = [
     "COMMANDS",
@@ -78,13 +83,6 @@ def plan(
 
       meshwright ckpt plan gpt3-5b --cluster a100-80:64 --best 2 --losses 2.91,2.74,2.78,2.69 --json
     """  # noqa: E501
-    from meshwright.api import checkpoints as ckpt
-    from meshwright.cli.layout_case import model_words
-    from meshwright.report.sizing_text import checkpoint_lines
-    from meshwright.sizing.checkpoints import OPTIMIZERS, SAVE_EVERY, Retention, Schedule
-    from meshwright.values.errors import ConfigError, UnknownNameError
-    from meshwright.values.units import GIB, parse_count
-
     if optimizer is not None and optimizer not in OPTIMIZERS:
         raise UnknownNameError("optimizer", optimizer, OPTIMIZERS)
     seq, gbs = batch.get("seq_len"), batch.get("gbs")

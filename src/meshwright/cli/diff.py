@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
 
-from meshwright.cli.layout_case import HfFlag, JsonFlag
+from meshwright.cli.layout_case import HfFlag, JsonFlag, model_words, narrow_console
 from meshwright.cli.options import REQUIRED, Given, argument, command, fields_of
+from meshwright.cli.plan_files import Side, read_side
+from meshwright.report.diff_text import print_comparison, print_prices
+from meshwright.report.explain_json import comparison_record, quote_record
+from meshwright.search.asked import ask
+from meshwright.search.diff import compare
+from meshwright.search.problem import Problem
+from meshwright.search.quote import Quote, quotes
 from meshwright.search.request import PlanRequest
-
-if TYPE_CHECKING:
-    from meshwright.cli.plan_files import Side
-    from meshwright.search.problem import Problem
-    from meshwright.search.quote import Quote
+from meshwright.search.requote import requote, setting_of
+from meshwright.values.errors import ConfigError
 
 __all__ = ["diff"]
 
@@ -55,10 +59,6 @@ def diff(
 
       meshwright diff plans.json#1 plans.json#2 --json
     """
-    from meshwright.cli.layout_case import model_words
-    from meshwright.cli.plan_files import read_side
-    from meshwright.values.errors import ConfigError
-
     sides = [read_side(text) for text in (a, b)]
     model = given.pop("model", None)
     if model is not None or hf is not None:
@@ -75,12 +75,6 @@ def diff(
 
 def _answer(sides: list[Side], *, json_output: bool) -> None:
     """Compare, price where both sides can be priced, and print."""
-    from meshwright.cli.layout_case import narrow_console
-    from meshwright.report.diff_text import print_comparison, print_prices
-    from meshwright.report.explain_json import comparison_record, quote_record
-    from meshwright.search.diff import compare
-    from meshwright.search.requote import setting_of
-
     problems = [problem for side in sides if (problem := side.problem()) is not None]
     priced = _priced(sides, problems)
     a, b = (
@@ -92,8 +86,6 @@ def _answer(sides: list[Side], *, json_output: bool) -> None:
         a, b, has_experts=any(problem.setting.model.moe is not None for problem in problems)
     )
     if json_output:
-        import json
-
         records = (
             [
                 quote_record(quote, setting_of(problem))
@@ -113,10 +105,6 @@ def _answer(sides: list[Side], *, json_output: bool) -> None:
 def _priced(sides: list[Side], problems: list[Problem]) -> list[Quote]:
     """Return the price of both sides, each in its own problem; none where one of them has no
     request."""
-    from meshwright.search.asked import ask
-    from meshwright.search.quote import quotes
-    from meshwright.search.requote import requote, setting_of
-
     if len(problems) < len(sides):
         return []
     asked = [ask(side.layout, problem) for side, problem in zip(sides, problems, strict=True)]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import typer
 
+from meshwright import api
 from meshwright.cli.options import command, option
 
 __all__ = ["doctor"]
@@ -36,12 +38,8 @@ def doctor(
 
       meshwright doctor --calibration calibration.yaml --profile here.npz
     """
-    from meshwright import api
-
     found = api.doctor(calibration=calibration, profile=profile)
     if json_output:
-        import json
-
         print(json.dumps(found.to_dict(), indent=2))
     else:
         from meshwright.cli.terminal import print_page

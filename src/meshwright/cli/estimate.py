@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
 import typer
 
-from meshwright.cli.job_flags import EVALUATION, FAILURES, POWER
-from meshwright.cli.layout_case import WHERE, HfFlag, JsonFlag
+from meshwright import api
+from meshwright.cli.job_flags import EVALUATION, FAILURES, POWER, price_per_chip, training_of
+from meshwright.cli.layout_case import WHERE, HfFlag, JsonFlag, model_words, narrow_console
 from meshwright.cli.options import REQUIRED, Given, command, fields_of, option
+from meshwright.cli.terminal import print_page
+from meshwright.report.plan_table import print_miss
+from meshwright.report.sizing_text import estimate_lines
 from meshwright.search.request import PlanRequest
-
-if TYPE_CHECKING:
-    from meshwright.sizing.estimate import RunEstimate
+from meshwright.sizing.estimate import Limits, RunEstimate
+from meshwright.values.units import parse_count, parse_duration
 
 __all__ = ["estimate"]
 
@@ -60,12 +62,6 @@ def estimate(
 
       meshwright estimate llama3-8b --cluster h100:64 --seq 8192 --tokens 1T --usd-per-node-hour 24 --max-cost 100000 --json
     """  # noqa: E501
-    from meshwright import api
-    from meshwright.cli.job_flags import price_per_chip, training_of
-    from meshwright.cli.layout_case import model_words
-    from meshwright.sizing.estimate import Limits
-    from meshwright.values.units import parse_count, parse_duration
-
     training = training_of(
         parse_count(tokens, name="tokens"), evaluation=evaluation, failures=failures, power=power
     )
@@ -89,11 +85,6 @@ def estimate(
 
 
 def _print(found: RunEstimate, *, json_output: bool) -> None:
-    from meshwright.cli.layout_case import narrow_console
-    from meshwright.cli.terminal import print_page
-    from meshwright.report.plan_table import print_miss
-    from meshwright.report.sizing_text import estimate_lines
-
     if json_output:
         typer.echo(json.dumps(found.to_dict()))
     elif found.plan is None:

@@ -3,6 +3,7 @@ lose."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -27,7 +28,14 @@ from meshwright.cli.layout_case import (
     RoutingFlag,
     SeqFlag,
     StackFlag,
+    asked_with,
+    narrow_console,
 )
+from meshwright.cli.terminal import write_step
+from meshwright.report.explain_json import explanation_record
+from meshwright.report.explain_text import print_explanation
+from meshwright.report.term_text import print_term, term_name
+from meshwright.search.explain import explain as explained
 
 __all__ = ["explain"]
 
@@ -94,13 +102,6 @@ def explain(
 
       meshwright explain gpt3-175b --cluster a100-80:512 --seq 2048 --gbs 1536 --layout tp=8,pp=8,recompute=full --trace step.json
     """  # noqa: E501
-    from meshwright.cli.layout_case import asked_with, narrow_console
-    from meshwright.cli.terminal import write_step
-    from meshwright.report.explain_json import explanation_record
-    from meshwright.report.explain_text import print_explanation
-    from meshwright.report.term_text import print_term, term_name
-    from meshwright.search.explain import explain as explained
-
     fields = {
         **{
             "cluster": cluster,
@@ -130,8 +131,6 @@ def explain(
     if trace is not None:
         write_step(trace, asked.layout, asked.problem)
     if json_output:
-        import json
-
         print(json.dumps(explanation_record(found, asked.problem.request), indent=2))
     elif name is not None:
         print_term(found, name, narrow_console())

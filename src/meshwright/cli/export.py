@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+import json
+import shlex
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
+import yaml
+from rich.console import Console
 
-from meshwright.cli.job_flags import JobFileFlag
-from meshwright.cli.layout_case import HfFlag, JsonFlag
+from meshwright import api
+from meshwright.cli.job_flags import JobFileFlag, job_for
+from meshwright.cli.layout_case import HfFlag, JsonFlag, model_words
 from meshwright.cli.options import REQUIRED, Given, argument, command, fields_of, option
-from meshwright.platforms.job import JobOptions
+from meshwright.cli.plan_files import read_mixed, read_side
+from meshwright.cli.terminal import export_mixed_plan
+from meshwright.platforms.job import JobOptions, JobText
+from meshwright.report.plan_table import print_miss
+from meshwright.runs.candidates import fitting_candidates
+from meshwright.search.asked import Asked, ask
+from meshwright.search.problem import Problem
 from meshwright.search.request import PlanRequest
-
-if TYPE_CHECKING:
-    from meshwright.platforms.job import JobText
-    from meshwright.search.asked import Asked
-    from meshwright.search.problem import Problem
-    from meshwright.search.result import Plan
-    from meshwright.software.contract import Exported, ExportedFile, ExportTarget
-    from meshwright.software.settings import TrainingSettings
+from meshwright.search.result import Plan
+from meshwright.software.contract import Exported, ExportedFile, ExportTarget, export_plan
+from meshwright.software.plan import plan_of
+from meshwright.software.registry import find_target
+from meshwright.software.settings import TrainingSettings
+from meshwright.values.errors import CannotExpress, ConfigError, LayoutError
+from meshwright.values.layout import Layout
 
 __all__ = ["deliver", "export", "read_settings"]
 
@@ -82,13 +93,6 @@ def export(
 
       meshwright export llama3-8b --cluster h100:16 --seq 8192 --gbs 64 --to torchtitan --launcher k8s-jobset --image IMAGE --dry-run
     """  # noqa: E501
-    from meshwright.cli.job_flags import job_for
-    from meshwright.cli.plan_files import read_mixed
-    from meshwright.cli.terminal import export_mixed_plan
-    from meshwright.software.contract import export_plan
-    from meshwright.software.plan import plan_of
-    from meshwright.software.registry import find_target
-
     target = find_target(to)
     chosen = _settings(settings or [])
     if (mixed := None if plan is None else read_mixed(plan)) is not None:
@@ -131,8 +135,6 @@ def _write_out(
 ) -> None:
     """Print everything as JSON, or write the files and say how they are started."""
     if json_output:
-        import json
-
         record = (
             None
             if script is None
@@ -154,10 +156,6 @@ def _asked(
     settings: TrainingSettings,
 ) -> Asked:
     """Return the layout to write, in its problem."""
-    from meshwright.cli.plan_files import read_side
-    from meshwright.search.asked import ask
-    from meshwright.values.errors import ConfigError
-
     if plan is not None and Path(plan.partition("#")[0]).is_file():
         _require_no_words(plan, case, layout, hf)
         side = read_side(plan)
@@ -180,8 +178,6 @@ def _require_no_words(
     plan: str | None, case: dict[str, Any], layout: str | None, hf: Path | None
 ) -> None:
     """Refuse words that a plan's file says already."""
-    from meshwright.values.errors import ConfigError
-
     if given := [*case, *(["layout"] if layout else []), *(["hf"] if hf else [])]:
         raise ConfigError(
             f"{', '.join(given)}: of no effect with the plan in {plan}, which says it; leave it out"
@@ -196,11 +192,6 @@ def _of_model(
     target: ExportTarget,
     settings: TrainingSettings,
 ) -> Asked:
-    from meshwright import api
-    from meshwright.cli.layout_case import model_words
-    from meshwright.search.asked import ask
-    from meshwright.values.errors import ConfigError
-
     missing = [
         flag for flag, key in (("--cluster", "cluster"), ("--seq", "seq_len")) if key not in case
     ]
@@ -216,10 +207,6 @@ def _of_model(
         return ask(layout, problem)
     result = api.plan(request)
     if not result.plans:
-        from rich.console import Console
-
-        from meshwright.report.plan_table import print_miss
-
         print_miss(result, Console(stderr=True))
         raise typer.Exit(1)
     return _best_that_runs(result.plans[0], problem, target, settings)
@@ -230,14 +217,6 @@ def _best_that_runs(
 ) -> Asked:
     """Return the best plan, or where the software can't run it the best that it can, saying so; of
     none the best, to be refused."""
-    from dataclasses import fields
-
-    from meshwright.runs.candidates import fitting_candidates
-    from meshwright.search.asked import ask
-    from meshwright.software.contract import export_plan
-    from meshwright.software.plan import plan_of
-    from meshwright.values.errors import CannotExpress, ConfigError, LayoutError
-    from meshwright.values.layout import Layout
 
     def asked(layout: Layout) -> Asked:
         return ask({field.name: getattr(layout, field.name) for field in fields(Layout)}, problem)
@@ -266,9 +245,6 @@ def _best_that_runs(
 
 
 def _settings(words: list[str]) -> TrainingSettings:
-    from meshwright.software.settings import TrainingSettings
-    from meshwright.values.errors import ConfigError
-
     try:
         return TrainingSettings.of(read_settings(words))
     except TypeError as error:
@@ -277,10 +253,6 @@ def _settings(words: list[str]) -> TrainingSettings:
 
 def read_settings(words: list[str]) -> dict[str, Any]:
     """Read KEY=VALUE words, values as YAML."""
-    import yaml
-
-    from meshwright.values.errors import ConfigError
-
     given: dict[str, Any] = {}
     for word in words:
         key, equals, value = word.partition("=")
@@ -305,8 +277,6 @@ def _number(text: str) -> float | str:
 
 
 def _files(exported: Exported, script: JobText | None) -> tuple[ExportedFile, ...]:
-    from meshwright.software.contract import ExportedFile
-
     job = (
         ()
         if script is None
@@ -323,8 +293,6 @@ def deliver(
     files: tuple[ExportedFile, ...], output: Path | None, *, dry_run: bool, force: bool
 ) -> None:
     """Write the files, or print them."""
-    from meshwright.values.errors import ConfigError
-
     if dry_run:
         for file in files:
             print(f"==> {file.name if output is None else output / file.name}\n{file.text}")
@@ -348,8 +316,6 @@ def deliver(
 
 
 def _write(path: Path, file: ExportedFile) -> None:
-    from meshwright.values.errors import ConfigError
-
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(file.text, encoding="utf-8")
@@ -362,8 +328,6 @@ def _write(path: Path, file: ExportedFile) -> None:
 
 def _say_how(exported: Exported, script: JobText | None) -> None:
     """Say what the user must know, and the command that starts the run."""
-    import shlex
-
     for note in exported.notes:
         typer.echo(f"note: {note}", err=True)
     if script is not None:

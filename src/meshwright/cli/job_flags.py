@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from meshwright.cli.options import Given, fields_of
-from meshwright.platforms.job import JobOptions
+from meshwright.platforms.given import cluster_from_flag
+from meshwright.platforms.job import JobOptions, JobText, job_of
+from meshwright.platforms.registry import job_text
 from meshwright.sizing.duration import Footprint, Reliability, Training
-
-if TYPE_CHECKING:
-    from meshwright.platforms.job import JobText
-    from meshwright.software.contract import Exported
-    from meshwright.software.plan import TrainingPlan
+from meshwright.software.contract import Exported
+from meshwright.software.plan import TrainingPlan
+from meshwright.values.errors import ConfigError
+from meshwright.values.text import read_yaml
 
 __all__ = [
     "EVALUATION",
@@ -54,10 +55,6 @@ def job_for(
 ) -> JobText | None:
     """Return the job script of an export, or None where none is asked for; flags that would then
     have no effect are refused."""
-    from meshwright.platforms.job import job_of
-    from meshwright.platforms.registry import job_text
-    from meshwright.values.errors import ConfigError
-
     if launcher is None:
         if given or job_file is not None:
             names = ", ".join([*(["--job"] if job_file is not None else []), *given])
@@ -74,9 +71,6 @@ def job_for(
 
 def read_job_file(path: Path) -> dict[str, Any]:
     """Return the keys and values of a job file."""
-    from meshwright.values.errors import ConfigError
-    from meshwright.values.text import read_yaml
-
     try:
         text = path.read_bytes().decode("utf-8")
     except (OSError, ValueError) as error:
@@ -111,9 +105,6 @@ def price_per_chip(
     *, per_chip: float | None, per_node: float | None, cluster: str, gpus_per_node: int | None
 ) -> float | None:
     """Return USD per chip and hour; a node's price is shared by its chips."""
-    from meshwright.platforms.given import cluster_from_flag
-    from meshwright.values.errors import ConfigError
-
     if per_node is None:
         return per_chip
     if per_chip is not None:

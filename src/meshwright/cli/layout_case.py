@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 
+from meshwright import api
 from meshwright.cli.options import field, fields_of
+from meshwright.platforms.given import read_hf_config
+from meshwright.search.asked import Asked, ask
+from meshwright.search.problem import dims_of
 from meshwright.search.request import PlanRequest
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from meshwright.search.asked import Asked
+from meshwright.values.errors import ConfigError
 
 __all__ = [
     "HOW",
@@ -81,10 +82,6 @@ HOW: Any = fields_of(
 def asked_with(model: str | None, hf: Path | None, layout: str, fields: dict[str, Any]) -> Asked:
     """Look everything up, fill in what the layout leaves open, and hold it to the rules; fields
     that are None are not said."""
-    from meshwright import api
-    from meshwright.search.asked import ask
-    from meshwright.search.request import PlanRequest
-
     given = {
         name: file_name(value) if isinstance(value, Path) else value
         for name, value in fields.items()
@@ -100,15 +97,10 @@ def file_name(path: Path | None) -> str | None:
 
 def model_words(name: str | None, hf: Path | None) -> str | dict[str, Any]:
     """Return what a request takes for a name or a config."""
-    from meshwright.values.errors import ConfigError
-
     if (name is None) == (hf is None):
         raise ConfigError("give a model: either a name or --hf with a config.json")
     if name is not None:
         return name
-    from meshwright.platforms.given import read_hf_config
-    from meshwright.search.problem import dims_of
-
     assert hf is not None
     reading = read_hf_config(hf)
     for note in reading.notes:
@@ -118,6 +110,4 @@ def model_words(name: str | None, hf: Path | None) -> str | dict[str, Any]:
 
 def narrow_console() -> Console:
     """Return a console that prints words as they are."""
-    from rich.console import Console
-
     return Console(markup=False, highlight=False, emoji=False)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import typer
+from rich.console import Console
 
+from meshwright.api.catalogues import describe_model, list_models
 from meshwright.cli.options import argument, command, option
-
-if TYPE_CHECKING:
-    from meshwright.values.models.params import ModelInfo, ModelRow
+from meshwright.cli.terminal import print_page
+from meshwright.report.columns import Column, print_columns
+from meshwright.values.errors import ConfigError
+from meshwright.values.models.params import ModelInfo, ModelRow
 
 __all__ = ["models"]
 
@@ -46,9 +51,6 @@ def models(
 
       meshwright models --hf path/to/config.json --json
     """
-    from meshwright.api.catalogues import describe_model, list_models
-    from meshwright.values.errors import ConfigError
-
     if name is not None and hf is not None:
         raise ConfigError(f"models {name} --hf {hf}: give either a name or a config")
     if name is None and hf is None:
@@ -62,9 +64,6 @@ def models(
 
 def _show_list(rows: list[ModelRow], *, json_output: bool) -> None:
     if json_output:
-        import json
-        from dataclasses import asdict
-
         print(json.dumps({"models": [asdict(row) for row in rows]}, indent=2))
     else:
         _print_list(rows)
@@ -85,10 +84,6 @@ _COLUMNS: tuple[tuple[str, Literal["left", "right"], int], ...] = (
 
 
 def _print_list(rows: list[ModelRow]) -> None:
-    from rich.console import Console
-
-    from meshwright.report.columns import Column, print_columns
-
     console = Console()
     columns = [
         Column(heading=heading, justify=side, spare=spare) for heading, side, spare in _COLUMNS
@@ -118,18 +113,12 @@ def _figures(row: ModelRow) -> list[str]:
 
 def _show_model(info: ModelInfo, *, json_output: bool) -> None:
     if json_output:
-        import json
-
         print(json.dumps(_record(info), indent=2))
         return
-    from meshwright.cli.terminal import print_page
-
     print_page(_page(info), indent=4)
 
 
 def _record(info: ModelInfo) -> dict[str, Any]:
-    from dataclasses import asdict
-
     return {
         "name": info.spec.name,
         "dims": info.dims,

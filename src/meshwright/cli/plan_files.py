@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from meshwright import api
+from meshwright.cli.layout_case import narrow_console
+from meshwright.report.diff_text import print_comparison, print_prices
+from meshwright.search.asked import Asked, ask
+from meshwright.search.diff import compare
+from meshwright.search.mixed.front import mixed_layout_of
+from meshwright.search.mixed.problem import MixedProblem, resolve_mixed
+from meshwright.search.problem import Problem, dims_of
+from meshwright.search.quote import Quote, quotes
+from meshwright.search.request import PlanRequest
+from meshwright.search.requote import requote, setting_of
+from meshwright.search.result import PlanResult, layout_dict
+from meshwright.software.contract import Imported, import_text
+from meshwright.software.registry import find_source
 from meshwright.values.errors import ConfigError, UnknownNameError
 from meshwright.values.layout import Layout, parse_layout
-
-if TYPE_CHECKING:
-    from meshwright.search.asked import Asked
-    from meshwright.search.mixed.problem import MixedProblem
-    from meshwright.search.problem import Problem
-    from meshwright.search.quote import Quote
-    from meshwright.search.result import PlanResult
-    from meshwright.software.contract import Imported
-    from meshwright.values.mixed_layout import MixedLayout
+from meshwright.values.mixed_layout import MixedLayout
 
 __all__ = [
     "Run",
@@ -64,9 +70,6 @@ class Side:
         """Return what the side was asked with."""
         if self.request is None:
             return None
-        from meshwright import api
-        from meshwright.search.request import PlanRequest
-
         return api.problem_of(PlanRequest.of(self.request))
 
     def values(self, quote: Quote | None) -> dict[str, Any]:
@@ -165,11 +168,6 @@ def _kinds(plan: dict[str, Any]) -> list[str]:
 def read_mixed(text: str) -> tuple[MixedLayout, MixedProblem] | None:
     """Read the plan of a file whose stages lie on several kinds of chips, with its request; None
     for anything else."""
-    from meshwright import api
-    from meshwright.search.mixed.front import mixed_layout_of
-    from meshwright.search.mixed.problem import resolve_mixed
-    from meshwright.search.request import PlanRequest
-
     name, _, rank = text.partition("#")
     if not Path(name).is_file():
         return None
@@ -236,10 +234,6 @@ class Run:
 
     def fields(self) -> dict[str, Any]:
         """Return what the file says of a request."""
-        from dataclasses import asdict
-
-        from meshwright.search.problem import dims_of
-
         found = self.found
         details = {
             name: value for name, value in asdict(found.details).items() if value is not None
@@ -258,8 +252,6 @@ class Run:
     def asked(self, problem: Problem) -> Asked:
         """Return the file's layout in the problem, without what the file leaves off of its
         software; on other chips than its own the number of replicas follows."""
-        from meshwright.search.asked import ask
-
         layout = {name: value for name, value in self.found.layout.items() if name != "gbs"}
         if self.found.num_chips != problem.num_chips:
             layout.pop("dp", None)
@@ -279,8 +271,6 @@ class Run:
             ) from None
 
     def _as_it_is(self, problem: Problem) -> Problem:
-        from dataclasses import replace
-
         setting = problem.setting
         return replace(
             problem, setting=replace(setting, stack=setting.stack.without(self.found.left_off))
@@ -288,8 +278,6 @@ class Run:
 
     def set_names(self) -> list[str]:
         """Return the names of the training settings that the file gives: no part of a request."""
-        from dataclasses import fields
-
         settings = self.found.settings
         return [
             field.name
@@ -319,9 +307,6 @@ def _usual_batch(layout: dict[str, Any], problem: Problem) -> str:
 def read_run(path: Path, flags: dict[str, Any]) -> Run:
     """Read a file of any kind that is known; ConfigError where a flag and the file both name the
     model."""
-    from meshwright.software.contract import import_text
-    from meshwright.software.registry import find_source
-
     try:
         text = path.read_bytes().decode("utf-8")
     except (OSError, ValueError) as error:
@@ -345,22 +330,12 @@ def read_run(path: Path, flags: dict[str, Any]) -> Run:
 
 def price_of(asked: Asked) -> Quote:
     """Return the simulated price of a layout in its problem."""
-    from meshwright.search.quote import quotes
-    from meshwright.search.requote import requote, setting_of
-
     return requote(quotes([asked.layout], setting_of(asked.problem)), asked.problem)[0]
 
 
 def print_change(current: Asked, result: PlanResult, *, problem: Problem) -> None:
     """Print the file's layout against the best: what differs, what each difference means, and both
     prices. `problem` is the best's, in which the software has all that it can do."""
-    from dataclasses import replace
-
-    from meshwright.cli.layout_case import narrow_console
-    from meshwright.report.diff_text import print_comparison, print_prices
-    from meshwright.search.diff import compare
-    from meshwright.search.result import layout_dict
-
     console, mine = narrow_console(), price_of(current)
     console.print(
         f"\nA, the file's layout: {mine.layout.words()}: {mine.step_s:.3f} s a step, fits:"

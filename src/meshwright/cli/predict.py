@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
+from meshwright.api import measured
 from meshwright.cli.options import REQUIRED, argument, command, option
-
-if TYPE_CHECKING:
-    from meshwright.runs.measured.files import Counts
+from meshwright.cli.terminal import tell, warn
+from meshwright.runs.measured.files import Counts, counts
 
 __all__ = ["predict"]
 
@@ -53,10 +54,6 @@ def predict(
 
       meshwright predict runs.csv -o predictions.csv --json
     """
-    from meshwright.api import measured
-    from meshwright.cli.terminal import tell, warn
-    from meshwright.runs.measured.files import counts
-
     answers = measured.predict(
         rows, output=output, calibration=calibration, profile=profile, warn=warn, tell=tell
     )
@@ -70,9 +67,6 @@ def predict(
 
 
 def _print_json(found: Mapping[str, Counts], output: Path) -> None:
-    import json
-    from dataclasses import asdict
-
     print(
         json.dumps(
             {

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import os
 import sys
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
+from meshwright.api import measured
 from meshwright.cli.options import REQUIRED, command, option
 from meshwright.cli.terminal import QuietFlag, keep_quiet
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from meshwright.values.hardware.profile import Effort, Profile
-    from meshwright.values.hardware.profile_chip import Rates
+from meshwright.values.errors import ConfigError
+from meshwright.values.hardware.profile import UNSTEADY_FRAC, Effort, Profile
+from meshwright.values.hardware.profile_chip import Rates, measured_rates
+from meshwright.values.units import GB, MICROSECOND, TERA
 
 __all__ = ["profile"]
 
@@ -62,8 +65,6 @@ def profile(
 
       meshwright profile --dtype bf16,fp8 --full --model llama3-8b -o h100.npz
     """
-    from meshwright.api import measured
-
     found = measured.profile(
         output=output,
         device=device,
@@ -81,16 +82,12 @@ def profile(
 
 
 def _effort(*, quick: bool, full: bool) -> Effort:
-    from meshwright.values.errors import ConfigError
-
     if quick and full:
         raise ConfigError("--quick and --full: give one of them")
     return "quick" if quick else "full" if full else "standard"
 
 
 def _is_first_rank() -> bool:
-    import os
-
     return os.environ.get("RANK", "0") == "0"
 
 
@@ -100,15 +97,8 @@ def _tell(line: str) -> None:
 
 
 def _show(found: Profile, output: Path, *, json_output: bool) -> None:
-    from dataclasses import asdict
-
-    from meshwright.values.hardware.profile import UNSTEADY_FRAC
-    from meshwright.values.hardware.profile_chip import measured_rates
-
     rates = measured_rates(found)
     if json_output:
-        import json
-
         record = {
             "file": str(output),
             "complete": found.complete,
@@ -152,8 +142,6 @@ def _show(found: Profile, output: Path, *, json_output: bool) -> None:
 
 def _lines(rates: Rates) -> list[tuple[str, str]]:
     """Words and figures in the units of people."""
-    from meshwright.values.units import GB, MICROSECOND
-
     tables: tuple[tuple[str, Mapping[str, float]], ...] = (
         ("matrix products", rates.matmul_flops_per_s),
         ("attention forward, causal", rates.attention_forward_flops_per_s),
@@ -179,6 +167,4 @@ def _lines(rates: Rates) -> list[tuple[str, str]]:
 
 
 def _flops(rate: Any) -> str:
-    from meshwright.values.units import TERA
-
     return f"{rate / TERA:.3g} TFLOPS" if rate >= TERA else f"{rate / 1e9:.3g} GFLOPS"

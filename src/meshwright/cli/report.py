@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import typer
 
+from meshwright.api.report import FORMATS, chart_bytes, find_chart, page_bytes, report_parts
 from meshwright.cli.options import REQUIRED, argument, command, option
+from meshwright.report.parts.answers import report_record
+from meshwright.values.errors import ConfigError, UnknownNameError
 
 __all__ = ["report"]
 
@@ -49,9 +53,6 @@ def report(
 
       meshwright report plans.json --format svg --chart time -o time.svg
     """
-    from meshwright.api.report import FORMATS, chart_bytes, find_chart, page_bytes, report_parts
-    from meshwright.values.errors import ConfigError, UnknownNameError
-
     if form not in FORMATS:
         raise UnknownNameError("format", form, FORMATS)
     if form == "html" and chart is not None:
@@ -67,8 +68,6 @@ def report(
             f" {', '.join(keys) or '(this report has none)'}"
         )
     if json_output:
-        from meshwright.report.parts.answers import report_record
-
         _print_json(report_record(parts))
         if output is None:
             return
@@ -88,6 +87,4 @@ def report(
 
 
 def _print_json(record: object) -> None:
-    import json
-
     print(json.dumps(record, indent=2))

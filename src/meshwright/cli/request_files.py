@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from meshwright.search.request import PlanRequest
 from meshwright.values.errors import ConfigError
@@ -32,8 +35,6 @@ def read_request(path: Path) -> dict[str, Any]:
 
 
 def _json(text: str, path: Path) -> Any:
-    import json
-
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
@@ -46,8 +47,6 @@ def _json(text: str, path: Path) -> Any:
 
 
 def _yaml(text: str, path: Path) -> Any:
-    import yaml
-
     try:
         return yaml.safe_load(text)
     except yaml.MarkedYAMLError as error:
@@ -62,6 +61,4 @@ def _yaml(text: str, path: Path) -> Any:
 
 def request_to_yaml(request: PlanRequest) -> str:
     """Return a request as YAML that reads back to the same request."""
-    import yaml
-
     return yaml.safe_dump(request.to_dict(), sort_keys=False, allow_unicode=True, width=120)

@@ -6,10 +6,14 @@ import json
 
 import typer
 
-from meshwright.cli.job_flags import EVALUATION, FAILURES
+from meshwright import api
+from meshwright.cli.job_flags import EVALUATION, FAILURES, training_of
 from meshwright.cli.layout_case import ClusterFlag, JsonFlag
 from meshwright.cli.options import REQUIRED, Given, command, fields_of, option
+from meshwright.cli.terminal import print_page
+from meshwright.report.sizing_text import size_lines
 from meshwright.search.request import PlanRequest
+from meshwright.values.units import parse_count
 
 __all__ = ["size"]
 
@@ -57,12 +61,6 @@ def size(
 
       meshwright size --cluster h200:64 --days 7 --tokens 1T --series mixtral --json
     """
-    from meshwright import api
-    from meshwright.cli.job_flags import training_of
-    from meshwright.cli.terminal import print_page
-    from meshwright.report.sizing_text import size_lines
-    from meshwright.values.units import parse_count
-
     training = training_of(1, evaluation=evaluation, failures=failures)  # --tokens, or the size's
     found = api.size(
         cluster=cluster,

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from meshwright.values.errors import ConfigError
+from meshwright.report.columns import fold
+from meshwright.values.errors import CannotExpress, ConfigError
+from meshwright.values.units import parse_count, parse_duration
 
 if TYPE_CHECKING:
     from meshwright.search.mixed.problem import MixedProblem
@@ -48,8 +50,6 @@ def print_page(lines: Sequence[str], *, indent: int) -> None:
     gets them whole."""
     from rich.console import Console
 
-    from meshwright.report.columns import fold
-
     console = Console()
     for line in "\n".join(lines).split("\n") if lines else ():
         print(fold(line, width=console.width, indent=indent) if console.is_terminal else line)
@@ -80,8 +80,6 @@ class Goal:
 
     def fields(self, flags: dict[str, Any]) -> dict[str, Any]:
         """Return what a request must hold; ConfigError where it says something else too."""
-        from meshwright.values.errors import ConfigError
-
         if flags.get("min_tokens_per_s") is not None:
             raise ConfigError("--min-tokens-per-s: the deadline says how many; leave out either")
         return {
@@ -93,9 +91,6 @@ class Goal:
 def read_goal(tokens: str | None, deadline: str | None) -> Goal | None:
     """Read --tokens and --deadline, which go together; ConfigError for one alone and for anything
     broken."""
-    from meshwright.values.errors import ConfigError
-    from meshwright.values.units import parse_count, parse_duration
-
     if tokens is None and deadline is None:
         return None
     if tokens is None or deadline is None:
@@ -204,7 +199,6 @@ def for_export(asked: PlanRequest, to: str) -> PlanRequest:
     from meshwright import api
     from meshwright.search.mixed.problem import is_mixed
     from meshwright.software.mixed import MIXED_TARGETS, SAME_STAGES
-    from meshwright.values.errors import ConfigError
 
     known = api.cluster_file_of(asked)
     if not is_mixed(asked, files=known) or len(known.cluster_of(asked).pools) == 1:
@@ -232,7 +226,6 @@ def export_first(result: PlanResult, problem: MixedProblem, folder: Path, to: st
     """Write the best plan that the software has words for, saying which it is and why others were
     passed over."""
     from meshwright.cli.export import deliver
-    from meshwright.values.errors import CannotExpress
 
     refused: CannotExpress | None = None
     for plan in result.plans:
@@ -264,7 +257,6 @@ def export_mixed_plan(
     """Return the files of a saved plan; job scripts, which are of nodes of one kind, are
     refused."""
     from meshwright.software.mixed import export_mixed
-    from meshwright.values.errors import ConfigError
 
     if job_words:
         raise ConfigError(

@@ -10,6 +10,14 @@ import typer
 
 from meshwright.cli.layout_case import JsonFlag
 from meshwright.cli.options import REQUIRED, argument, command, option
+from meshwright.cli.train_view import print_state, state_line
+from meshwright.runs.training.session import (
+    cancel_training,
+    follow_logs,
+    list_trainings,
+    state_of,
+    training_in,
+)
 
 __all__ = [
     "train_cancel",
@@ -41,9 +49,6 @@ def train_status(
 
       meshwright train status run --json | jq .done_steps
     """
-    from meshwright.cli.train_view import print_state
-    from meshwright.runs.training.session import state_of, training_in
-
     print_state(state_of(training_in(folder)), json_output=json_output)
 
 
@@ -74,8 +79,6 @@ def train_logs(
 
       meshwright train logs run --job 1 --stderr
     """
-    from meshwright.runs.training.session import follow_logs, training_in
-
     name = "stderr.log" if stderr else "stdout.log"
     try:
         for chunk in follow_logs(training_in(folder), number=job, name=name, follow=follow):
@@ -105,8 +108,6 @@ def train_cancel(
 
       meshwright train cancel run && meshwright train status run
     """
-    from meshwright.runs.training.session import cancel_training, training_in
-
     ended = cancel_training(training_in(folder))
     print(
         f"told to end: job {', '.join(map(str, ended))}" if ended else "no job of it runs or waits"
@@ -138,9 +139,6 @@ def train_list(
 
       meshwright train list --json
     """
-    from meshwright.cli.train_view import state_line
-    from meshwright.runs.training.session import list_trainings
-
     states = list_trainings(root)
     if json_output:
         print(json.dumps([state.to_dict() for state in states], indent=2))

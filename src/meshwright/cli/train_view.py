@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from meshwright.platforms.job import JobText
-    from meshwright.runs.training.preflight import Finding
-    from meshwright.runs.training.session import Start, TrainState
+from meshwright.platforms.job import JobText
+from meshwright.runs.training.folder import label_of, read_folder
+from meshwright.runs.training.preflight import Finding
+from meshwright.runs.training.session import Start, TrainState
 
 __all__ = [
     "dry_record",
@@ -60,8 +61,6 @@ def print_dry_run(start: Start) -> None:
 def _jobs(start: Start) -> Iterator[tuple[int, JobText]]:
     """Yield the jobs that would be sent now: number and text; a number that the platform has yet to
     give stands in angle brackets."""
-    from meshwright.runs.training.folder import label_of, read_folder
-
     there, prepared = read_folder(start.prepared.folder), start.prepared
     first = max((job.number for job in there.jobs()), default=0) + 1 if there is not None else 1
     for number in range(
@@ -77,8 +76,6 @@ def _jobs(start: Start) -> Iterator[tuple[int, JobText]]:
 
 def dry_record(start: Start, findings: Sequence[Finding], *, with_jobs: bool) -> dict[str, Any]:
     """Return the object that `train --dry-run --json` prints."""
-    from dataclasses import asdict
-
     prepared = start.prepared
     texts = [text for _, text in _jobs(start)] if with_jobs else []
     return {

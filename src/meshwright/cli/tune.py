@@ -2,23 +2,38 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from meshwright.cli.job_flags import RUN_JOB, JobFileFlag
-from meshwright.cli.layout_case import HfFlag, JsonFlag
+from meshwright import api
+from meshwright.cli.export import read_settings
+from meshwright.cli.job_flags import RUN_JOB, JobFileFlag, job_options
+from meshwright.cli.layout_case import HfFlag, JsonFlag, model_words
 from meshwright.cli.options import Given, command, fields_of, option
+from meshwright.cli.request_files import read_request
 from meshwright.cli.terminal import QuietFlag
+from meshwright.cli.tune_view import print_result, progress
 from meshwright.runs.loop import StudyLimits
+from meshwright.runs.trial import OWN_TRAINER, Trial
+from meshwright.runs.tune import (
+    Interrupted,
+    Prepared,
+    StudyResult,
+    Tuning,
+    default_folder,
+    first_job,
+    run_study,
+)
 from meshwright.search.request import PlanRequest
-from meshwright.values.units import counted
+from meshwright.values.errors import ConfigError
+from meshwright.values.units import counted, format_seconds
 
 if TYPE_CHECKING:
     from meshwright.runs.trackers import Tracking
-    from meshwright.runs.tune import Prepared, StudyResult, Tuning
 
 __all__ = ["tune"]
 
@@ -85,11 +100,6 @@ def tune(
 
       meshwright tune llama3-8b --cluster h100:16 --seq 8192 --gbs 128 --to megatron-lm --program /opt/Megatron-LM/pretrain_gpt.py --dry-run
     """  # noqa: E501
-    from meshwright import api
-    from meshwright.cli.job_flags import job_options
-    from meshwright.cli.layout_case import model_words
-    from meshwright.cli.request_files import read_request
-
     if request is None or hf is not None:
         asked["model"] = model_words(asked.get("model"), hf)
     fields = {**(read_request(request) if request is not None else {}), **asked}
@@ -128,11 +138,6 @@ def _tuning(
     tracking: Any,
 ) -> Tuning:
     """Check what is asked beside the request."""
-    from meshwright.cli.export import read_settings
-    from meshwright.runs.trial import OWN_TRAINER, Trial
-    from meshwright.runs.tune import Tuning, default_folder
-    from meshwright.values.errors import ConfigError
-
     if "model" not in fields or "cluster" not in fields:
         raise ConfigError(
             "tune needs a model such as llama3-8b and --cluster, such as h100:16 or local"
@@ -158,7 +163,6 @@ def _tracking(
 ) -> Tracking:
     """Read where runs are shown; ConfigError where a word has no effect."""
     from meshwright.runs.trackers import Tracking, read_key
-    from meshwright.values.errors import ConfigError
 
     if project is None and (key_file is not None or offline):
         raise ConfigError(
@@ -175,9 +179,6 @@ def _tracking(
 
 
 def _run(prepared: Prepared, tuning: Tuning, *, quiet: bool) -> StudyResult:
-    from meshwright.cli.tune_view import progress
-    from meshwright.runs.tune import Interrupted, run_study
-
     if not quiet:
         typer.echo(
             f"study: {tuning.folder}; {counted(len(prepared.candidates.members), 'layout')} may"
@@ -199,12 +200,8 @@ def _run(prepared: Prepared, tuning: Tuning, *, quiet: bool) -> StudyResult:
 
 def _print(result: StudyResult, *, json_output: bool) -> None:
     if json_output:
-        import json
-
         print(json.dumps(result.to_dict(), indent=2))
         return
-    from meshwright.cli.tune_view import print_result
-
     print_result(result.view)
     print(
         f"stopped: {result.view.stop}; {result.view.gpu_hours:.3g} GPU-hours"
@@ -224,9 +221,6 @@ def _print(result: StudyResult, *, json_output: bool) -> None:
 
 
 def _print_dry(prepared: Prepared, tuning: Tuning) -> None:
-    from meshwright.runs.tune import first_job
-    from meshwright.values.units import format_seconds
-
     for candidate in prepared.candidates.members[: tuning.limits.max_runs]:
         print(
             f"{format_seconds(candidate.predicted.step_s):>9}  {candidate.predicted.fits:8}"

@@ -7,16 +7,16 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
 
 from meshwright.cli.terminal import print_page
+from meshwright.report.columns import Column, print_columns
+from meshwright.runs.loop import View
+from meshwright.runs.record import RunRecord
 from meshwright.values.units import format_seconds
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-    from meshwright.runs.loop import View
-    from meshwright.runs.record import RunRecord
 
 __all__ = [
     "print_result",
@@ -37,7 +37,6 @@ def progress(*, quiet: bool = False) -> Iterator[Callable[[View], None]]:
     if not sys.stderr.isatty():
         yield _Lines().show
         return
-    from rich.console import Console
     from rich.live import Live
 
     console = Console(stderr=True, markup=False, highlight=False)
@@ -84,10 +83,6 @@ def _happened(record: RunRecord, view: View) -> str:
 
 
 def _table(view: View) -> RenderableType:
-    from rich.console import Group
-    from rich.table import Table
-    from rich.text import Text
-
     table = Table(box=None, pad_edge=False)
     for heading in ("#", "run", "predicted", "measured", "state"):
         table.add_column(heading, overflow="fold")
@@ -131,10 +126,6 @@ def _state(record: RunRecord, view: View) -> str:
 def print_result(view: View) -> None:
     """Print the study's end: runs that finished, the fastest first, then those that failed, with
     why."""
-    from rich.console import Console
-
-    from meshwright.report.columns import Column, print_columns
-
     finished = [record for record in _by_interest(view) if record.measured is not None]
     if finished:
         columns = [

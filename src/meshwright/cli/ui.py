@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import os
+import sys
+import webbrowser
 from pathlib import Path
 
 import typer
 
+from meshwright import api
 from meshwright.cli.options import argument, command, option
 
 __all__ = ["ui"]
@@ -45,7 +50,6 @@ def ui(
 
       meshwright ui 'model=mixtral-8x7b&cluster=h100:64&gbs=256&layout=tp=2,ep=8,mbs=1' --calibration calibration.yaml
     """  # noqa: E501
-    from meshwright import api
 
     def ready(address: str) -> None:
         _say(address, json_output=json_output)
@@ -60,8 +64,6 @@ def ui(
 
 def _say(address: str, *, json_output: bool) -> None:
     if json_output:
-        import json
-
         print(json.dumps({"address": address}), flush=True)
         return
     print(address, flush=True)
@@ -75,10 +77,6 @@ def _say(address: str, *, json_output: bool) -> None:
 
 def _open(address: str) -> None:
     """Open a browser where there is a screen; elsewhere a text browser would take the terminal."""
-    import os
-    import sys
-    import webbrowser
-
     if (
         sys.platform in ("darwin", "win32")
         or os.environ.get("DISPLAY")

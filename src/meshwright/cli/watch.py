@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import typer
 
 from meshwright.cli.layout_case import JsonFlag
 from meshwright.cli.options import REQUIRED, argument, command, option
+from meshwright.cli.watch_view import page, shown
+from meshwright.runs.watch.follow import Output, follow, watched
+from meshwright.values.errors import ConfigError
+from meshwright.values.units import parse_duration
 
 __all__ = ["watch"]
 
@@ -54,11 +59,6 @@ def watch(
 
       meshwright watch slurm-4711.out --steps 5000 --once --json
     """
-    from meshwright.cli.watch_view import page, shown
-    from meshwright.runs.watch.follow import Output, watched
-    from meshwright.values.errors import ConfigError
-    from meshwright.values.units import parse_duration
-
     if metrics_host is not None and metrics_port is None:
         raise ConfigError(f"--metrics-host {metrics_host}: of no effect without --metrics-port")
     if once and metrics_port is not None:
@@ -66,14 +66,11 @@ def watch(
             "--metrics-port: a look that ends serves nobody; --textfile writes the metrics of"
             " --once"
         )
-    from meshwright.runs.watch.follow import follow
 
     every_s = float(parse_duration(every, name="every"))
     follower = follow(target, plan=plan, steps=steps, chips=gpus, usd_per_hour=usd_per_hour)
     output = Output(port=metrics_port, host=metrics_host, textfile=textfile)
     if once:
-        import time
-
         now_s = time.time()
         status = output.write(follower.poll(now_s=now_s))
         typer.echo(

@@ -8,12 +8,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
+from rich.console import Console
+
+from meshwright.runs.watch.status import RunStatus
 from meshwright.values.units import DAY_S, GIB, HOUR_S, MINUTE_S, format_count, format_seconds
-
-if TYPE_CHECKING:
-    from meshwright.runs.watch.status import RunStatus
 
 __all__ = [
     "page",
@@ -30,7 +29,6 @@ def shown(*, as_json: bool) -> Iterator[Callable[[RunStatus], None]]:
     if not sys.stdout.isatty():
         yield _Changes(_line).show
         return
-    from rich.console import Console
     from rich.live import Live
 
     with Live(console=Console(markup=False, highlight=False), auto_refresh=False) as live:

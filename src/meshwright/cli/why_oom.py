@@ -2,8 +2,22 @@
 
 from __future__ import annotations
 
-from meshwright.cli.layout_case import HOW, WHERE, HfFlag, JsonFlag, LayoutFlag
+import json
+
+from meshwright.cli.layout_case import (
+    HOW,
+    WHERE,
+    HfFlag,
+    JsonFlag,
+    LayoutFlag,
+    asked_with,
+    narrow_console,
+)
 from meshwright.cli.options import Given, command
+from meshwright.report.diff_text import print_ladder
+from meshwright.report.explain_json import ladder_record
+from meshwright.search.oom import why_oom as explained
+from meshwright.search.requote import setting_of
 
 __all__ = ["why_oom"]
 
@@ -35,18 +49,10 @@ def why_oom(
 
       meshwright why-oom llama3-8b --cluster h100:8 --seq 8192 --gbs 32 --layout mbs=4 --stack fsdp --json
     """  # noqa: E501
-    from meshwright.cli.layout_case import asked_with, narrow_console
-    from meshwright.report.diff_text import print_ladder
-    from meshwright.report.explain_json import ladder_record
-    from meshwright.search.oom import why_oom as explained
-    from meshwright.search.requote import setting_of
-
     asked = asked_with(where.pop("model", None), hf, layout, {**where, **how})
     found = explained(asked.layout, asked.problem)
     setting = setting_of(asked.problem)
     if json_output:
-        import json
-
         print(json.dumps(ladder_record(found, setting, asked.problem.request), indent=2))
     else:
         print_ladder(found, setting, narrow_console())

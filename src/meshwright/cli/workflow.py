@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import typer
 
+from meshwright.cli.export import deliver, read_settings
 from meshwright.cli.layout_case import JsonFlag
 from meshwright.cli.options import REQUIRED, Given, argument, command, fields_of, option
 from meshwright.platforms.job import JobOptions
+from meshwright.runs.workflows.render import workflow as run
+from meshwright.runs.workflows.spec import plain_spec
+from meshwright.values.errors import ConfigError
+from meshwright.values.text import write_yaml
 from meshwright.values.units import counted
 
 __all__ = ["workflow"]
@@ -53,16 +59,11 @@ def workflow(
 
       meshwright workflow slimpajama-8b --spec > mine.yaml
     """  # noqa: E501
-    from meshwright.cli.export import read_settings
-
     values = [(key, value) for word in words or [] for key, value in read_settings([word]).items()]
     values += [(f"job.{key}", value) for key, value in job.items()]
     if no_token:
         values.append(("notebook.token", False))
     if spec_only:
-        from meshwright.runs.workflows.spec import plain_spec
-        from meshwright.values.text import write_yaml
-
         print(write_yaml(plain_spec(spec, words=values)), end="")
         return
     _deliver(
@@ -88,12 +89,6 @@ def _deliver(
     force: bool,
     json_output: bool,
 ) -> None:
-    import json
-
-    from meshwright.cli.export import deliver
-    from meshwright.runs.workflows.render import workflow as run
-    from meshwright.values.errors import ConfigError
-
     found = run(spec, launcher=launcher, blend=blend, words=values)
     if json_output:
         print(json.dumps(found.to_dict(), indent=2))

@@ -17,6 +17,10 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal
 
+import yaml
+
+from meshwright import __version__
+from meshwright.platforms.given import cluster_of_listing
 from meshwright.trust.calibration import Calibration, check_profile
 from meshwright.values.errors import ConfigError
 from meshwright.values.hardware.profile import Profile
@@ -96,8 +100,6 @@ def calibration_finding(fitted: Calibration | None, measured: Profile | None) ->
     finding = partial(Finding, room="own figures", name="calibration")
     if fitted is None:
         return finding(state="absent", words=_NO_CALIBRATION)
-    from meshwright import __version__
-
     fit = f"{counted(len(fitted.runs), 'run')}, {counted(len(fitted.factors), 'factor')}"
     words = f"{fitted.chip}, stack {fitted.stack}, {fit}, by meshwright {fitted.version}"
     try:
@@ -164,8 +166,6 @@ def package_findings(
     lines: Iterable[str] | None, *, version_of: Callable[[str], str | None] | None = None
 ) -> list[Finding]:
     """Return versions of Python, the package and what `lines`, or the installation, require."""
-    from meshwright import __version__
-
     look = version_of or installed_version
     named = lines if lines is not None else _own_lines()
     found = [read_requirement(line) for line in named or ()]
@@ -269,8 +269,6 @@ _CLIENT_LINE = "pip install 'meshwright[k8s]'"
 def gpu_finding() -> Finding:
     """Return the GPUs that nvidia-smi lists, and whether the catalogue knows them."""
     finding = partial(Finding, room="machine", name="gpus")
-    from meshwright.platforms.given import cluster_of_listing
-
     if shutil.which("nvidia-smi") is None:
         return finding(state="absent", words=_NO_GPU)
     said, failure = _ask("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
@@ -360,8 +358,6 @@ def kubernetes_finding(
 
 def _context_of(path: Path) -> tuple[str, str | None]:
     """The current context of a configuration, or what is wrong with the file."""
-    import yaml
-
     try:
         found = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
+from rich.console import Console
 from rich.table import Table
 
 from meshwright.cost.flops import (
@@ -15,19 +15,15 @@ from meshwright.cost.flops import (
     tokens_per_s,
 )
 from meshwright.report.columns import blocks
+from meshwright.search.explain import Explanation, Rival
+from meshwright.search.operators import LayerTable
 from meshwright.search.origins import origins_of, profile_provenance
+from meshwright.search.provenance import Provenance
+from meshwright.search.quote import Quote, Setting
 from meshwright.search.titles import MEMORY_READINGS, TIME_READINGS
 from meshwright.trust.calibration import provenance_of
+from meshwright.trust.intervals import Intervals
 from meshwright.values.units import GIB, MIB, format_seconds
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from meshwright.search.explain import Explanation, Rival
-    from meshwright.search.operators import LayerTable
-    from meshwright.search.provenance import Provenance
-    from meshwright.search.quote import Quote, Setting
-    from meshwright.trust.intervals import Intervals
 
 __all__ = [
     "change_words",

@@ -3,11 +3,15 @@
 
 from __future__ import annotations
 
+import json
+import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import typer
 
+from meshwright import data
 from meshwright.cli.data.flags import (
     ConsumeFlag,
     InputsArgument,
@@ -18,7 +22,13 @@ from meshwright.cli.data.flags import (
 )
 from meshwright.cli.options import REQUIRED, Given, argument, command, fields_of, option
 from meshwright.cli.terminal import QuietFlag
+from meshwright.data.atomic import parse_size
+from meshwright.data.join import MAX_BYTES, MIN_BYTES
+from meshwright.data.pipeline import recipe_job
+from meshwright.data.recipe import read_recipe
+from meshwright.data.transfer import Patience
 from meshwright.platforms.job import JobOptions
+from meshwright.values.errors import ConfigError
 
 __all__ = [
     "concat",
@@ -80,18 +90,10 @@ def run(
             json_output=json_output,
         )
         return
-    import json
-    import sys
-    from contextlib import redirect_stdout
-
-    from meshwright.values.errors import ConfigError
-
     if flags or nodes != 1:
         names = ", ".join([*(["nodes"] if nodes != 1 else []), *flags])
         raise ConfigError(f"{names}: of no effect without --launcher, such as --launcher slurm")
     if dry_run:
-        from meshwright.data.recipe import read_recipe
-
         steps = read_recipe(recipe).steps
         if json_output:
             print(
@@ -105,14 +107,13 @@ def run(
             print(step.line())
         return
     from meshwright.cli import run as execute
-    from meshwright.data.pipeline import run as run_recipe
 
     if json_output:
         with redirect_stdout(sys.stderr):
-            report = run_recipe(recipe, execute=execute)
+            report = data.run(recipe, execute=execute)
         print(json.dumps(report.to_dict(), indent=2))
     else:
-        report = run_recipe(recipe, execute=execute)
+        report = data.run(recipe, execute=execute)
     if report.code:
         raise typer.Exit(report.code)
 
@@ -126,11 +127,6 @@ def _write_job(
     flags: dict[str, Any],
     json_output: bool,
 ) -> None:
-    import json
-
-    from meshwright.data.pipeline import recipe_job
-    from meshwright.values.errors import ConfigError
-
     text = recipe_job(recipe, launcher=launcher, nodes=nodes, options=flags)
     path = output / text.file_name
     try:
@@ -190,15 +186,11 @@ def download(
 
       meshwright data download --hf wikimedia/wikipedia --include '20231101.en/*.parquet' -o raw
     """  # noqa: E501
-    from meshwright.data.fetching import download as run
-    from meshwright.data.transfer import Patience
-    from meshwright.values.errors import ConfigError
-
     if timeout <= 0 or tries < 1:
         raise ConfigError(
             f"--timeout {timeout} --tries {tries}: expected more than 0 seconds and 1 or more tries"
         )
-    result = run(
+    result = data.download(
         urls or (),
         output=output,
         corpus=corpus,
@@ -238,12 +230,8 @@ def extract(
 
       meshwright data extract @archives.txt -o plain --consume
     """
-    from meshwright.data.archives import (
-        extract as run,
-    )
-
     show(
-        run(inputs, output=output, workers=workers, consume=consume, progress=not quiet),
+        data.extract(inputs, output=output, workers=workers, consume=consume, progress=not quiet),
         json_output=json_output,
     )
 
@@ -280,16 +268,11 @@ def concat(
 
       meshwright data concat plain -o shards --shards 74 --consume
     """  # noqa: E501
-    from meshwright.data.atomic import parse_size
-    from meshwright.data.join import MAX_BYTES, MIN_BYTES
-    from meshwright.data.join import concat as run
-    from meshwright.values.errors import ConfigError
-
     if shards is not None and (min_size or max_size):
         raise ConfigError(
             "--shards: their sizes follow from it; leave --min-size and --max-size out"
         )
-    result = run(
+    result = data.concat(
         inputs,
         output=output,
         min_bytes=MIN_BYTES if min_size is None else parse_size(min_size, name="--min-size"),
@@ -329,10 +312,7 @@ def wiki(
 
       meshwright data wiki zhwiki-latest-pages-articles.xml -o articles --piece-size 8MiB --json
     """
-    from meshwright.data.atomic import parse_size
-    from meshwright.data.wikipedia import wiki as run
-
-    result = run(
+    result = data.wiki(
         inputs,
         output=output,
         workers=workers,

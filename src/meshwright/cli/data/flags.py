@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import Annotated, Any, get_args
 
 import typer
 
+from meshwright.data.atomic import write_whole
+from meshwright.data.encoders import EncoderSpec, Kind
+from meshwright.data.steps import StepResult
 from meshwright.values.errors import ConfigError, UnknownNameError
-
-if TYPE_CHECKING:
-    from meshwright.data.encoders import EncoderSpec, Kind
-    from meshwright.data.steps import StepResult
 
 __all__ = [
     "ConsumeFlag",
@@ -67,8 +67,6 @@ JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object fo
 def show(result: StepResult, *, json_output: bool) -> None:
     """Print a step's end, and leave with its exit code."""
     if json_output:
-        import json
-
         print(json.dumps(result.to_dict(), indent=2))
     else:
         for line in result.lines():
@@ -79,11 +77,6 @@ def show(result: StepResult, *, json_output: bool) -> None:
 
 def write_json(path: Path, record: object) -> None:
     """Write an answer to a file as well, whole or not at all."""
-    import json
-
-    from meshwright.data.atomic import write_whole
-    from meshwright.values.errors import ConfigError
-
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, (json.dumps(record, indent=2) + "\n").encode())
@@ -117,8 +110,6 @@ def tokenizer_spec(
     vocab_size: int | None = None,
 ) -> EncoderSpec:
     """Return the tokenizer that the flags name; ConfigError where they name none, or two."""
-    from meshwright.data.encoders import EncoderSpec
-
     if tokenizer is None and vocab_file is None:
         raise ConfigError(
             "which tokenizer? give --tokenizer FILE, or --vocab-file and --merge-file for GPT-2's"

@@ -3,18 +3,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+import os
+from dataclasses import asdict
+from typing import get_args
 
 import typer
 
-from meshwright.cli.data.flags import JsonFlag, OutputFileFlag, write_json
+from meshwright import data
+from meshwright.cli.data.flags import JsonFlag, OutputFileFlag, tokenizer_spec, write_json
 from meshwright.cli.options import REQUIRED, argument, command, option
-from meshwright.values.units import counted
-
-if TYPE_CHECKING:
-    from meshwright.data.pairs import (
-        LengthStats,
-    )
+from meshwright.data.atomic import parse_size
+from meshwright.data.engines import open_reference
+from meshwright.data.footprint import BYTES_PER_TOKEN
+from meshwright.data.pairs import FORMS, By, LengthStats
+from meshwright.data.progress import format_size
+from meshwright.data.workers import find_place
+from meshwright.values.errors import ConfigError, UnknownNameError
+from meshwright.values.units import counted, format_count, parse_count
 
 __all__ = [
     "blend",
@@ -56,18 +62,6 @@ def merge(
 
       meshwright data merge --input shards --output-prefix data/all --overwrite --json
     """
-    import json
-    import os
-    from dataclasses import asdict
-
-    from meshwright.data.pairs import (
-        merge as run,
-    )
-    from meshwright.data.workers import (
-        find_place,
-    )
-    from meshwright.values.errors import ConfigError
-
     place = find_place(os.environ)
     if place.rank:
         typer.echo(f"rank {place.rank}: rank 0 merges", err=True)
@@ -75,7 +69,7 @@ def merge(
     words = [*(input_words or []), *(inputs or [])]
     if not words:
         raise ConfigError("no pair: give prefixes, or a folder")
-    report = run(words, output_prefix=output_prefix, overwrite=overwrite)
+    report = data.merge(words, output_prefix=output_prefix, overwrite=overwrite)
     if json_output:
         print(json.dumps({**asdict(report), "manifest": report.manifest.to_dict()}, indent=2))
     else:
@@ -114,13 +108,7 @@ def check(
 
       meshwright data check tokens/my-gpt.manifest.json --json
     """
-    import json
-    from dataclasses import asdict
-
-    from meshwright.data.progress import format_size
-    from meshwright.data.verifying import check as run
-
-    report = run(inputs, corpus=corpus, chunks=chunks, workers=workers)
+    report = data.check(inputs, corpus=corpus, chunks=chunks, workers=workers)
     if json_output:
         print(json.dumps(asdict(report), indent=2))
     else:
@@ -168,15 +156,6 @@ def verify(
 
       meshwright data verify data/my-gpt_text_document --vocab-file encoder.json --merge-file vocab.bpe --samples 5
     """  # noqa: E501
-    import json
-    from dataclasses import asdict
-
-    from meshwright.cli.data.flags import tokenizer_spec
-    from meshwright.data.engines import (
-        open_reference,
-    )
-    from meshwright.data.verifying import verify as run
-
     encoder = None
     if tokenizer is not None or vocab_file is not None:
         spec = tokenizer_spec(
@@ -186,7 +165,7 @@ def verify(
             merge_file=merge_file,
         )
         encoder = open_reference(spec)
-    found = run(inputs, vocab_size=vocab_size, encoder=encoder, samples=samples)
+    found = data.verify(inputs, vocab_size=vocab_size, encoder=encoder, samples=samples)
     if json_output:
         print(json.dumps([{**asdict(pair), "passed": pair.passed} for pair in found], indent=2))
     else:
@@ -227,14 +206,7 @@ def stats(
 
       meshwright data stats 'data/*_text_document.idx' --json
     """
-    import json
-    from dataclasses import asdict
-
-    from meshwright.data.pairs import (
-        stats as run,
-    )
-
-    found = run(inputs)
+    found = data.stats(inputs)
     record = [{**asdict(entry), "mean": entry.mean} for entry in found]
     if output is not None:
         write_json(output, record)
@@ -246,8 +218,6 @@ def stats(
 
 
 def _print(entry: LengthStats) -> None:
-    from meshwright.data.progress import format_size
-
     print(
         f"{entry.prefix}: {counted(entry.documents, 'document')},"
         f" {counted(entry.sequences, 'sequence')}, {counted(entry.tokens, 'token')},"
@@ -298,19 +268,6 @@ def blend(
 
       meshwright data blend data/ --temperature 2 --to nemo
     """
-    import json
-    from typing import get_args
-
-    from meshwright.data.pairs import (
-        FORMS,
-        By,
-    )
-    from meshwright.data.pairs import (
-        blend as run,
-    )
-    from meshwright.values.errors import ConfigError, UnknownNameError
-    from meshwright.values.units import format_count, parse_count
-
     if by not in get_args(By):
         raise UnknownNameError("value of --by", by, get_args(By))
     if form is not None and form not in FORMS:
@@ -318,7 +275,7 @@ def blend(
     train = None if train_tokens is None else parse_count(train_tokens, name="--train-tokens")
     if train == 0:
         raise ConfigError(f"--train-tokens {train_tokens}: expected 1 or more")
-    mixture = run(
+    mixture = data.blend(
         inputs,
         by=by,  # type: ignore[arg-type]
         temperature=temperature,
@@ -359,8 +316,6 @@ def blend(
 
 def _weights(text: str) -> list[float] | dict[str, float]:
     """Read `0.7,0.3` or `a=0.7,b=0.3`; ConfigError for anything else."""
-    from meshwright.values.errors import ConfigError
-
     parts = [part.rpartition("=") for part in text.split(",")]
     try:
         if all(equals for _, equals, _ in parts):
@@ -409,11 +364,7 @@ def plan(
 
       meshwright data plan raw --vocab-size 128256 --json
     """
-    from meshwright.data.atomic import parse_size
-    from meshwright.data.footprint import BYTES_PER_TOKEN
-    from meshwright.data.footprint import plan as run
-
-    found = run(
+    found = data.plan(
         inputs or (),
         corpus=corpus,
         chunks=chunks,
@@ -423,8 +374,6 @@ def plan(
         bytes_per_token=BYTES_PER_TOKEN if bytes_per_token is None else bytes_per_token,
     )
     if json_output:
-        import json
-
         print(json.dumps(found.to_dict(), indent=2))
     else:
         for line in found.lines():

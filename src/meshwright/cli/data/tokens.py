@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import json
+import os
+from dataclasses import asdict
+from typing import Any
 
 import typer
 
-from meshwright.cli.data.flags import InputsArgument, JsonFlag
+from meshwright import data
+from meshwright.cli.data.flags import InputsArgument, JsonFlag, choice, tokenizer_spec
 from meshwright.cli.options import REQUIRED, argument, command, option
 from meshwright.cli.terminal import QuietFlag
-from meshwright.values.units import counted
-
-if TYPE_CHECKING:
-    from meshwright.data.tokenize_request import TokenizeReport
+from meshwright.data.documents import TextUnit
+from meshwright.data.encoders import Engine
+from meshwright.data.pieces import Form
+from meshwright.data.progress import format_size
+from meshwright.data.segment_work import OnError
+from meshwright.data.tokenize_request import (
+    ModelType,
+    TokenizeReport,
+    TokenizeRequest,
+    train_sentencepiece,
+)
+from meshwright.data.workers import find_place
+from meshwright.values.errors import ConfigError
+from meshwright.values.units import MIB, counted, format_count
 
 __all__ = [
     "tokenize",
@@ -54,20 +68,6 @@ def train_tokenizer(
 
       meshwright data train-tokenizer wiki.txt -o tokenizers/t5 --model-type unigram --no-byte-fallback --json
     """  # noqa: E501
-    import json
-    import os
-    from dataclasses import asdict
-
-    from meshwright.cli.data.flags import choice
-    from meshwright.data.pieces import Form
-    from meshwright.data.tokenize_request import (
-        ModelType,
-        train_sentencepiece,
-    )
-    from meshwright.data.workers import (
-        find_place,
-    )
-
     place = find_place(os.environ)
     if place.rank:
         typer.echo(f"rank {place.rank}: rank 0 trains", err=True)
@@ -189,19 +189,6 @@ def tokenize(
       meshwright data tokenize --input wiki.json --output-prefix my-bert --vocab-file vocab.txt --tokenizer-type BertWordPieceLowerCase
       --split-sentences --dataset-impl mmap --workers 8
     """  # noqa: E501
-    import os
-
-    from meshwright.cli.data.flags import choice, tokenizer_spec
-    from meshwright.data.documents import TextUnit
-    from meshwright.data.encoders import Engine
-    from meshwright.data.pieces import Form
-    from meshwright.data.segment_work import OnError
-    from meshwright.data.tokenize_request import TokenizeRequest
-    from meshwright.data.tokenizing import tokenize as run
-    from meshwright.data.workers import find_place
-    from meshwright.values.errors import ConfigError
-    from meshwright.values.units import MIB
-
     if dataset_impl != "mmap":
         raise ConfigError(
             f"--dataset-impl {dataset_impl}: expected mmap, the one that Megatron-Core reads"
@@ -253,7 +240,9 @@ def tokenize(
     place = find_place(os.environ)
     if workers is None:
         workers = 1 if place.world_size > 1 else len(os.sched_getaffinity(0))
-    report = run(request, workers=workers, place=place, overwrite=overwrite, progress=not quiet)
+    report = data.tokenize(
+        request, workers=workers, place=place, overwrite=overwrite, progress=not quiet
+    )
     if json_output:
         _print_json(report)
     else:
@@ -272,9 +261,6 @@ def _words(
 
 
 def _print_json(report: TokenizeReport) -> None:
-    import json
-    from dataclasses import asdict
-
     content: dict[str, Any] = {
         "complete": report.manifest is not None,
         "documents": report.documents,
@@ -292,9 +278,6 @@ def _print_json(report: TokenizeReport) -> None:
 
 
 def _print(report: TokenizeReport) -> None:
-    from meshwright.data.progress import format_size
-    from meshwright.values.units import format_count
-
     print(report.note)
     for file in report.manifest.files if report.manifest is not None else ():
         held = (

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import typer
 
+from meshwright.cli.export import deliver
 from meshwright.cli.options import REQUIRED, argument, command, option
+from meshwright.platforms.kubernetes.serving import Where, export_serving
+from meshwright.software.engines.chosen import read_choice
+from meshwright.values.errors import ConfigError
 
 __all__ = ["export"]
 
@@ -49,16 +54,10 @@ def export(
 
       meshwright serving export serving_plans.json --to vllm --model-path /models/70b --json
     """  # noqa: E501
-    from meshwright.cli.export import deliver
-    from meshwright.platforms.kubernetes.serving import Where, export_serving
-    from meshwright.software.engines.chosen import read_choice
-
     content, rank, file = _read(plan)
     choice = read_choice(content, rank=rank, what=file)
     found = export_serving(choice, target=to, where=Where(path=model_path, image=image, name=name))
     if json_output:
-        import json
-
         print(json.dumps(found.to_dict(), indent=2))
         return
     deliver(found.files, output, dry_run=dry_run, force=force)
@@ -67,10 +66,6 @@ def export(
 
 
 def _read(text: str) -> tuple[Any, int, str]:
-    import json
-
-    from meshwright.values.errors import ConfigError
-
     file, _, rank = text.partition("#")
     if rank and not rank.isdecimal():
         raise ConfigError(f"{text}: expected a plan's number behind #, such as {file}#2")

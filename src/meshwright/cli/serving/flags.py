@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
-if TYPE_CHECKING:
-    from meshwright.runs.loads.figures import Limits
-    from meshwright.runs.loads.load import Lengths, Load
-    from meshwright.serving.clock import Speculation
-    from meshwright.serving.engine import Engine, Worker
-    from meshwright.serving.request import ServingRequest
-    from meshwright.values.models.spec import ModelSpec
+from meshwright.platforms.given import cluster_from_flag, read_hf_config
+from meshwright.runs.loads.figures import Limits
+from meshwright.runs.loads.load import Lengths, Load, closed_loop, poisson, read_trace
+from meshwright.serving.clock import Speculation
+from meshwright.serving.engine import Engine, Worker, find_engine
+from meshwright.serving.request import ServingRequest
+from meshwright.values.errors import ConfigError, UnknownNameError
+from meshwright.values.models.catalogue import named_model
+from meshwright.values.models.spec import ModelSpec
 
 __all__ = [
     "limits_of",
@@ -36,9 +38,6 @@ def loads_of(
 ) -> tuple[Load, ...]:
     """Return the loads that flags make: clients, rates or a trace, one kind of them; ConfigError
     where there are two."""
-    from meshwright.runs.loads.load import closed_loop, poisson, read_trace
-    from meshwright.values.errors import ConfigError
-
     if sum(given is not None for given in (concurrency, rate, trace)) > 1:
         raise ConfigError("give one of --concurrency, --rate and --trace")
     if trace is not None:
@@ -61,8 +60,6 @@ def loads_of(
 
 def numbers(flag: str, text: str) -> list[float]:
     """Read `1,2,4`; ConfigError where one is no positive number, or is there twice."""
-    from meshwright.values.errors import ConfigError
-
     try:
         found = [float(word) for word in text.split(",")]
     except ValueError:
@@ -76,9 +73,6 @@ def numbers(flag: str, text: str) -> list[float]:
 
 def limits_of(*, ttft_ms: float | None, tpot_ms: float | None, e2e_ms: float | None) -> Limits:
     """Return limits in seconds; ConfigError for one that is no positive number."""
-    from meshwright.runs.loads.figures import Limits
-    from meshwright.values.errors import ConfigError
-
     given = {"ttft": ttft_ms, "tpot": tpot_ms, "e2e": e2e_ms}
     for name, value in given.items():
         if value is not None and not 0 < value < float("inf"):
@@ -106,10 +100,6 @@ def request_of(
     **fields: Any,
 ) -> ServingRequest:
     """Return the request that flags make; ConfigError where one of them is wrong."""
-    from meshwright.platforms.given import cluster_from_flag
-    from meshwright.serving.request import ServingRequest
-    from meshwright.values.errors import ConfigError
-
     if cluster is None:
         raise ConfigError("give --cluster, such as h100:8")
     limits: dict[str, Any] = {
@@ -132,19 +122,12 @@ def request_of(
 
 def model_of(name: str | None, hf: Path | None) -> ModelSpec:
     """Return the named model, or the one of a config.json."""
-    from meshwright.platforms.given import read_hf_config
-    from meshwright.values.errors import ConfigError
-    from meshwright.values.models.catalogue import named_model
-
     if (name is None) == (hf is None):
         raise ConfigError("give a model's name, or --hf config.json, and not both")
     return read_hf_config(hf).spec if hf is not None else named_model(name or "")
 
 
 def _engine(name: str, chunk: int | None) -> Engine:
-    from meshwright.serving.engine import find_engine
-    from meshwright.values.errors import ConfigError
-
     engine = find_engine(name)
     if chunk is None:
         return engine
@@ -160,9 +143,6 @@ def _words(text: str) -> tuple[str, ...]:
 
 
 def _speculation(text: str | None) -> Speculation | None:
-    from meshwright.serving.clock import Speculation
-    from meshwright.values.errors import ConfigError
-
     if text is None:
         return None
     drafted, _, accepted = text.partition(",")
@@ -178,9 +158,6 @@ def _speculation(text: str | None) -> Speculation | None:
 
 def worker_of(text: str) -> Worker:
     """Read `tp=4,pp=2`."""
-    from meshwright.serving.engine import Worker
-    from meshwright.values.errors import ConfigError, UnknownNameError
-
     axes: dict[str, int] = {}
     for word in _words(text):
         name, _, size = (part.strip() for part in word.partition("="))

@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
+from rich.console import Console
 
 from meshwright.cli.options import REQUIRED, argument, command, option
+from meshwright.cli.serving.flags import limits_of, loads_of
+from meshwright.report.columns import Column, print_columns
+from meshwright.report.serving_table import DEFINITIONS, load_lines
+from meshwright.runs.loads.client import Target
+from meshwright.runs.loads.load import Lengths
+from meshwright.runs.loads.measure import MeasuredLoad, measure_server
+from meshwright.runs.loads.readers import ReadLoad, read_results
+from meshwright.runs.measured.serving_predict import (
+    ServingAnswers,
+    count_by_table,
+    predict_serving,
+    serving_predictions_csv,
+)
+from meshwright.runs.measured.serving_rows import ServingTable, read_serving_table
+from meshwright.values.errors import ConfigError, require_scorers
 from meshwright.values.units import counted
 
 if TYPE_CHECKING:
-    from meshwright.runs.loads.measure import MeasuredLoad
-    from meshwright.runs.loads.readers import ReadLoad
-    from meshwright.runs.measured.serving_predict import ServingAnswers
-    from meshwright.runs.measured.serving_rows import ServingTable
     from meshwright_truth.serving_score import ServingFigures
 
 __all__ = [
@@ -86,11 +99,6 @@ def measure(
 
       meshwright serving measure http://127.0.0.1:8000 --trace requests.csv --model meta-llama/Llama-3.1-8B-Instruct
     """  # noqa: E501
-    from meshwright.cli.serving.flags import limits_of, loads_of
-    from meshwright.runs.loads.client import Target
-    from meshwright.runs.loads.load import Lengths
-    from meshwright.runs.loads.measure import measure_server
-
     lengths = Lengths(input_len=input_len, output_len=output_len, spread=spread, seed=seed)
     loads = loads_of(
         lengths=lengths,
@@ -113,8 +121,6 @@ def measure(
 def _key(path: Path | None) -> str | None:
     if path is None:
         return None
-    from meshwright.values.errors import ConfigError
-
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeError) as error:
@@ -130,16 +136,12 @@ def _print_measured(found: tuple[MeasuredLoad, ...], *, json_output: bool) -> No
     for note in dict.fromkeys(note for one in found for note in one.notes):
         typer.echo(f"warning: {note}", err=True)
     if json_output:
-        import json
-
         loads = [
             {"load": one.load.name, "figures": one.figures.to_dict(), "notes": list(one.notes)}
             for one in found
         ]
         print(json.dumps({"loads": loads}, indent=2))
         return
-    from meshwright.report.serving_table import DEFINITIONS, load_lines
-
     print(
         "\n".join(load_lines([((one.load.name,), one.figures) for one in found], names=("load",)))
     )
@@ -178,16 +180,12 @@ def read(
 
       meshwright serving read results/*.json --json
     """
-    from meshwright.runs.loads.readers import read_results
-
     found = [load for path in files for load in read_results(path)]
     _print_read(found, json_output=json_output)
 
 
 def _print_read(found: list[ReadLoad], *, json_output: bool) -> None:
     if json_output:
-        import json
-
         loads = [
             {
                 "tool": load.tool,
@@ -199,8 +197,6 @@ def _print_read(found: list[ReadLoad], *, json_output: bool) -> None:
         ]
         print(json.dumps({"loads": loads}, indent=2))
         return
-    from meshwright.report.serving_table import DEFINITIONS, load_lines
-
     rows = [((load.tool, load.file, load.name), load.figures) for load in found]
     print("\n".join(load_lines(rows, names=("tool", "file", "load"))))
     print(f"\n{DEFINITIONS}")
@@ -238,10 +234,6 @@ def predict(
 
       meshwright serving predict served.csv -o serving_predictions.csv --json
     """
-    from meshwright.runs.measured.serving_predict import predict_serving, serving_predictions_csv
-    from meshwright.runs.measured.serving_rows import read_serving_table
-    from meshwright.values.errors import ConfigError
-
     tables = [read_serving_table(path) for path in rows]
     names = [table.name for table in tables]
     if len(set(names)) < len(names):
@@ -260,10 +252,6 @@ def _print_predicted(
     tables: list[ServingTable], answers: ServingAnswers, output: Path | None
 ) -> None:
     """Counts for people, or with the output's path as JSON."""
-    import json
-
-    from meshwright.runs.measured.serving_predict import count_by_table
-
     reasons = answers.reasons
     counts = count_by_table(answers, tables)
     if output is not None:
@@ -310,10 +298,6 @@ def validate(
 
       meshwright serving validate served.csv --predictions serving_predictions.csv --json
     """
-    from meshwright.runs.measured.serving_predict import predict_serving
-    from meshwright.runs.measured.serving_rows import read_serving_table
-    from meshwright.values.errors import ConfigError, require_scorers
-
     require_scorers()
     from meshwright_truth.serving_score import (
         guesses_of_answers,
@@ -345,8 +329,6 @@ def _print_errors(
     as_json: bool,
 ) -> None:
     if as_json:
-        import json
-
         print(
             json.dumps(
                 {
@@ -357,9 +339,6 @@ def _print_errors(
             )
         )
         return
-    from rich.console import Console
-
-    from meshwright.report.columns import Column, print_columns
     from meshwright_truth.serving_score import HEADINGS, cells_of
 
     columns = [

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import typer
 
 from meshwright.cli.options import argument, command, option
+from meshwright.cli.serving.flags import request_of
+from meshwright.serving.search import plan as search
 
 __all__ = ["plan"]
 
@@ -83,9 +86,6 @@ def plan(
 
       meshwright serving plan llama3.1-8b --cluster l40s:8 --input-len 1000 --output-len 200 --target-rate 20 --json
     """  # noqa: E501
-    from meshwright.cli.serving.flags import request_of
-    from meshwright.serving.search import plan as search
-
     request = request_of(
         model=model,
         hf=hf,
@@ -109,8 +109,6 @@ def plan(
     )
     found = search(request)
     if json_output:
-        import json
-
         print(json.dumps({"request": request.to_dict(), **found.to_dict()}, indent=2))
     else:
         from rich.console import Console

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from rich.console import Console
 
 from meshwright.cli.options import argument, command, option
-
-if TYPE_CHECKING:
-    from meshwright.serving.simulate import Requests
+from meshwright.cli.serving.flags import request_of, worker_of
+from meshwright.report.serving_table import print_load
+from meshwright.runs.loads.load import Lengths, closed_loop, poisson, read_trace
+from meshwright.serving.load import simulate_load
+from meshwright.serving.result import DEFINITIONS
+from meshwright.serving.simulate import Requests
+from meshwright.values.errors import ConfigError
 
 __all__ = ["simulate"]
 
@@ -75,9 +82,6 @@ def simulate(
 
       meshwright serving simulate llama3.1-8b --cluster h100:2 --layout tp=1 --trace requests.csv --json
     """  # noqa: E501
-    from meshwright.cli.serving.flags import request_of, worker_of
-    from meshwright.serving.load import simulate_load
-
     said = {
         "requests": requests,
         "input_len": input_len,
@@ -107,8 +111,6 @@ def simulate(
         request, worker=worker_of(layout), requests=asked, sent_s=sent, concurrency=concurrency
     )
     if json_output:
-        import json
-
         print(
             json.dumps(
                 {"request": request.to_dict(), **found.to_dict(), "definitions": _definitions()},
@@ -116,16 +118,10 @@ def simulate(
             )
         )
         return
-    from rich.console import Console
-
-    from meshwright.report.serving_table import print_load
-
     print_load(found, Console())
 
 
 def _definitions() -> dict[str, str]:
-    from meshwright.serving.result import DEFINITIONS
-
     return {name: DEFINITIONS[name] for name in ("ttft", "tpot", "e2e", "throughput")}
 
 
@@ -134,10 +130,6 @@ def _load(
 ) -> tuple[Requests, list[float] | None]:
     """Requests, and when they are sent (None: by clients that wait); `said` is what flags say of
     those that are drawn."""
-    from meshwright.runs.loads.load import Lengths, closed_loop, poisson, read_trace
-    from meshwright.serving.simulate import Requests
-    from meshwright.values.errors import ConfigError
-
     if sum(given is not None for given in (trace, rate, concurrency)) != 1:
         raise ConfigError("give one of --rate, --concurrency and --trace")
     given = {name: value for name, value in said.items() if value is not None}

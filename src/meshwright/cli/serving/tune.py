@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
-from meshwright.cli.job_flags import RUN_JOB, JobFileFlag
+from meshwright.cli.job_flags import RUN_JOB, JobFileFlag, job_options
 from meshwright.cli.options import Given, argument, command, fields_of, option
+from meshwright.cli.serving.flags import limits_of, loads_of, model_of, numbers
+from meshwright.cli.serving.tune_view import dry_lines, end_lines, progress
 from meshwright.cli.terminal import QuietFlag
+from meshwright.runs.loads.load import Lengths
 from meshwright.runs.loop import StudyLimits
-
-if TYPE_CHECKING:
-    from meshwright.runs.serving.tune import PreparedServing, ServingStudy, ServingTuning
+from meshwright.runs.serving.tune import (
+    PreparedServing,
+    ServingStudy,
+    ServingTuning,
+    default_serving_folder,
+    prepare_serving_study,
+    serving_place,
+    tune_serving,
+)
+from meshwright.runs.tune import Interrupted
+from meshwright.values.errors import ConfigError, UnknownNameError
 
 __all__ = ["tune"]
 
@@ -124,16 +136,6 @@ def tune(
 
       meshwright serving tune llama3.1-70b --cluster h100:8 --engine sglang --model-path /models/70b --set tp=4,8 --launcher slurm --dry-run
     """  # noqa: E501
-    from meshwright.cli.job_flags import job_options
-    from meshwright.cli.serving.flags import limits_of, model_of
-    from meshwright.runs.serving.tune import (
-        ServingTuning,
-        default_serving_folder,
-        prepare_serving_study,
-        serving_place,
-    )
-    from meshwright.values.errors import ConfigError
-
     if cluster is None:
         raise ConfigError("give --cluster, such as h100:8 or local")
     spec = model_of(model, hf)
@@ -190,10 +192,6 @@ def _loads(
 ) -> Any:
     """Return loads; on processors those that a laptop answers in seconds, unless others are asked
     for."""
-    from meshwright.cli.serving.flags import loads_of
-    from meshwright.runs.loads.load import Lengths
-    from meshwright.values.errors import ConfigError
-
     input_len, output_len, spread, seed = lengths
     if trace is not None and (input_len is not None or output_len is not None):
         raise ConfigError(
@@ -226,9 +224,6 @@ _AXES = ("tp", "pp", "ep", "attention_dp")
 
 def _pins(words: list[str]) -> dict[str, tuple[int, ...]]:
     """Read `tp=1,2`; ConfigError for another axis, or what is no number."""
-    from meshwright.cli.serving.flags import numbers
-    from meshwright.values.errors import UnknownNameError
-
     found: dict[str, tuple[int, ...]] = {}
     for word in words:
         axis, _, sizes = word.partition("=")
@@ -239,10 +234,6 @@ def _pins(words: list[str]) -> dict[str, tuple[int, ...]]:
 
 
 def _run(prepared: PreparedServing, tuning: ServingTuning, *, quiet: bool) -> ServingStudy:
-    from meshwright.cli.serving.tune_view import progress
-    from meshwright.runs.serving.tune import tune_serving
-    from meshwright.runs.tune import Interrupted
-
     if not quiet:
         typer.echo(
             f"study: {tuning.folder}; {len(prepared.candidates.members)} deployments may be run",
@@ -257,16 +248,10 @@ def _run(prepared: PreparedServing, tuning: ServingTuning, *, quiet: bool) -> Se
 
 def _print(found: ServingStudy, *, json_output: bool) -> None:
     if json_output:
-        import json
-
         print(json.dumps(found.to_dict(), indent=2))
         return
-    from meshwright.cli.serving.tune_view import end_lines
-
     print("\n".join(end_lines(found)))
 
 
 def _print_dry(prepared: PreparedServing, tuning: ServingTuning) -> None:
-    from meshwright.cli.serving.tune_view import dry_lines
-
     print("\n".join(dry_lines(prepared, tuning)))

@@ -5,17 +5,18 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from meshwright.report.serving_table import DEFINITIONS, load_lines
+from meshwright.runs.loop import View
+from meshwright.runs.serving.record import ServedRecord
+from meshwright.runs.serving.tune import (
+    PreparedServing,
+    ServingStudy,
+    ServingTuning,
+    first_serving_job,
+)
 from meshwright.values.units import counted, format_seconds
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from meshwright.runs.loop import View
-    from meshwright.runs.serving.record import ServedRecord
-    from meshwright.runs.serving.tune import PreparedServing, ServingStudy, ServingTuning
 
 __all__ = [
     "dry_lines",
@@ -176,8 +177,6 @@ def _nearest(records: list[ServedRecord]) -> str:
 
 def dry_lines(prepared: PreparedServing, tuning: ServingTuning) -> list[str]:
     """Return what would be run, best predicted first, and the first job as it would be sent."""
-    from meshwright.runs.serving.tune import first_serving_job
-
     lines = []
     for member in prepared.candidates.members[: tuning.limits.max_runs]:
         best = min(

@@ -5,10 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from meshwright.report.charts.forms import Axis
+from meshwright.report.charts.forms import Axis
 
 __all__ = [
     "BEST",

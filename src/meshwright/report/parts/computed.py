@@ -3,9 +3,12 @@ the pipeline, the map of cells."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
+from meshwright.cost.mixed import price_mixed
+from meshwright.cost.schedules import Pipeline
+from meshwright.cost.simulate import timeline
 from meshwright.report.charts.draw import KINDS
 from meshwright.report.charts.forms import (
     Axis,
@@ -26,20 +29,18 @@ from meshwright.report.charts.forms import (
 )
 from meshwright.report.charts.svg import SEQUENCE, TIME_COLOURS, number
 from meshwright.report.parts.part import layout_of, memory_stack, short_words
+from meshwright.search.cells import Cell, Cells
 from meshwright.search.mixed.front import mixed_layout_of
+from meshwright.search.mixed.problem import MixedProblem
+from meshwright.search.mixed.reprice import mixed_pipeline
+from meshwright.search.plan import Scaled
+from meshwright.search.problem import Problem
+from meshwright.search.quote import quotes
+from meshwright.search.refine import pipeline_of
 from meshwright.search.result import layout_dict
+from meshwright.values.layout import Layout
+from meshwright.values.mixed_layout import MixedLayout
 from meshwright.values.units import GIB
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from meshwright.cost.schedules import Pipeline
-    from meshwright.search.cells import Cell, Cells
-    from meshwright.search.mixed.problem import MixedProblem
-    from meshwright.search.plan import Scaled
-    from meshwright.search.problem import Problem
-    from meshwright.values.layout import Layout
-    from meshwright.values.mixed_layout import MixedLayout
 
 __all__ = [
     "MOST_DRAWN",
@@ -60,8 +61,6 @@ MOST_DRAWN = 50_000
 
 def stage_memory_info(plan: Mapping[str, Any], problem: Problem) -> Stack:
     """Return a plan's memory, every stage of it."""
-    from meshwright.search.quote import quotes
-
     [quote] = quotes([layout_of(plan["layout"])], problem.setting)
     bars = [
         (
@@ -85,8 +84,6 @@ def stage_memory_info(plan: Mapping[str, Any], problem: Problem) -> Stack:
 
 def timeline_info(plan: Mapping[str, Any], problem: Problem) -> Timeline | str:
     """Return one step of a plan's pipeline, or a sentence if there is none or it is too long."""
-    from meshwright.search.refine import pipeline_of
-
     layout = layout_of(plan["layout"])
     return pipeline_info(short_words(plan), layout, lambda: pipeline_of(problem, layout))
 
@@ -95,8 +92,6 @@ def pipeline_info(
     name: str, layout: Layout | MixedLayout, pipeline: Callable[[], Pipeline]
 ) -> Timeline | str:
     """Return a step of a pipeline; a sentence where there is none to draw."""
-    from meshwright.cost.simulate import timeline
-
     count = 2 * layout.num_microbatches * layout.pp * layout.vpp
     if layout.pp == 1:
         return "The best plan has no pipeline (pp=1), so there is no timeline."
@@ -258,8 +253,6 @@ def _scaled_point(one: Scaled, base: Scaled) -> Point:
 
 def mixed_memory_info(plan: Mapping[str, Any], problem: MixedProblem) -> Stack:
     """Return memory of every stage by term; each stage says what its own chip holds."""
-    from meshwright.cost.mixed import price_mixed
-
     layout = mixed_layout_of(plan, problem)
     memory = price_mixed(layout, problem.site).memory
     limits = [part.setting.limit_bytes / GIB for part in problem.parts]
@@ -282,8 +275,6 @@ def mixed_memory_info(plan: Mapping[str, Any], problem: MixedProblem) -> Stack:
 
 def mixed_timeline_info(plan: Mapping[str, Any], problem: MixedProblem) -> Timeline | str:
     """Return one step of the pipeline."""
-    from meshwright.search.mixed.reprice import mixed_pipeline
-
     layout = mixed_layout_of(plan, problem)
     return pipeline_info(short_words(plan), layout, lambda: mixed_pipeline(layout, problem.site))
 

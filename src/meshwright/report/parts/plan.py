@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from meshwright.report.charts.forms import Axis, Cell, Grid, Group, Point, Points, Stack, columns_of
+from meshwright.report.charts.forms import (
+    Axis,
+    Cell,
+    Grid,
+    Group,
+    Point,
+    Points,
+    Stack,
+    Timeline,
+    columns_of,
+)
 from meshwright.report.charts.svg import BEST, OTHER, number
 from meshwright.report.explain_json import explanation_record
 from meshwright.report.parts.computed import (
@@ -53,14 +63,11 @@ from meshwright.report.parts.part import (
 from meshwright.search.cells import cells_of
 from meshwright.search.explain import SAME_SHARE, explain
 from meshwright.search.plan import scaling
+from meshwright.search.problem import Problem
 from meshwright.search.titles import (
     TIME_READINGS,
 )
 from meshwright.values.units import counted
-
-if TYPE_CHECKING:
-    from meshwright.report.charts.forms import Timeline
-    from meshwright.search.problem import Problem
 
 __all__ = [
     "cost_front_info",

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Callable
 from importlib import resources
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, quote, urlsplit
 
 from meshwright.report.whatif_page.answers import (
     Answers,
@@ -130,8 +130,6 @@ def _state(query: Any) -> WhatIf:
 
 def _other(query: Any) -> WhatIf:
     """The plan to compare with, as an address of its own."""
-    from urllib.parse import parse_qsl
-
     if "other" not in query:
         raise ConfigError("other: expected the address of the plan to compare with")
     return read_state(dict(parse_qsl(query["other"], keep_blank_values=True)))
@@ -183,8 +181,6 @@ def _query(state: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    from urllib.parse import quote
-
     return quote(text, safe=":,")
 
 
