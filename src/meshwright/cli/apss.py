@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from meshwright.cli.options import command, option
-from meshwright.cli.terminal import make_folder, write_steps
+from meshwright.cli.terminal import make_folder, tell_notes, write_steps
 from meshwright.compat.apss import ApssAnswer, ApssRequest
 from meshwright.compat.apss import apss as search
 from meshwright.report.mixed_table import print_mixed_miss
@@ -93,8 +93,7 @@ def _print(answer: ApssAnswer, *, json_output: bool) -> None:
     if not json_output:
         for record in answer.records:
             print(record)
-    for line in _notes(answer):
-        typer.echo(f"note: {line}", err=True)
+    tell_notes(_notes(answer))
 
 
 def _notes(answer: ApssAnswer) -> list[str]:

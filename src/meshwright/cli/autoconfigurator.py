@@ -11,7 +11,7 @@ import typer
 
 from meshwright.cli.options import argument, command, option
 from meshwright.cli.serving import tune_view as serving_view
-from meshwright.cli.terminal import QuietFlag
+from meshwright.cli.terminal import QuietFlag, tell
 from meshwright.cli.tune_view import progress
 from meshwright.compat.autoconfigurator.folders import (
     base_name,
@@ -126,7 +126,7 @@ class _Page:
             typer.echo(text)
 
     def note(self, text: str) -> None:
-        typer.echo(f"note: {text}", err=True)
+        tell(f"note: {text}")
 
     def close(self, name: str) -> None:
         """Print the object, and end with 1 where the training's answer is none, or that of
@@ -205,7 +205,7 @@ def _measure(measured: MeasuredInference, page: _Page) -> None:
     try:
         study = measured.run(serving_view.progress(quiet=page.quiet))
     except Interrupted as error:
-        typer.echo(str(error), err=True)
+        tell(str(error))
         raise typer.Exit(_INTERRUPTED) from None
     points, failed = measured_points(measured, study.view.records)
     table = replace(search.table(points, failed, source="measured"), chip=measured.chip)
@@ -297,5 +297,5 @@ def _run(search: Search, *, quiet: bool) -> StudyResult:
                 search.prepared, search.tuning, starter=search.platform.executor(), show=show
             )
     except Interrupted as error:
-        typer.echo(str(error), err=True)
+        tell(str(error))
         raise typer.Exit(_INTERRUPTED) from None

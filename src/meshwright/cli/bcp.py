@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from meshwright.cli.options import REQUIRED, argument, command, option
+from meshwright.cli.terminal import print_json, tell
 from meshwright.data.progress import format_size
 from meshwright.platforms.base_command.storage import Place, Storage, Target, Transfer, choose
 from meshwright.values.errors import UnknownNameError
@@ -71,22 +71,17 @@ def show(
     """Print what was done, or would be; exit code 3 where NGC CLI ended with an error, for some of
     it may have arrived."""
     if json_output:
-        print(
-            json.dumps(
-                {
-                    **(more or {}),
-                    "command": list(transfer.command),
-                    "code": None if dry_run else transfer.code,
-                },
-                indent=2,
-            )
+        print_json(
+            {
+                **(more or {}),
+                "command": list(transfer.command),
+                "code": None if dry_run else transfer.code,
+            }
         )
     elif dry_run:
         print(shlex.join(transfer.command))
     if transfer.code:
-        typer.echo(
-            f"NGC CLI ended with code {transfer.code}: {shlex.join(transfer.command)}", err=True
-        )
+        tell(f"NGC CLI ended with code {transfer.code}: {shlex.join(transfer.command)}")
         raise typer.Exit(3)
 
 
@@ -123,12 +118,12 @@ def list_(
         raise UnknownNameError("kind of storage", kind, _KINDS)
     rows = storage(org=org, team=team, ace=ace).listed(_KINDS[kind], name=name, owned=owned)  # type: ignore[arg-type]
     if json_output:
-        print(json.dumps(rows, indent=2))
+        print_json(rows)
     else:
         for row in rows:
             print(_result(row) if kind == "results" else _stored(row))
     if not rows:
-        typer.echo(f"no {kind}", err=True)
+        tell(f"no {kind}")
         raise typer.Exit(1)
 
 
@@ -173,7 +168,7 @@ def create(
     """
     made = storage(org=org, team=team, ace=ace, dry_run=dry_run).create(Target.of(target))
     if json_output:
-        print(json.dumps(made, indent=2))
+        print_json(made)
     elif dry_run:
         print(shlex.join(made["command"]))
     else:
@@ -233,9 +228,7 @@ def upload(
             flush=True,
         )
     if dry_run and chosen.excluded:
-        typer.echo(
-            "note: in place of SOURCE the command gets a folder of links to these files", err=True
-        )
+        tell("note: in place of SOURCE the command gets a folder of links to these files")
     transfer = storage(org=org, team=team, ace=ace, dry_run=dry_run).upload(
         found, chosen, to=remote, quiet=json_output
     )

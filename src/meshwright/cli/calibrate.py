@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 from meshwright.api import measured
 from meshwright.cli.layout_case import model_words
 from meshwright.cli.options import REQUIRED, argument, command, option
-from meshwright.cli.terminal import warn
+from meshwright.cli.terminal import print_json, warn
 from meshwright.report.sizing_text import calibration_lines
 from meshwright.runs.measured.fit import FitReport
 
@@ -110,15 +109,12 @@ def _print_json(report: FitReport, output: Path) -> None:
     calibration: dict[str, Any] = asdict(report.calibration)
     for fields, factor in zip(calibration["factors"], report.calibration.factors, strict=True):
         fields["measured_frac"] = factor.measured_frac
-    print(
-        json.dumps(
-            {
-                "output": str(output),
-                "calibration": calibration,
-                "runs": [asdict(run) for run in report.runs],
-            },
-            indent=2,
-        )
+    print_json(
+        {
+            "output": str(output),
+            "calibration": calibration,
+            "runs": [asdict(run) for run in report.runs],
+        }
     )
 
 

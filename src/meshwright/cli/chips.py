@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, Literal
@@ -11,7 +10,7 @@ from rich.console import Console
 
 from meshwright.api.catalogues import describe_chip, list_chips, list_servers
 from meshwright.cli.options import argument, command, option
-from meshwright.cli.terminal import print_page
+from meshwright.cli.terminal import print_json, print_page
 from meshwright.report.columns import Column, print_columns
 from meshwright.values.hardware.catalogue import ChipRow, find_link, link_rows
 from meshwright.values.hardware.cluster import Link
@@ -82,7 +81,7 @@ def chips(
     rows = list_chips() if name is None else (describe_chip(name),)
     if json_output:
         records = [_record(row) for row in rows]
-        print(json.dumps({"chips": records} if name is None else records[0], indent=2))
+        print_json({"chips": records} if name is None else records[0])
     elif name is None:
         _print_table(rows)
     else:
@@ -102,7 +101,7 @@ def _print_servers(name: str | None, *, json_output: bool) -> None:
     chip = None if name is None else describe_chip(name).chip.name
     found = [server for server in list_servers() if chip in (None, server.chip)]
     if json_output:
-        print(json.dumps({"servers": [asdict(server) for server in found]}, indent=2))
+        print_json({"servers": [asdict(server) for server in found]})
         return
     columns = [Column(heading=heading, justify=side) for heading, side in _SERVER_COLUMNS]
     lines = [[server.name, str(server.chips), server.chip, server.network] for server in found]
@@ -112,7 +111,7 @@ def _print_servers(name: str | None, *, json_output: bool) -> None:
 def _print_server(server: Server, *, json_output: bool) -> None:
     """One server: how it is named in a cluster, and what each of its chips sends over."""
     if json_output:
-        print(json.dumps(asdict(server), indent=2))
+        print_json(asdict(server))
         return
     node, link = server.node, _link_record(server.node.network_link)
     trays = (

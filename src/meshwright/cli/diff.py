@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 from meshwright.cli.layout_case import HfFlag, JsonFlag, model_words, narrow_console
 from meshwright.cli.options import REQUIRED, Given, argument, command, fields_of
 from meshwright.cli.plan_files import Side, read_side
+from meshwright.cli.terminal import print_json
 from meshwright.report.diff_text import print_comparison, print_prices
 from meshwright.report.explain_json import comparison_record, quote_record
 from meshwright.search.asked import ask
@@ -94,7 +93,7 @@ def _answer(sides: list[Side], *, json_output: bool) -> None:
             if priced
             else None
         )
-        print(json.dumps({**comparison_record(found), "prices": records}, indent=2))
+        print_json({**comparison_record(found), "prices": records})
         return
     console = narrow_console()
     print_comparison(found, console)

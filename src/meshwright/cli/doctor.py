@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import typer
 
 from meshwright import api
 from meshwright.cli.options import command, option
+from meshwright.cli.terminal import print_json
 
 __all__ = ["doctor"]
 
@@ -40,7 +40,7 @@ def doctor(
     """
     found = api.doctor(calibration=calibration, profile=profile)
     if json_output:
-        print(json.dumps(found.to_dict(), indent=2))
+        print_json(found.to_dict())
     else:
         from meshwright.cli.terminal import print_page
         from meshwright.report.doctor import INDENT, health_lines

@@ -3,7 +3,6 @@ lose."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -31,7 +30,7 @@ from meshwright.cli.layout_case import (
     asked_with,
     narrow_console,
 )
-from meshwright.cli.terminal import write_step
+from meshwright.cli.terminal import print_json, write_step
 from meshwright.report.explain_json import explanation_record
 from meshwright.report.explain_text import print_explanation
 from meshwright.report.term_text import print_term, term_name
@@ -131,7 +130,7 @@ def explain(
     if trace is not None:
         write_step(trace, asked.layout, asked.problem)
     if json_output:
-        print(json.dumps(explanation_record(found, asked.problem.request), indent=2))
+        print_json(explanation_record(found, asked.problem.request))
     elif name is not None:
         print_term(found, name, narrow_console())
     else:

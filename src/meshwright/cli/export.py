@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from dataclasses import fields
 from pathlib import Path
@@ -17,7 +16,7 @@ from meshwright.cli.job_flags import JobFileFlag, job_for
 from meshwright.cli.layout_case import HfFlag, JsonFlag, model_words
 from meshwright.cli.options import REQUIRED, Given, argument, command, fields_of, option
 from meshwright.cli.plan_files import read_mixed, read_side
-from meshwright.cli.terminal import export_mixed_plan
+from meshwright.cli.terminal import export_mixed_plan, print_json, tell, tell_notes
 from meshwright.platforms.job import JobOptions, JobText
 from meshwright.report.plan_table import print_miss
 from meshwright.runs.candidates import fitting_candidates
@@ -140,10 +139,10 @@ def _write_out(
             if script is None
             else {"file_name": script.file_name, "text": script.text, "submit": script.submit}
         )
-        print(json.dumps({**exported.to_dict(), "job": record}, indent=2))
+        print_json({**exported.to_dict(), "job": record})
         return
     deliver(_files(exported, script), output, dry_run=dry_run, force=force)
-    typer.echo(f"for {target.title}: {target.versions}", err=True)
+    tell(f"for {target.title}: {target.versions}")
     _say_how(exported, script)
 
 
@@ -230,7 +229,7 @@ def _best_that_runs(
 
     reason = refusal(best.layout)
     if reason is None:
-        typer.echo(f"plan: {best.layout.words()}", err=True)
+        tell(f"plan: {best.layout.words()}")
         return asked(best.layout)
     try:
         members = fitting_candidates(problem, refusal, count=1).members
@@ -238,9 +237,9 @@ def _best_that_runs(
         members = ()
     if not members:
         return asked(best.layout)
-    typer.echo(f"the best plan, {best.layout.words()}, was passed over: {reason}", err=True)
+    tell(f"the best plan, {best.layout.words()}, was passed over: {reason}")
     slower = members[0].predicted.step_s / best.step_s - 1.0
-    typer.echo(f"plan: {members[0].layout.words()}, {slower:.1%} slower by prediction", err=True)
+    tell(f"plan: {members[0].layout.words()}, {slower:.1%} slower by prediction")
     return asked(members[0].layout)
 
 
@@ -323,16 +322,15 @@ def _write(path: Path, file: ExportedFile) -> None:
             path.chmod(path.stat().st_mode | 0o111)
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror or error}") from None
-    typer.echo(f"wrote {path}", err=True)
+    tell(f"wrote {path}")
 
 
 def _say_how(exported: Exported, script: JobText | None) -> None:
     """Say what the user must know, and the command that starts the run."""
-    for note in exported.notes:
-        typer.echo(f"note: {note}", err=True)
+    tell_notes(exported.notes)
     if script is not None:
-        typer.echo(f"start it in that folder: {script.submit}", err=True)
+        tell(f"start it in that folder: {script.submit}")
         return
     for variable in exported.environment:
-        typer.echo(f"set {variable.name}={shlex.quote(variable.value)}: {variable.why}", err=True)
-    typer.echo(f"run behind torchrun or its like: {shlex.join(exported.command)}", err=True)
+        tell(f"set {variable.name}={shlex.quote(variable.value)}: {variable.why}")
+    tell(f"run behind torchrun or its like: {shlex.join(exported.command)}")

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from meshwright import api
 from meshwright.cli.options import field, fields_of
+from meshwright.cli.terminal import tell_notes
 from meshwright.platforms.given import read_hf_config
 from meshwright.search.asked import Asked, ask
 from meshwright.search.problem import dims_of
@@ -103,8 +104,7 @@ def model_words(name: str | None, hf: Path | None) -> str | dict[str, Any]:
         return name
     assert hf is not None
     reading = read_hf_config(hf)
-    for note in reading.notes:
-        typer.echo(f"note: {note}", err=True)
+    tell_notes(reading.notes)
     return dims_of(reading.spec, details=reading.details)
 
 

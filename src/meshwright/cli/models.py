@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
-import typer
 from rich.console import Console
 
 from meshwright.api.catalogues import describe_model, list_models
 from meshwright.cli.options import argument, command, option
-from meshwright.cli.terminal import print_page
+from meshwright.cli.terminal import print_json, print_page, tell_notes
 from meshwright.report.columns import Column, print_columns
 from meshwright.values.errors import ConfigError
 from meshwright.values.models.params import ModelInfo, ModelRow
@@ -57,14 +55,13 @@ def models(
         _show_list(list_models(), json_output=json_output)
         return
     found = describe_model(name, hf=hf)
-    for note in found.notes:
-        typer.echo(f"note: {note}", err=True)
+    tell_notes(found.notes)
     _show_model(found, json_output=json_output)
 
 
 def _show_list(rows: list[ModelRow], *, json_output: bool) -> None:
     if json_output:
-        print(json.dumps({"models": [asdict(row) for row in rows]}, indent=2))
+        print_json({"models": [asdict(row) for row in rows]})
     else:
         _print_list(rows)
 
@@ -113,7 +110,7 @@ def _figures(row: ModelRow) -> list[str]:
 
 def _show_model(info: ModelInfo, *, json_output: bool) -> None:
     if json_output:
-        print(json.dumps(_record(info), indent=2))
+        print_json(_record(info))
         return
     print_page(_page(info), indent=4)
 

@@ -28,6 +28,8 @@ from meshwright.cli.terminal import (
     for_export,
     make_folder,
     read_goal,
+    tell,
+    tell_notes,
     write_steps,
 )
 from meshwright.platforms.given import read_hf_config
@@ -156,9 +158,8 @@ def plan(
         assert not isinstance(problem, MixedProblem), "such a file is of one kind of chip"
         print_change(current, result, problem=problem)
     if run is not None and json_output and export_dir is None and (names := run.set_names()):
-        typer.echo(
-            f"note: {', '.join(names)} of the file do not go with --json; --export DIR writes them",
-            err=True,
+        tell(
+            f"note: {', '.join(names)} of the file do not go with --json; --export DIR writes them"
         )
     if not result.plans:
         raise typer.Exit(1)
@@ -206,16 +207,15 @@ def _export(
         plan_of(asked, settings=settings, details=details), target=find_target(to)
     )
     deliver(exported.files, folder, dry_run=False, force=False)
-    typer.echo(f"wrote {', '.join(str(folder / file.name) for file in exported.files)}", err=True)
-    for note in exported.notes:
-        typer.echo(f"note: {note}", err=True)
+    tell(f"wrote {', '.join(str(folder / file.name) for file in exported.files)}")
+    tell_notes(exported.notes)
 
 
 def _read_run(path: Path, flags: dict[str, Any]) -> Run:
     """Read a training script, and say what a plan has no place for."""
     run = read_run(path, flags)
     for line in run.lines():
-        typer.echo(line, err=True)
+        tell(line)
     return run
 
 
@@ -226,8 +226,7 @@ def _model(name: str | None, hf: Path | None) -> dict[str, Any]:
     if name is not None:
         raise ConfigError(f"plan {name} --hf {hf}: give either a name or a config")
     reading = read_hf_config(hf)
-    for note in reading.notes:
-        typer.echo(f"note: {note}", err=True)
+    tell_notes(reading.notes)
     return {"model": dims_of(reading.spec, details=reading.details)}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -11,7 +10,7 @@ import typer
 
 from meshwright.api import measured
 from meshwright.cli.options import REQUIRED, argument, command, option
-from meshwright.cli.terminal import tell, warn
+from meshwright.cli.terminal import print_json, tell, warn
 from meshwright.runs.measured.files import Counts, counts
 
 __all__ = ["predict"]
@@ -67,14 +66,11 @@ def predict(
 
 
 def _print_json(found: Mapping[str, Counts], output: Path) -> None:
-    print(
-        json.dumps(
-            {
-                "output": str(output),
-                "tables": {name: asdict(count) for name, count in found.items()},
-            },
-            indent=2,
-        )
+    print_json(
+        {
+            "output": str(output),
+            "tables": {name: asdict(count) for name, count in found.items()},
+        }
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Mapping
@@ -14,7 +13,7 @@ import typer
 
 from meshwright.api import measured
 from meshwright.cli.options import REQUIRED, command, option
-from meshwright.cli.terminal import QuietFlag, keep_quiet
+from meshwright.cli.terminal import QuietFlag, keep_quiet, print_json
 from meshwright.values.errors import ConfigError
 from meshwright.values.hardware.profile import UNSTEADY_FRAC, Effort, Profile
 from meshwright.values.hardware.profile_chip import Rates, measured_rates
@@ -109,17 +108,14 @@ def _show(found: Profile, output: Path, *, json_output: bool) -> None:
             series.name: {"shapes": len(series.samples), "measured": len(series.measured)}
             for series in found.series
         }
-        print(
-            json.dumps(
-                {
-                    **record,
-                    "rates": asdict(rates),
-                    "series": counts,
-                    "skipped": dict(found.skipped),
-                    "unsteady": found.num_unsteady,
-                },
-                indent=2,
-            )
+        print_json(
+            {
+                **record,
+                "rates": asdict(rates),
+                "series": counts,
+                "skipped": dict(found.skipped),
+                "unsteady": found.num_unsteady,
+            }
         )
         return
     machine = found.machine

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import typer
 
 from meshwright.api.report import FORMATS, chart_bytes, find_chart, page_bytes, report_parts
 from meshwright.cli.options import REQUIRED, argument, command, option
+from meshwright.cli.terminal import print_json
 from meshwright.report.parts.answers import report_record
 from meshwright.values.errors import ConfigError, UnknownNameError
 
@@ -87,4 +87,4 @@ def report(
 
 
 def _print_json(record: object) -> None:
-    print(json.dumps(record, indent=2))
+    print_json(record)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -32,12 +33,15 @@ __all__ = [
     "for_export",
     "keep_quiet",
     "make_folder",
+    "print_json",
     "print_page",
     "read_goal",
     "tell",
+    "tell_notes",
     "warn",
     "write_step",
     "write_steps",
+    "write_text",
 ]
 
 QuietFlag = Annotated[
@@ -67,6 +71,25 @@ def keep_quiet(line: str) -> None:
 def warn(line: str) -> None:
     """Say a warning beside the answer."""
     typer.echo(f"warning: {line}", err=True)
+
+
+def tell_notes(lines: Iterable[str]) -> None:
+    """Say what a reader of the answer should know."""
+    for line in lines:
+        typer.echo(f"note: {line}", err=True)
+
+
+def print_json(record: object) -> None:
+    """Print the answer as one object for programs."""
+    print(json.dumps(record, indent=2))
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file; ConfigError where that cannot be."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written ({error.strerror})") from None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -131,7 +154,7 @@ def write_step(path: Path, layout: Layout, problem: Problem) -> None:
     from meshwright.search.traced import traced_layout
 
     if too_long(layout):
-        typer.echo(f"no trace: {_TOO_LONG}", err=True)
+        tell(f"no trace: {_TOO_LONG}")
         return
     [priced] = reprice(problem, [layout])
     _write(
@@ -140,7 +163,7 @@ def write_step(path: Path, layout: Layout, problem: Problem) -> None:
         problem.setting.model.name,
         traced_layout(problem, layout, priced.time_s),
     )
-    typer.echo(f"trace written to {path}; open it at {_VIEWER}", err=True)
+    tell(f"trace written to {path}; open it at {_VIEWER}")
 
 
 def write_steps(folder: Path, result: PlanResult, problem: Problem | MixedProblem) -> None:
@@ -153,11 +176,9 @@ def write_steps(folder: Path, result: PlanResult, problem: Problem | MixedProble
     for plan in traced:
         _write_plan(folder / f"plan-{plan.rank}.json", plan, problem)
     if traced:
-        typer.echo(
-            f"traces of {_ranks(traced)} written to {folder}; open them at {_VIEWER}", err=True
-        )
+        tell(f"traces of {_ranks(traced)} written to {folder}; open them at {_VIEWER}")
     if long:
-        typer.echo(f"no trace of {_ranks(long)}: {_TOO_LONG}", err=True)
+        tell(f"no trace of {_ranks(long)}: {_TOO_LONG}")
 
 
 def _write_plan(path: Path, plan: Plan, problem: Problem | MixedProblem) -> None:
@@ -215,10 +236,7 @@ def for_export(asked: PlanRequest, to: str) -> PlanRequest:
         )
     missing = [name for name in SAME_STAGES if name not in asked.same]
     if missing:
-        typer.echo(
-            f"note: searched with --same {','.join(missing)}, as {to} has one value for all ranks",
-            err=True,
-        )
+        tell(f"note: searched with --same {','.join(missing)}, as {to} has one value for all ranks")
     return asked.model_copy(update={"same": [*asked.same, *missing]})
 
 
@@ -237,11 +255,10 @@ def export_first(result: PlanResult, problem: MixedProblem, folder: Path, to: st
             continue
         if refused is not None:
             slower = plan.step_s / result.plans[0].step_s - 1.0
-            typer.echo(f"#1 was passed over: {refused}", err=True)
-            typer.echo(f"#{plan.rank} is written, {slower:.1%} slower by prediction", err=True)
+            tell(f"#1 was passed over: {refused}")
+            tell(f"#{plan.rank} is written, {slower:.1%} slower by prediction")
         deliver(exported.files, folder, dry_run=False, force=False)
-        for note in exported.notes:
-            typer.echo(f"note: {note}", err=True)
+        tell_notes(exported.notes)
         return
     assert refused is not None, "there is a plan"
     raise refused

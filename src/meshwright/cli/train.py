@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ from meshwright import api
 from meshwright.cli.job_flags import JobFileFlag
 from meshwright.cli.layout_case import HfFlag, JsonFlag
 from meshwright.cli.options import Given, argument, command, fields_of, option
-from meshwright.cli.terminal import QuietFlag, keep_quiet, tell
+from meshwright.cli.terminal import QuietFlag, keep_quiet, print_json, tell
 from meshwright.cli.train_source import (
     Asked,
     asked_of,
@@ -175,7 +174,7 @@ def _train(
         print_findings(start, findings, quiet=quiet)
     if stops:
         names = ", ".join(dict.fromkeys(finding.name for finding in stops))
-        typer.echo(f"nothing is sent: {names}; --allow NAME starts in spite of a finding", err=True)
+        tell(f"nothing is sent: {names}; --allow NAME starts in spite of a finding")
         raise typer.Exit(1)
     if dry_run:
         return
@@ -192,7 +191,7 @@ def _train(
             f"`meshwright train {found.folder}` follows it again, `meshwright train cancel"
             f" {found.folder}` ends it"
         )
-        typer.echo(f"what was sent goes on without us; {again}", err=True)
+        tell(f"what was sent goes on without us; {again}")
         raise typer.Exit(_INTERRUPTED) from None
     print_state(state, json_output=json_output)
     if state.decision is not None and state.decision.action == "stop":
@@ -203,7 +202,7 @@ def _print_dry(
     start: Start, findings: Sequence[Finding], *, with_jobs: bool, json_output: bool
 ) -> None:
     if json_output:
-        print(json.dumps(dry_record(start, findings, with_jobs=with_jobs), indent=2))
+        print_json(dry_record(start, findings, with_jobs=with_jobs))
         return
     print_findings(start, findings, file=sys.stdout)
     print()
@@ -214,6 +213,6 @@ def _print_dry(
 def _print_miss(error: NothingFits) -> None:
     """Say why nothing can be trained; the search has the counts by reason where no layout fits."""
     if error.result.plans:
-        typer.echo(str(error), err=True)
+        tell(str(error))
         return
     print_miss(error.result, Console(stderr=True))

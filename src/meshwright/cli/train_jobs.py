@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import typer
 
 from meshwright.cli.layout_case import JsonFlag
 from meshwright.cli.options import REQUIRED, argument, command, option
+from meshwright.cli.terminal import print_json
 from meshwright.cli.train_view import print_state, state_line
 from meshwright.runs.training.session import (
     cancel_training,
@@ -141,7 +141,7 @@ def train_list(
     """
     states = list_trainings(root)
     if json_output:
-        print(json.dumps([state.to_dict() for state in states], indent=2))
+        print_json([state.to_dict() for state in states])
         return
     for state in states:
         last = state.jobs[-1].status.state if state.jobs else "no job"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from meshwright.cli.terminal import print_json
 from meshwright.platforms.job import JobText
 from meshwright.runs.training.folder import label_of, read_folder
 from meshwright.runs.training.preflight import Finding
@@ -113,7 +113,7 @@ def _time(seconds: float) -> str:
 def print_state(state: TrainState, *, json_output: bool) -> None:
     """Print how a training is, its jobs, and where its checkpoints and logs are."""
     if json_output:
-        print(json.dumps(state.to_dict(), indent=2))
+        print_json(state.to_dict())
         return
     print(f"{state.folder}: {state.model} by {state.software} on {state.launcher}")
     print(state_line(state))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,7 @@ from meshwright.cli.job_flags import RUN_JOB, JobFileFlag, job_options
 from meshwright.cli.layout_case import HfFlag, JsonFlag, model_words
 from meshwright.cli.options import Given, command, fields_of, option
 from meshwright.cli.request_files import read_request
-from meshwright.cli.terminal import QuietFlag
+from meshwright.cli.terminal import QuietFlag, print_json, tell, warn
 from meshwright.cli.tune_view import print_result, progress
 from meshwright.runs.loop import StudyLimits
 from meshwright.runs.trial import OWN_TRAINER, Trial
@@ -180,10 +179,9 @@ def _tracking(
 
 def _run(prepared: Prepared, tuning: Tuning, *, quiet: bool) -> StudyResult:
     if not quiet:
-        typer.echo(
+        tell(
             f"study: {tuning.folder}; {counted(len(prepared.candidates.members), 'layout')} may"
-            " be run",
-            err=True,
+            " be run"
         )
     try:
         with progress(quiet=quiet) as show:
@@ -191,16 +189,16 @@ def _run(prepared: Prepared, tuning: Tuning, *, quiet: bool) -> StudyResult:
                 prepared,
                 tuning,
                 show=show,
-                warn=lambda line: typer.echo(f"warning: {line}", err=True),
+                warn=lambda line: warn(line),
             )
     except Interrupted as error:
-        typer.echo(str(error), err=True)
+        tell(str(error))
         raise typer.Exit(_INTERRUPTED) from None
 
 
 def _print(result: StudyResult, *, json_output: bool) -> None:
     if json_output:
-        print(json.dumps(result.to_dict(), indent=2))
+        print_json(result.to_dict())
         return
     print_result(result.view)
     print(

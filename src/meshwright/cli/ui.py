@@ -8,10 +8,9 @@ import sys
 import webbrowser
 from pathlib import Path
 
-import typer
-
 from meshwright import api
 from meshwright.cli.options import argument, command, option
+from meshwright.cli.terminal import tell
 
 __all__ = ["ui"]
 
@@ -59,7 +58,7 @@ def ui(
     try:
         api.ui(state, port=port, calibration=calibration, profile=profile, ready=ready)
     except KeyboardInterrupt:
-        typer.echo("stopped", err=True)
+        tell("stopped")
 
 
 def _say(address: str, *, json_output: bool) -> None:
@@ -68,10 +67,9 @@ def _say(address: str, *, json_output: bool) -> None:
         return
     print(address, flush=True)
     port = address.split(":")[2].partition("/")[0]
-    typer.echo(
+    tell(
         f"from another machine: ssh -L {port}:127.0.0.1:{port} this-machine, then the same address;"
-        " Ctrl-C ends it",
-        err=True,
+        " Ctrl-C ends it"
     )
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 from meshwright.cli.layout_case import (
     HOW,
     WHERE,
@@ -14,6 +12,7 @@ from meshwright.cli.layout_case import (
     narrow_console,
 )
 from meshwright.cli.options import Given, command
+from meshwright.cli.terminal import print_json
 from meshwright.report.diff_text import print_ladder
 from meshwright.report.explain_json import ladder_record
 from meshwright.search.oom import why_oom as explained
@@ -53,6 +52,6 @@ def why_oom(
     found = explained(asked.layout, asked.problem)
     setting = setting_of(asked.problem)
     if json_output:
-        print(json.dumps(ladder_record(found, setting, asked.problem.request), indent=2))
+        print_json(ladder_record(found, setting, asked.problem.request))
     else:
         print_ladder(found, setting, narrow_console())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import typer
 from meshwright.cli.export import deliver, read_settings
 from meshwright.cli.layout_case import JsonFlag
 from meshwright.cli.options import REQUIRED, Given, argument, command, fields_of, option
+from meshwright.cli.terminal import print_json, tell, tell_notes
 from meshwright.platforms.job import JobOptions
 from meshwright.runs.workflows.render import workflow as run
 from meshwright.runs.workflows.spec import plain_spec
@@ -91,17 +91,12 @@ def _deliver(
 ) -> None:
     found = run(spec, launcher=launcher, blend=blend, words=values)
     if json_output:
-        print(json.dumps(found.to_dict(), indent=2))
+        print_json(found.to_dict())
     else:
-        typer.echo(
-            f"{found.title}: {counted(len(found.jobs), 'job')} for {found.launcher}", err=True
-        )
+        tell(f"{found.title}: {counted(len(found.jobs), 'job')} for {found.launcher}")
         for check in found.checks:
-            typer.echo(
-                f"{'ok  ' if check.passed else 'FAIL'}  {check.name}: {check.found}", err=True
-            )
-        for note in found.notes:
-            typer.echo(f"note: {note}", err=True)
+            tell(f"{'ok  ' if check.passed else 'FAIL'}  {check.name}: {check.found}")
+        tell_notes(found.notes)
     if not found.passed:
         raise typer.Exit(1)
     if json_output and (output is None or dry_run):
@@ -111,11 +106,6 @@ def _deliver(
     deliver(found.files(), output, dry_run=dry_run, force=force)
     if not json_output:
         if found.submit_all is not None:
-            typer.echo(
-                f"all of them, each behind the one before: `bash {found.submit_all.name}`", err=True
-            )
+            tell(f"all of them, each behind the one before: `bash {found.submit_all.name}`")
         for job in found.jobs:
-            typer.echo(
-                f"{job.folder}: {counted(job.nodes, 'node')}, {job.does}; `{job.text.submit}`",
-                err=True,
-            )
+            tell(f"{job.folder}: {counted(job.nodes, 'node')}, {job.does}; `{job.text.submit}`")

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -21,7 +20,7 @@ from meshwright.cli.data.flags import (
     show,
 )
 from meshwright.cli.options import REQUIRED, Given, argument, command, fields_of, option
-from meshwright.cli.terminal import QuietFlag
+from meshwright.cli.terminal import QuietFlag, print_json
 from meshwright.data.atomic import parse_size
 from meshwright.data.join import MAX_BYTES, MIN_BYTES
 from meshwright.data.pipeline import recipe_job
@@ -96,12 +95,7 @@ def run(
     if dry_run:
         steps = read_recipe(recipe).steps
         if json_output:
-            print(
-                json.dumps(
-                    {"steps": [{"name": step.name, "line": step.line()} for step in steps]},
-                    indent=2,
-                )
-            )
+            print_json({"steps": [{"name": step.name, "line": step.line()} for step in steps]})
             return
         for step in steps:
             print(step.line())
@@ -111,7 +105,7 @@ def run(
     if json_output:
         with redirect_stdout(sys.stderr):
             report = data.run(recipe, execute=execute)
-        print(json.dumps(report.to_dict(), indent=2))
+        print_json(report.to_dict())
     else:
         report = data.run(recipe, execute=execute)
     if report.code:
@@ -135,7 +129,7 @@ def _write_job(
     except OSError as error:
         raise ConfigError(f"--output {output}: {error.strerror}") from None
     if json_output:
-        print(json.dumps({"file": str(path), "submit": text.submit, "text": text.text}, indent=2))
+        print_json({"file": str(path), "submit": text.submit, "text": text.text})
         return
     print(f"{path}: submit it with `{text.submit}`")
 

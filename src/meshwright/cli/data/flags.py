@@ -8,6 +8,7 @@ from typing import Annotated, Any, get_args
 
 import typer
 
+from meshwright.cli.terminal import print_json
 from meshwright.data.atomic import write_whole
 from meshwright.data.encoders import EncoderSpec, Kind
 from meshwright.data.steps import StepResult
@@ -67,7 +68,7 @@ JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object fo
 def show(result: StepResult, *, json_output: bool) -> None:
     """Print a step's end, and leave with its exit code."""
     if json_output:
-        print(json.dumps(result.to_dict(), indent=2))
+        print_json(result.to_dict())
     else:
         for line in result.lines():
             print(line)

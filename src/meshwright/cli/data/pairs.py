@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import asdict
 from typing import get_args
@@ -13,6 +12,7 @@ import typer
 from meshwright import data
 from meshwright.cli.data.flags import JsonFlag, OutputFileFlag, tokenizer_spec, write_json
 from meshwright.cli.options import REQUIRED, argument, command, option
+from meshwright.cli.terminal import print_json, tell
 from meshwright.data.atomic import parse_size
 from meshwright.data.engines import open_reference
 from meshwright.data.footprint import BYTES_PER_TOKEN
@@ -64,14 +64,14 @@ def merge(
     """
     place = find_place(os.environ)
     if place.rank:
-        typer.echo(f"rank {place.rank}: rank 0 merges", err=True)
+        tell(f"rank {place.rank}: rank 0 merges")
         return
     words = [*(input_words or []), *(inputs or [])]
     if not words:
         raise ConfigError("no pair: give prefixes, or a folder")
     report = data.merge(words, output_prefix=output_prefix, overwrite=overwrite)
     if json_output:
-        print(json.dumps({**asdict(report), "manifest": report.manifest.to_dict()}, indent=2))
+        print_json({**asdict(report), "manifest": report.manifest.to_dict()})
     else:
         of = (
             (len(report.sources), "pair"),
@@ -110,7 +110,7 @@ def check(
     """
     report = data.check(inputs, corpus=corpus, chunks=chunks, workers=workers)
     if json_output:
-        print(json.dumps(asdict(report), indent=2))
+        print_json(asdict(report))
     else:
         for fault in report.faults:
             print(fault)
@@ -167,7 +167,7 @@ def verify(
         encoder = open_reference(spec)
     found = data.verify(inputs, vocab_size=vocab_size, encoder=encoder, samples=samples)
     if json_output:
-        print(json.dumps([{**asdict(pair), "passed": pair.passed} for pair in found], indent=2))
+        print_json([{**asdict(pair), "passed": pair.passed} for pair in found])
     else:
         for pair in found:
             print(f"{pair.prefix}: {'all is well' if pair.passed else 'BROKEN'}")
@@ -211,7 +211,7 @@ def stats(
     if output is not None:
         write_json(output, record)
     if json_output:
-        print(json.dumps(record, indent=2))
+        print_json(record)
         return
     for entry in found:
         _print(entry)
@@ -297,7 +297,7 @@ def blend(
     if output is not None:
         write_json(output, record)
     if json_output:
-        print(json.dumps(record, indent=2))
+        print_json(record)
         return
     if form is not None:
         print(mixture.forms()[form])
@@ -374,7 +374,7 @@ def plan(
         bytes_per_token=BYTES_PER_TOKEN if bytes_per_token is None else bytes_per_token,
     )
     if json_output:
-        print(json.dumps(found.to_dict(), indent=2))
+        print_json(found.to_dict())
     else:
         for line in found.lines():
             print(line)

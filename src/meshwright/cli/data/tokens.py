@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import asdict
 from typing import Any
@@ -12,7 +11,7 @@ import typer
 from meshwright import data
 from meshwright.cli.data.flags import InputsArgument, JsonFlag, choice, tokenizer_spec
 from meshwright.cli.options import REQUIRED, argument, command, option
-from meshwright.cli.terminal import QuietFlag
+from meshwright.cli.terminal import QuietFlag, print_json, tell
 from meshwright.data.documents import TextUnit
 from meshwright.data.encoders import Engine
 from meshwright.data.pieces import Form
@@ -70,7 +69,7 @@ def train_tokenizer(
     """  # noqa: E501
     place = find_place(os.environ)
     if place.rank:
-        typer.echo(f"rank {place.rank}: rank 0 trains", err=True)
+        tell(f"rank {place.rank}: rank 0 trains")
         return
     trained = train_sentencepiece(
         inputs,
@@ -84,7 +83,7 @@ def train_tokenizer(
         form=choice(form, Form, "--format"),
     )
     if json_output:
-        print(json.dumps(asdict(trained), indent=2))
+        print_json(asdict(trained))
     else:
         left = f", {trained.rejects:,} passed over" if trained.rejects else ""
         print(
@@ -199,16 +198,14 @@ def tokenize(
         ("--partitions", partitions),
     ):
         if value is not None:
-            typer.echo(
+            tell(
                 f"note: {flag} {value} has no effect here: work is shared by bytes, not by"
-                " documents",
-                err=True,
+                " documents"
             )
     if keep_sequential_samples:
-        typer.echo(
+        tell(
             "note: --keep-sequential-samples has no effect here: documents are always in their"
-            " order",
-            err=True,
+            " order"
         )
     words, keys = _words(inputs or [], input_words or [], json_keys or [])
     spec = tokenizer_spec(
@@ -274,7 +271,7 @@ def _print_json(report: TokenizeReport) -> None:
         "open_segments": report.open_segments,
         "manifest": report.manifest.to_dict() if report.manifest is not None else None,
     }
-    print(json.dumps(content, indent=2))
+    print_json(content)
 
 
 def _print(report: TokenizeReport) -> None:
@@ -293,19 +290,18 @@ def _print(report: TokenizeReport) -> None:
             f" {counted(len(report.files_out), 'whole file')} among it"
         )
     for name in report.files_out[:10]:
-        typer.echo(f"left out whole: {name}", err=True)
+        tell(f"left out whole: {name}")
     for failed in report.failed[:20]:
-        typer.echo(f"no document: {failed}", err=True)
+        tell(f"no document: {failed}")
     if len(report.failed) > 20:
-        typer.echo(f"and {len(report.failed) - 20} more; all of them in --json", err=True)
+        tell(f"and {len(report.failed) - 20} more; all of them in --json")
     if report.failed:
-        typer.echo(
+        tell(
             "mend them and give --overwrite, or start again with --on-error skip or quarantine,"
-            " which keeps what is done",
-            err=True,
+            " which keeps what is done"
         )
     for problem in report.problems:
-        typer.echo(f"problem: {problem}", err=True)
+        tell(f"problem: {problem}")
     if report.manifest is None and not report.failed and not report.problems:
         print(
             f"this rank's share is done; {counted(report.open_segments, 'segment')} left to other"

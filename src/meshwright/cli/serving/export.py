@@ -6,10 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-import typer
-
 from meshwright.cli.export import deliver
 from meshwright.cli.options import REQUIRED, argument, command, option
+from meshwright.cli.terminal import print_json, tell_notes
 from meshwright.platforms.kubernetes.serving import Where, export_serving
 from meshwright.software.engines.chosen import read_choice
 from meshwright.values.errors import ConfigError
@@ -58,11 +57,10 @@ def export(
     choice = read_choice(content, rank=rank, what=file)
     found = export_serving(choice, target=to, where=Where(path=model_path, image=image, name=name))
     if json_output:
-        print(json.dumps(found.to_dict(), indent=2))
+        print_json(found.to_dict())
         return
     deliver(found.files, output, dry_run=dry_run, force=force)
-    for note in found.notes:
-        typer.echo(f"note: {note}", err=True)
+    tell_notes(found.notes)
 
 
 def _read(text: str) -> tuple[Any, int, str]:

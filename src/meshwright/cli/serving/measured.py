@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +11,7 @@ from rich.console import Console
 
 from meshwright.cli.options import REQUIRED, argument, command, option
 from meshwright.cli.serving.flags import limits_of, loads_of
+from meshwright.cli.terminal import print_json, tell, warn
 from meshwright.report.columns import Column, print_columns
 from meshwright.report.serving_table import DEFINITIONS, load_lines
 from meshwright.runs.loads.client import Target
@@ -110,9 +110,7 @@ def measure(
     )
     target = Target(url=url, model=model, vocab=vocab, key=_key(key_file), patience_s=patience)
     limits = limits_of(ttft_ms=ttft, tpot_ms=tpot, e2e_ms=e2e)
-    found = measure_server(
-        target, loads, limits=limits, show=lambda name: typer.echo(name, err=True)
-    )
+    found = measure_server(target, loads, limits=limits, show=lambda name: tell(name))
     _print_measured(found, json_output=json_output)
     if not all(one.figures.requests for one in found):
         raise typer.Exit(1)
@@ -134,13 +132,13 @@ def _key(path: Path | None) -> str | None:
 
 def _print_measured(found: tuple[MeasuredLoad, ...], *, json_output: bool) -> None:
     for note in dict.fromkeys(note for one in found for note in one.notes):
-        typer.echo(f"warning: {note}", err=True)
+        warn(note)
     if json_output:
         loads = [
             {"load": one.load.name, "figures": one.figures.to_dict(), "notes": list(one.notes)}
             for one in found
         ]
-        print(json.dumps({"loads": loads}, indent=2))
+        print_json({"loads": loads})
         return
     print(
         "\n".join(load_lines([((one.load.name,), one.figures) for one in found], names=("load",)))
@@ -195,7 +193,7 @@ def _print_read(found: list[ReadLoad], *, json_output: bool) -> None:
             }
             for load in found
         ]
-        print(json.dumps({"loads": loads}, indent=2))
+        print_json({"loads": loads})
         return
     rows = [((load.tool, load.file, load.name), load.figures) for load in found]
     print("\n".join(load_lines(rows, names=("tool", "file", "load"))))
@@ -259,7 +257,7 @@ def _print_predicted(
             name: {"rows": rows, "answered": n, "unanswered": reasons.get(name, {})}
             for name, (n, rows) in counts.items()
         }
-        print(json.dumps({"output": str(output), "tables": found}, indent=2))
+        print_json({"output": str(output), "tables": found})
         return
     width = max(len(name) for name in counts)
     for name, (answered, rows) in counts.items():
@@ -329,14 +327,11 @@ def _print_errors(
     as_json: bool,
 ) -> None:
     if as_json:
-        print(
-            json.dumps(
-                {
-                    "tables": {name: found.to_dict() for name, found in figures.items()},
-                    "unanswered": reasons,
-                },
-                indent=2,
-            )
+        print_json(
+            {
+                "tables": {name: found.to_dict() for name, found in figures.items()},
+                "unanswered": reasons,
+            }
         )
         return
     from meshwright_truth.serving_score import HEADINGS, cells_of

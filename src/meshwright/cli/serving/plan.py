@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import typer
 
 from meshwright.cli.options import argument, command, option
 from meshwright.cli.serving.flags import request_of
+from meshwright.cli.terminal import print_json
 from meshwright.serving.search import plan as search
 
 __all__ = ["plan"]
@@ -109,7 +109,7 @@ def plan(
     )
     found = search(request)
     if json_output:
-        print(json.dumps({"request": request.to_dict(), **found.to_dict()}, indent=2))
+        print_json({"request": request.to_dict(), **found.to_dict()})
     else:
         from rich.console import Console
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ from rich.console import Console
 
 from meshwright.cli.options import argument, command, option
 from meshwright.cli.serving.flags import request_of, worker_of
+from meshwright.cli.terminal import print_json
 from meshwright.report.serving_table import print_load
 from meshwright.runs.loads.load import Lengths, closed_loop, poisson, read_trace
 from meshwright.serving.load import simulate_load
@@ -111,12 +111,7 @@ def simulate(
         request, worker=worker_of(layout), requests=asked, sent_s=sent, concurrency=concurrency
     )
     if json_output:
-        print(
-            json.dumps(
-                {"request": request.to_dict(), **found.to_dict(), "definitions": _definitions()},
-                indent=2,
-            )
-        )
+        print_json({"request": request.to_dict(), **found.to_dict(), "definitions": _definitions()})
         return
     print_load(found, Console())
 

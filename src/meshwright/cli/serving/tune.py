@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from meshwright.cli.job_flags import RUN_JOB, JobFileFlag, job_options
 from meshwright.cli.options import Given, argument, command, fields_of, option
 from meshwright.cli.serving.flags import limits_of, loads_of, model_of, numbers
 from meshwright.cli.serving.tune_view import dry_lines, end_lines, progress
-from meshwright.cli.terminal import QuietFlag
+from meshwright.cli.terminal import QuietFlag, print_json, tell
 from meshwright.runs.loads.load import Lengths
 from meshwright.runs.loop import StudyLimits
 from meshwright.runs.serving.tune import (
@@ -235,20 +234,17 @@ def _pins(words: list[str]) -> dict[str, tuple[int, ...]]:
 
 def _run(prepared: PreparedServing, tuning: ServingTuning, *, quiet: bool) -> ServingStudy:
     if not quiet:
-        typer.echo(
-            f"study: {tuning.folder}; {len(prepared.candidates.members)} deployments may be run",
-            err=True,
-        )
+        tell(f"study: {tuning.folder}; {len(prepared.candidates.members)} deployments may be run")
     try:
         return tune_serving(prepared, tuning, show=progress(quiet=quiet))
     except Interrupted as error:
-        typer.echo(str(error), err=True)
+        tell(str(error))
         raise typer.Exit(_INTERRUPTED) from None
 
 
 def _print(found: ServingStudy, *, json_output: bool) -> None:
     if json_output:
-        print(json.dumps(found.to_dict(), indent=2))
+        print_json(found.to_dict())
         return
     print("\n".join(end_lines(found)))
 
