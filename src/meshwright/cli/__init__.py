@@ -56,9 +56,15 @@ _NAMES = (
     "bcp",
 )
 """In the order of the help."""
-_COMMANDS = {name: name.replace("-", "_") for name in _NAMES} | dict.fromkeys(
-    ("train status", "train logs", "train cancel", "train list"), "train_jobs"
-)
+_COMMANDS = {name: name for name in _NAMES} | {
+    **dict.fromkeys(("size", "estimate"), "sizing"),
+    **dict.fromkeys(("explain", "why-oom", "diff"), "layouts"),
+    **dict.fromkeys(("train status", "train logs", "train cancel", "train list"), "train_jobs"),
+    **dict.fromkeys(("report", "ui"), "pages"),
+    **dict.fromkeys(("autoconfigurator", "apss"), "doors"),
+    **dict.fromkeys(("models", "chips"), "catalogues"),
+    **dict.fromkeys(("predict", "calibrate", "profile"), "measured"),
+}
 """Module of each command. The command `why-oom` is the function `why_oom` there; a module with
 COMMANDS, such a table, is a group. `train logs` is the function `train_logs`: `train` takes other
 words too."""

@@ -8,7 +8,7 @@ from typing import Any
 import typer
 
 from meshwright.api import checkpoints as ckpt
-from meshwright.cli.layout_case import ClusterFlag, HfFlag, JsonFlag, ModelArgument, model_words
+from meshwright.cli.flags import HfFlag, JsonFlag, model_words
 from meshwright.cli.options import Given, command, fields_of, option
 from meshwright.cli.terminal import print_page
 from meshwright.report.sizing_text import checkpoint_lines
@@ -28,8 +28,7 @@ COMMANDS = {"plan": ""}
 
 @command
 def plan(
-    cluster: ClusterFlag,
-    model: ModelArgument = None,
+    where: Given = fields_of(PlanRequest, "model", "cluster", required=("cluster",)),
     hf: HfFlag = None,
     batch: Given = fields_of(
         PlanRequest,
@@ -107,8 +106,8 @@ def plan(
         raise ConfigError(f"--quota-gib {quota_gib:g}: expected a positive number")
     rule: dict[str, Any] = {"best": best, "last": last, "keep_every": keep_every}
     found = ckpt.ckpt_plan(
-        model=model_words(model, hf),
-        cluster=cluster,
+        model=model_words(where.get("model"), hf),
+        cluster=where["cluster"],
         schedule=Schedule(
             save_every=SAVE_EVERY if save_every is None else save_every, step_s=step_s, steps=steps
         ),

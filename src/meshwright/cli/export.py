@@ -12,8 +12,7 @@ import yaml
 from rich.console import Console
 
 from meshwright import api
-from meshwright.cli.job_flags import JobFileFlag, job_for
-from meshwright.cli.layout_case import HfFlag, JsonFlag, model_words
+from meshwright.cli.flags import HfFlag, JobFileFlag, JsonFlag, job_for, model_words
 from meshwright.cli.options import REQUIRED, Given, argument, command, fields_of, option
 from meshwright.cli.plan_files import read_mixed, read_side
 from meshwright.cli.terminal import export_mixed_plan, print_json, tell, tell_notes

@@ -19,8 +19,15 @@ from rich.progress import Progress
 from meshwright import api
 from meshwright.cli.export import deliver
 from meshwright.cli.options import Given, command, fields_of, option
-from meshwright.cli.plan_files import Run, price_of, print_change, read_run, side_of
-from meshwright.cli.request_files import read_request, request_to_yaml
+from meshwright.cli.plan_files import (
+    Run,
+    price_of,
+    print_change,
+    read_request,
+    read_run,
+    request_to_yaml,
+    side_of,
+)
 from meshwright.cli.terminal import (
     Goal,
     QuietFlag,

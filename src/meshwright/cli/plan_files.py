@@ -1,4 +1,4 @@
-"""Sides of a comparison: words such as tp=8,pp=4, or files that `plan --json` wrote."""
+"""Files that hold plans, requests and runs, and the sides of a comparison."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from meshwright import api
-from meshwright.cli.layout_case import narrow_console
+from meshwright.cli.terminal import narrow_console
 from meshwright.report.diff_text import print_comparison, print_prices
 from meshwright.search.asked import Asked, ask
 from meshwright.search.diff import compare
@@ -32,10 +34,13 @@ __all__ = [
     "price_of",
     "print_change",
     "read_mixed",
+    "read_request",
     "read_run",
     "read_side",
+    "request_to_yaml",
     "side_of",
 ]
+
 
 _SHARED = (
     "seq_len",
@@ -90,10 +95,10 @@ def read_side(text: str) -> Side:
         found = parse_layout(text)
         Layout(**found)
         return Side(name=text, layout=found)
-    return side_of(_read_json(Path(name)), text, rank)
+    return side_of(_plan_json(Path(name)), text, rank)
 
 
-def _read_json(path: Path) -> Any:
+def _plan_json(path: Path) -> Any:
     try:
         return json.loads(path.read_bytes().decode("utf-8"))
     except OSError as error:
@@ -171,7 +176,7 @@ def read_mixed(text: str) -> tuple[MixedLayout, MixedProblem] | None:
     name, _, rank = text.partition("#")
     if not Path(name).is_file():
         return None
-    content = _read_json(Path(name))
+    content = _plan_json(Path(name))
     if not isinstance(content, dict) or not isinstance(request := content.get("request"), dict):
         return None
     plan = _ranked(content["plans"], text, rank) if "plans" in content else content
@@ -354,3 +359,52 @@ def print_change(current: Asked, result: PlanResult, *, problem: Problem) -> Non
         compare(layout_dict(mine.layout), layout_dict(best.layout), has_experts=experts), console
     )
     print_prices(mine, price_of(best), console)
+
+
+def read_request(path: Path) -> dict[str, Any]:
+    """Return the fields of a request file, YAML or JSON; `PlanRequest.of` makes the request of
+    them."""
+    try:
+        text = path.read_bytes().decode("utf-8")
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"request {str(path)!r}: {getattr(error, 'strerror', None) or 'not a text in UTF-8'}"
+        ) from None
+    fields = (
+        _json_fields(text, path) if path.suffix.lower() == ".json" else _yaml_fields(text, path)
+    )
+    if not isinstance(fields, dict):
+        raise ConfigError(
+            f"request {str(path)!r}: expected keys and values such as model: llama3-70b"
+        )
+    return fields
+
+
+def _json_fields(text: str, path: Path) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ConfigError(
+            f"request {str(path)!r}: no JSON at line {error.lineno}, column {error.colno}:"
+            f" {error.msg}"
+        ) from None
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"request {str(path)!r}: no JSON: {str(error)[:80]}") from None
+
+
+def _yaml_fields(text: str, path: Path) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        place = f" at line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
+        raise ConfigError(f"request {str(path)!r}: no YAML{place}: {error.problem}") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ConfigError(
+            f"request {str(path)!r}: no YAML: {str(error).splitlines()[0][:120]}"
+        ) from None
+
+
+def request_to_yaml(request: PlanRequest) -> str:
+    """Return a request as YAML that reads back to the same request."""
+    return yaml.safe_dump(request.to_dict(), sort_keys=False, allow_unicode=True, width=120)

@@ -15,6 +15,8 @@ from meshwright.values.errors import CannotExpress, ConfigError
 from meshwright.values.units import parse_count, parse_duration
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from meshwright.search.mixed.problem import MixedProblem
     from meshwright.search.problem import Problem
     from meshwright.search.request import PlanRequest
@@ -33,6 +35,7 @@ __all__ = [
     "for_export",
     "keep_quiet",
     "make_folder",
+    "narrow_console",
     "print_json",
     "print_page",
     "read_goal",
@@ -57,6 +60,13 @@ def print_page(lines: Sequence[str], *, indent: int) -> None:
     console = Console()
     for line in "\n".join(lines).split("\n") if lines else ():
         print(fold(line, width=console.width, indent=indent) if console.is_terminal else line)
+
+
+def narrow_console() -> Console:
+    """Return a console that prints words as they are."""
+    from rich.console import Console
+
+    return Console(markup=False, highlight=False, emoji=False)
 
 
 def tell(line: str) -> None:

@@ -10,10 +10,10 @@ import typer
 from rich.console import Console
 
 from meshwright import api
-from meshwright.cli.job_flags import JobFileFlag
-from meshwright.cli.layout_case import HfFlag, JsonFlag
+from meshwright.cli.flags import HfFlag, JobFileFlag, JsonFlag
 from meshwright.cli.options import Given, argument, command, fields_of, option
 from meshwright.cli.terminal import QuietFlag, keep_quiet, print_json, tell
+from meshwright.cli.train_jobs import dry_record, print_dry_run, print_findings, print_state
 from meshwright.cli.train_source import (
     Asked,
     asked_of,
@@ -22,7 +22,6 @@ from meshwright.cli.train_source import (
     quota_bytes,
     settings_of,
 )
-from meshwright.cli.train_view import dry_record, print_dry_run, print_findings, print_state
 from meshwright.platforms.job import JobOptions
 from meshwright.report.plan_table import print_miss
 from meshwright.runs.training.preflight import Finding, preflight, problems

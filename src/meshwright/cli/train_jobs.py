@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import typer
 
-from meshwright.cli.layout_case import JsonFlag
+from meshwright.cli.flags import JsonFlag
 from meshwright.cli.options import REQUIRED, argument, command, option
 from meshwright.cli.terminal import print_json
-from meshwright.cli.train_view import print_state, state_line
+from meshwright.platforms.job import JobText
+from meshwright.runs.training.folder import label_of, read_folder
+from meshwright.runs.training.preflight import Finding
 from meshwright.runs.training.session import (
+    Start,
+    TrainState,
     cancel_training,
     follow_logs,
     list_trainings,
@@ -20,6 +27,11 @@ from meshwright.runs.training.session import (
 )
 
 __all__ = [
+    "dry_record",
+    "print_dry_run",
+    "print_findings",
+    "print_state",
+    "state_line",
     "train_cancel",
     "train_list",
     "train_logs",
@@ -148,3 +160,115 @@ def train_list(
         print(f"{state.folder}  {state.launcher}  {last}  {state_line(state)}")
     if not states:
         print(f"no training in {root}")
+
+
+_MARKS = {"ok": "ok", "warning": "note", "problem": "STOP"}
+
+
+def print_findings(
+    start: Start, findings: Sequence[Finding], *, file: Any = None, quiet: bool = False
+) -> None:
+    """Print the plan that is taken, and what preflight found of it; `quiet` leaves out what is
+    well."""
+    prepared, out = start.prepared, file or sys.stderr
+    for note in start.notes:
+        print(f"note: {note}", file=out)
+    if not quiet:
+        speed = start.plan["plans"][0]["tokens_per_s_per_gpu"]
+        words = f"{prepared.step_s:.3g} s a step, {speed:,.0f} tokens/s per GPU by prediction"
+        print(f"plan: {prepared.layout.words()}: {words}", file=out)
+    width = max(len(finding.name) for finding in findings)
+    for finding in findings:
+        if not quiet or finding.verdict != "ok":
+            print(f"{_MARKS[finding.verdict]:4}  {finding.name:{width}}  {finding.words}", file=out)
+    for note in prepared.exported.notes:
+        print(f"note  {prepared.software.name:{width}}  {note}", file=out)
+
+
+def print_dry_run(start: Start) -> None:
+    """Print every job of the chain to the letter, with the commands that would send them."""
+    prepared = start.prepared
+    jobs = list(_jobs(start))
+    first = jobs[0][0]
+    for number, text in jobs:
+        folder = prepared.folder / "jobs" / str(number) / "job"
+        if number == first:
+            for file in prepared.job().files:
+                print(f"==> {folder / file.name}\n{file.text}")
+        print(f"==> {folder / text.file_name}\n{text.text}\nit would be sent by: {text.submit}\n")
+
+
+def _jobs(start: Start) -> Iterator[tuple[int, JobText]]:
+    """Yield the jobs that would be sent now: number and text; a number that the platform has yet to
+    give stands in angle brackets."""
+    there, prepared = read_folder(start.prepared.folder), start.prepared
+    first = max((job.number for job in there.jobs()), default=0) + 1 if there is not None else 1
+    for number in range(
+        first,
+        first + prepared.at_once(done_steps=prepared.saved_steps, most=prepared.request.most_jobs),
+    ):
+        after = None if number == first else f"<the number of job {number - 1}>"
+        yield (
+            number,
+            prepared.written(number=number, label=label_of(start.train_id, number), after=after),
+        )
+
+
+def dry_record(start: Start, findings: Sequence[Finding], *, with_jobs: bool) -> dict[str, Any]:
+    """Return the object that `train --dry-run --json` prints."""
+    prepared = start.prepared
+    texts = [text for _, text in _jobs(start)] if with_jobs else []
+    return {
+        "training": str(prepared.folder),
+        "request": prepared.request.to_dict(),
+        "plan": start.plan["plans"][0],
+        "findings": [asdict(finding) for finding in findings],
+        "files": [{"name": file.name, "text": file.text} for file in prepared.job().files],
+        "jobs": [
+            {"file_name": text.file_name, "text": text.text, "submit": text.submit}
+            for text in texts
+        ],
+    }
+
+
+def state_line(state: TrainState) -> str:
+    """Return how a training is, in a line."""
+    done = "no step yet" if state.done_steps is None else f"step {state.done_steps:,}"
+    of = "" if state.total_steps is None else f" of {state.total_steps:,}"
+    loss = "" if state.last_loss is None else f", loss {state.last_loss:.4g}"
+    speed = (
+        ""
+        if state.tokens_per_s is None
+        else f", {state.tokens_per_s:,.0f} tokens/s (predicted {state.predicted_tokens_per_s:,.0f})"
+    )
+    return f"{done}{of}{loss}{speed}{'' if state.eta_s is None else f', {_time(state.eta_s)} left'}"
+
+
+def _time(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def print_state(state: TrainState, *, json_output: bool) -> None:
+    """Print how a training is, its jobs, and where its checkpoints and logs are."""
+    if json_output:
+        print_json(state.to_dict())
+        return
+    print(f"{state.folder}: {state.model} by {state.software} on {state.launcher}")
+    print(state_line(state))
+    if state.first_loss is not None and state.last_loss is not None:
+        print(f"loss {state.first_loss:.4g} at first, {state.last_loss:.4g} now")
+    saved = {None: "checkpoints are not seen from here", 0: "no checkpoint yet"}
+    print(saved.get(state.saved_steps) or f"newest checkpoint: step {state.saved_steps:,}")
+    for job in state.jobs:
+        status = job.status
+        print(
+            f"job {job.note.number}:"
+            f" {status.state}{f' ({status.reason})' if status.reason else ''},"
+            f" {Path('jobs') / str(job.note.number)}"
+        )
+    if state.silent is not None:
+        print(state.silent, file=sys.stderr)
+    if state.decision is not None and state.decision.action in ("done", "stop"):
+        print(f"{'done' if state.decision.action == 'done' else 'stopped'}: {state.decision.why}")

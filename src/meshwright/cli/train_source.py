@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from meshwright.cli.export import read_settings
-from meshwright.cli.job_flags import read_job_file
-from meshwright.cli.layout_case import model_words
+from meshwright.cli.flags import model_words, read_job_file
 from meshwright.cli.plan_files import read_side
 from meshwright.data.atomic import parse_size
 from meshwright.data.pairs import blend

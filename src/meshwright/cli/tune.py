@@ -10,10 +10,9 @@ import typer
 
 from meshwright import api
 from meshwright.cli.export import read_settings
-from meshwright.cli.job_flags import RUN_JOB, JobFileFlag, job_options
-from meshwright.cli.layout_case import HfFlag, JsonFlag, model_words
+from meshwright.cli.flags import RUN_JOB, HfFlag, JobFileFlag, JsonFlag, job_options, model_words
 from meshwright.cli.options import Given, command, fields_of, option
-from meshwright.cli.request_files import read_request
+from meshwright.cli.plan_files import read_request
 from meshwright.cli.terminal import QuietFlag, print_json, tell, warn
 from meshwright.cli.tune_view import print_result, progress
 from meshwright.runs.loop import StudyLimits
@@ -189,7 +188,7 @@ def _run(prepared: Prepared, tuning: Tuning, *, quiet: bool) -> StudyResult:
                 prepared,
                 tuning,
                 show=show,
-                warn=lambda line: warn(line),
+                warn=warn,
             )
     except Interrupted as error:
         tell(str(error))

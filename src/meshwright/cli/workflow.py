@@ -8,7 +8,7 @@ from typing import Any
 import typer
 
 from meshwright.cli.export import deliver, read_settings
-from meshwright.cli.layout_case import JsonFlag
+from meshwright.cli.flags import JsonFlag
 from meshwright.cli.options import REQUIRED, Given, argument, command, fields_of, option
 from meshwright.cli.terminal import print_json, tell, tell_notes
 from meshwright.platforms.job import JobOptions

@@ -110,7 +110,7 @@ def measure(
     )
     target = Target(url=url, model=model, vocab=vocab, key=_key(key_file), patience_s=patience)
     limits = limits_of(ttft_ms=ttft, tpot_ms=tpot, e2e_ms=e2e)
-    found = measure_server(target, loads, limits=limits, show=lambda name: tell(name))
+    found = measure_server(target, loads, limits=limits, show=tell)
     _print_measured(found, json_output=json_output)
     if not all(one.figures.requests for one in found):
         raise typer.Exit(1)

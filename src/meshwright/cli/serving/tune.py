@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from meshwright.cli.job_flags import RUN_JOB, JobFileFlag, job_options
+from meshwright.cli.flags import RUN_JOB, JobFileFlag, job_options
 from meshwright.cli.options import Given, argument, command, fields_of, option
 from meshwright.cli.serving.flags import limits_of, loads_of, model_of, numbers
 from meshwright.cli.serving.tune_view import dry_lines, end_lines, progress

@@ -1,23 +1,178 @@
-"""`meshwright chips`: the catalogue of chips, or one chip with the source of every figure."""
+"""What is known by name: `meshwright models` and `chips`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, Literal
 
 from rich.console import Console
 
-from meshwright.api.catalogues import describe_chip, list_chips, list_servers
+from meshwright.api.catalogues import (
+    describe_chip,
+    describe_model,
+    list_chips,
+    list_models,
+    list_servers,
+)
 from meshwright.cli.options import argument, command, option
-from meshwright.cli.terminal import print_json, print_page
+from meshwright.cli.terminal import print_json, print_page, tell_notes
 from meshwright.report.columns import Column, print_columns
+from meshwright.values.errors import ConfigError
 from meshwright.values.hardware.catalogue import ChipRow, find_link, link_rows
 from meshwright.values.hardware.cluster import Link
 from meshwright.values.hardware.parse import Server, find_server
+from meshwright.values.models.params import ModelInfo, ModelRow
 from meshwright.values.units import GB, MICROSECOND, counted
 
-__all__ = ["chips"]
+__all__ = ["chips", "models"]
+
+
+@command
+def models(
+    name: str | None = argument(None, "A model's name or alias, or its dims; none lists all."),
+    hf: Path | None = option(None, "A Hugging Face config.json, or its folder, to read instead."),
+    json_output: bool = option(False, "Print one JSON object for programs.", "--json"),
+) -> None:
+    """List the models that are known by name, or show one with its dims and its parameters by part.
+
+    A model is its shape: layers, widths, heads, experts. The shape gives every count of parameters,
+    bytes and FLOPs, and the count of parameters stands beside the published one: they differ by
+    less than 0.5 % wherever an exact count is published. Of a mixture of experts, the active
+    parameters are those that one token visits.
+
+    Wherever a model is named, its dims do as well: layers, hidden, heads and vocab, and what
+    differs from the usual of kv_heads (heads), head_dim (hidden / heads), ffn (4 hidden, or 8/3 of
+    it where gated), gated=1, tied=0, family (decoder; encoder, encoder-decoder), experts, topk,
+    expert_ffn (ffn), shared_ffn (0).
+
+    Prints a table of all models; or one model's dims, parameters by part, their sum, the published
+    count and the source of both.
+
+    Examples:
+
+      meshwright models
+
+      meshwright models qwen3-30b-a3b
+
+      meshwright models layers=32,hidden=4096,heads=32,kv_heads=8,ffn=14336,vocab=128256
+
+      meshwright models --hf path/to/config.json --json
+    """
+    if name is not None and hf is not None:
+        raise ConfigError(f"models {name} --hf {hf}: give either a name or a config")
+    if name is None and hf is None:
+        _show_list(list_models(), json_output=json_output)
+        return
+    found = describe_model(name, hf=hf)
+    tell_notes(found.notes)
+    _show_model(found, json_output=json_output)
+
+
+def _show_list(rows: list[ModelRow], *, json_output: bool) -> None:
+    if json_output:
+        print_json({"models": [asdict(row) for row in rows]})
+    else:
+        _print_list(rows)
+
+
+_MODEL_COLUMNS: tuple[tuple[str, Literal["left", "right"], int], ...] = (
+    ("model", "left", 0),
+    ("series", "left", 3),
+    ("family", "left", 0),
+    ("layers", "right", 0),
+    ("hidden", "right", 0),
+    ("params B", "right", 0),
+    ("active B", "right", 0),
+    ("published B", "right", 1),
+    ("difference", "right", 2),
+)
+"""Heading, side, and the order in which they go where a terminal is narrow."""
+
+
+def _print_list(rows: list[ModelRow]) -> None:
+    console = Console()
+    columns = [
+        Column(heading=heading, justify=side, spare=spare)
+        for heading, side, spare in _MODEL_COLUMNS
+    ]
+    cells = [[row.name, row.series, row.family, *_figures(row)] for row in rows]
+    print_columns(console, columns, cells, more="`meshwright models NAME` has them, and --json")
+    console.print(
+        "\n~ beside a published count: the size that the model is called by, no exact count.",
+        highlight=False,
+    )
+    console.print("`meshwright models NAME` shows dims, parts and sources.", highlight=False)
+
+
+def _figures(row: ModelRow) -> list[str]:
+    nominal = "~" if row.published_kind == "nominal" else ""
+    published = f"{nominal}{row.published_params / 1e9:.4g}"
+    difference = f"{row.difference_frac:+.2%}" if abs(row.difference_frac) >= 5e-5 else "0"
+    return [
+        str(row.num_layers),
+        str(row.hidden),
+        f"{row.params / 1e9:.4g}",
+        f"{row.active_params / 1e9:.4g}",
+        published,
+        difference,
+    ]
+
+
+def _show_model(info: ModelInfo, *, json_output: bool) -> None:
+    if json_output:
+        print_json(_model_record(info))
+        return
+    print_page(_model_page(info), indent=4)
+
+
+def _model_record(info: ModelInfo) -> dict[str, Any]:
+    return {
+        "name": info.spec.name,
+        "dims": info.dims,
+        "parts": info.parts,
+        "params": info.params,
+        "mtp_params": info.mtp_params,
+        "active_params": info.active_params,
+        "published": asdict(info.published) if info.published is not None else None,
+        "notes": list(info.notes),
+    }
+
+
+def _model_page(info: ModelInfo) -> list[str]:
+    """One model in lines: dims, parameters by part, totals, source."""
+    also = _names_of(info)
+    lines = [info.spec.name + also, ""]
+    lines += [f"  {key:<24} {value}" for key, value in info.dims.items()]
+    lines += ["", *(f"  {part:<24} {count:>22,}" for part, count in info.parts.items())]
+    lines += [
+        f"  {'parameters':<24} {info.params:>22,}",
+        f"  {'of them active':<24} {info.active_params:>22,}",
+    ]
+    if info.mtp_params:
+        lines.append(f"  {'multi-token prediction':<24} {info.mtp_params:>22,}  (not in the sum)")
+    return lines + _published_lines(info.published)
+
+
+def _names_of(info: ModelInfo) -> str:
+    row = info.published
+    if row is None:
+        return ""
+    if row.name != info.spec.name:
+        return f"  the shape of {row.name}"
+    return f"  also: {', '.join(row.aliases)}" if row.aliases else ""
+
+
+def _published_lines(row: ModelRow | None) -> list[str]:
+    if row is None:
+        return []
+    figures = (
+        f"{row.published_params:>22,}  ({row.published_kind}; the shape differs by"
+        f" {row.difference_frac:+.2%})"
+    )
+    return [f"  {'published':<24} {figures}", "", f"  source: {row.source}"]
+
 
 _FIGURES: tuple[tuple[str, str, str, str], ...] = (
     ("memory, nominal", "nominal_gb", "GB", "source"),
@@ -80,7 +235,7 @@ def chips(
         return
     rows = list_chips() if name is None else (describe_chip(name),)
     if json_output:
-        records = [_record(row) for row in rows]
+        records = [_chip_record(row) for row in rows]
         print_json({"chips": records} if name is None else records[0])
     elif name is None:
         _print_table(rows)
@@ -143,7 +298,7 @@ def _print_server(server: Server, *, json_output: bool) -> None:
     )
 
 
-def _record(row: ChipRow) -> dict[str, Any]:
+def _chip_record(row: ChipRow) -> dict[str, Any]:
     """A chip as JSON: figures in the units of their names, the server, and the words."""
     chip, cells = row.chip, row.cells
     numbers = {
@@ -199,7 +354,7 @@ def _link_record(link: Link) -> dict[str, Any]:
     }
 
 
-_COLUMNS: tuple[tuple[str, Literal["left", "right"], int], ...] = (
+_CHIP_COLUMNS: tuple[tuple[str, Literal["left", "right"], int], ...] = (
     ("chip", "left", 0),
     ("GB", "right", 2),
     ("usable GiB", "right", 0),
@@ -219,7 +374,7 @@ _COLUMNS: tuple[tuple[str, Literal["left", "right"], int], ...] = (
 def _print_table(rows: tuple[ChipRow, ...]) -> None:
     console = Console()
     columns = [
-        Column(heading=heading, justify=side, spare=spare) for heading, side, spare in _COLUMNS
+        Column(heading=heading, justify=side, spare=spare) for heading, side, spare in _CHIP_COLUMNS
     ]
     print_columns(
         console,
@@ -259,7 +414,7 @@ def _cells_of(row: ChipRow) -> list[str]:
 
 
 def _print_page(row: ChipRow) -> None:
-    record, cells = _record(row), row.cells
+    record, cells = _chip_record(row), row.cells
     notes: list[str] = []
     figures, server = _figure_lines(record, cells, notes), _server_lines(record, notes)
     print_page(
