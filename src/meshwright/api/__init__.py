@@ -480,10 +480,7 @@ def read_calibration(path: str | Path) -> Calibration:
 def files_of(request: PlanRequest) -> Files:
     """Return what the files that a request names hold, and what this machine is where its cluster
     is `local`."""
-    from meshwright.platforms.given import (
-        cluster_from_flag,
-        load_profile,
-    )
+    from meshwright.platforms.given import cluster_from_flag, load_profile
     from meshwright.search.problem import Files
     from meshwright.values.hardware.parse import LOCAL
 

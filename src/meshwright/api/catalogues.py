@@ -13,13 +13,7 @@ from meshwright.values.hardware.parse import Server, servers
 from meshwright.values.models.catalogue import named_model
 from meshwright.values.models.params import ModelInfo, ModelRow, model_info, models_info
 
-__all__ = [
-    "describe_chip",
-    "describe_model",
-    "list_chips",
-    "list_models",
-    "list_servers",
-]
+__all__ = ["describe_chip", "describe_model", "list_chips", "list_models", "list_servers"]
 
 
 def list_models() -> list[ModelRow]:

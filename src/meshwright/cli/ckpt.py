@@ -18,10 +18,7 @@ from meshwright.sizing.duration import Reliability
 from meshwright.values.errors import ConfigError, UnknownNameError
 from meshwright.values.units import GIB, parse_count
 
-__all__ = [
-    "COMMANDS",
-    "plan",
-]
+__all__ = ["COMMANDS", "plan"]
 
 COMMANDS = {"plan": ""}
 

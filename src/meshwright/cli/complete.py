@@ -9,11 +9,7 @@ from importlib import import_module
 from itertools import product
 from typing import Any
 
-__all__ = [
-    "add_values",
-    "is_asked",
-    "rejoin_words",
-]
+__all__ = ["add_values", "is_asked", "rejoin_words"]
 
 _VARIABLE = "_MESHWRIGHT_COMPLETE"
 _BREAKS = ("=", ":")

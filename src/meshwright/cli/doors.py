@@ -282,7 +282,7 @@ def _opening(search: Search) -> list[str]:
             f" {settings.num_gpus} GPUs. This result assumes you are training to"
             f" {settings.num_tokens_in_b:g}B tokens, and each GPU achieves"
             f" {settings.tflops_per_gpu:g} TFLOPS."
-        ),
+        )
     ]
     lines.append(
         f"Predicted: {ours:.2f} days of steps with {best.layout.words()},"

@@ -96,10 +96,7 @@ def export(
     if (mixed := None if plan is None else read_mixed(plan)) is not None:
         _require_no_words(plan, case, layout, hf)
         exported = export_mixed_plan(
-            mixed,
-            target,
-            chosen,
-            job_words=[*_named(launcher, job), *options],
+            mixed, target, chosen, job_words=[*_named(launcher, job), *options]
         )
         _write_out(
             exported, None, target, output, dry_run=dry_run, force=force, json_output=json_output

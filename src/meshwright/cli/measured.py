@@ -77,10 +77,7 @@ def predict(
 
 def _print_counts_json(found: Mapping[str, Counts], output: Path) -> None:
     print_json(
-        {
-            "output": str(output),
-            "tables": {name: asdict(count) for name, count in found.items()},
-        }
+        {"output": str(output), "tables": {name: asdict(count) for name, count in found.items()}}
     )
 
 

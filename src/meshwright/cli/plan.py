@@ -66,8 +66,7 @@ _TARGET = "megatron-lm"
 @command
 def plan(
     given: Given = fields_of(
-        PlanRequest,
-        cluster="Chips, such as h100:256 or a800:128,h800:160, a YAML file, or local.",
+        PlanRequest, cluster="Chips, such as h100:256 or a800:128,h800:160, a YAML file, or local."
     ),
     tokens: str | None = option(None, "With --deadline: tokens to train on, such as 300B."),
     deadline: str | None = option(

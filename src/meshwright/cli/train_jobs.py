@@ -101,9 +101,7 @@ def train_logs(
 
 
 @command
-def train_cancel(
-    folder: Path = argument(REQUIRED, "Of the training.", metavar="FOLDER"),
-) -> None:
+def train_cancel(folder: Path = argument(REQUIRED, "Of the training.", metavar="FOLDER")) -> None:
     """End every job of a training that has not ended, those first that wait behind others.
 
     The platform asks the program to end and kills it some time later; the embedded trainer writes a

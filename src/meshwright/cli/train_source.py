@@ -22,14 +22,7 @@ from meshwright.values.hardware.parse import find_server
 from meshwright.values.layout import Layout, parse_layout
 from meshwright.values.units import parse_count
 
-__all__ = [
-    "Asked",
-    "asked_of",
-    "environment_of",
-    "job_of_flags",
-    "quota_bytes",
-    "settings_of",
-]
+__all__ = ["Asked", "asked_of", "environment_of", "job_of_flags", "quota_bytes", "settings_of"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -184,12 +184,7 @@ def _run(prepared: Prepared, tuning: Tuning, *, quiet: bool) -> StudyResult:
         )
     try:
         with progress(quiet=quiet) as show:
-            return run_study(
-                prepared,
-                tuning,
-                show=show,
-                warn=warn,
-            )
+            return run_study(prepared, tuning, show=show, warn=warn)
     except Interrupted as error:
         tell(str(error))
         raise typer.Exit(_INTERRUPTED) from None

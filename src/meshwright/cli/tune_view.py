@@ -18,10 +18,7 @@ from meshwright.runs.loop import View
 from meshwright.runs.record import RunRecord
 from meshwright.values.units import format_seconds
 
-__all__ = [
-    "print_result",
-    "progress",
-]
+__all__ = ["print_result", "progress"]
 
 _SHOWN_RUNS = 15
 _EVIDENCE = 160

@@ -8,12 +8,7 @@ from collections.abc import Iterable
 from rich.console import Console
 from rich.table import Table
 
-from meshwright.cost.flops import (
-    causal_flops_per_token,
-    mfu,
-    model_flops_per_token,
-    tokens_per_s,
-)
+from meshwright.cost.flops import causal_flops_per_token, mfu, model_flops_per_token, tokens_per_s
 from meshwright.report.columns import blocks
 from meshwright.search.explain import Explanation, Rival
 from meshwright.search.operators import LayerTable

@@ -78,10 +78,7 @@ def _called(function: Callable[..., float], **values: float) -> Call:
     )
 
 
-_FIGURES: dict[str, Callable[[Explanation], Call]] = {
-    "mfu": _mfu_call,
-    "headroom": _headroom_call,
-}
+_FIGURES: dict[str, Callable[[Explanation], Call]] = {"mfu": _mfu_call, "headroom": _headroom_call}
 """Figures that are no terms of a sum, and the calls that make them."""
 
 

@@ -29,13 +29,7 @@ from meshwright.data.transfer import Patience
 from meshwright.platforms.job import JobOptions
 from meshwright.values.errors import ConfigError
 
-__all__ = [
-    "concat",
-    "download",
-    "extract",
-    "run",
-    "wiki",
-]
+__all__ = ["concat", "download", "extract", "run", "wiki"]
 
 
 @command

@@ -22,14 +22,7 @@ from meshwright.data.workers import find_place
 from meshwright.values.errors import ConfigError, UnknownNameError
 from meshwright.values.units import counted, format_count, parse_count
 
-__all__ = [
-    "blend",
-    "check",
-    "merge",
-    "plan",
-    "stats",
-    "verify",
-]
+__all__ = ["blend", "check", "merge", "plan", "stats", "verify"]
 
 
 @command

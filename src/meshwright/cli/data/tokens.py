@@ -27,10 +27,7 @@ from meshwright.data.workers import find_place
 from meshwright.values.errors import ConfigError
 from meshwright.values.units import MIB, counted, format_count
 
-__all__ = [
-    "tokenize",
-    "train_tokenizer",
-]
+__all__ = ["tokenize", "train_tokenizer"]
 
 
 @command

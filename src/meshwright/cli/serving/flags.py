@@ -17,14 +17,7 @@ from meshwright.values.errors import ConfigError, UnknownNameError
 from meshwright.values.models.catalogue import named_model
 from meshwright.values.models.spec import ModelSpec
 
-__all__ = [
-    "limits_of",
-    "loads_of",
-    "model_of",
-    "numbers",
-    "request_of",
-    "worker_of",
-]
+__all__ = ["limits_of", "loads_of", "model_of", "numbers", "request_of", "worker_of"]
 
 
 def loads_of(

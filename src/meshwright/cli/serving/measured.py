@@ -31,12 +31,7 @@ from meshwright.values.units import counted
 if TYPE_CHECKING:
     from meshwright_truth.serving_score import ServingFigures
 
-__all__ = [
-    "measure",
-    "predict",
-    "read",
-    "validate",
-]
+__all__ = ["measure", "predict", "read", "validate"]
 
 
 @command

@@ -164,10 +164,7 @@ def tune(
         patience_s=patience,
         extra=tuple(engine_words or ()),
     )
-    usual = {
-        "minutes_per_run": _RUN_MINUTES,
-        "strategy": "grid" if place.on_cores else "predicted",
-    }
+    usual = {"minutes_per_run": _RUN_MINUTES, "strategy": "grid" if place.on_cores else "predicted"}
     study = StudyLimits(**{**usual, **spent})
     tuning = ServingTuning(
         folder=folder, limits=study, launcher=launcher, job=job_options(job, options)

@@ -18,11 +18,7 @@ from meshwright.runs.serving.tune import (
 )
 from meshwright.values.units import counted, format_seconds
 
-__all__ = [
-    "dry_lines",
-    "end_lines",
-    "progress",
-]
+__all__ = ["dry_lines", "end_lines", "progress"]
 
 _EVIDENCE = 160
 """Letters of a line of a log."""

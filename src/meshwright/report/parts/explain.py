@@ -31,12 +31,7 @@ from meshwright.report.parts.part import (
     short_words,
     time_stack,
 )
-from meshwright.search.titles import (
-    MEMORY_READINGS,
-    TIME_READINGS,
-    MemoryReading,
-    Reading,
-)
+from meshwright.search.titles import MEMORY_READINGS, TIME_READINGS, MemoryReading, Reading
 
 __all__ = [
     "constants_info",

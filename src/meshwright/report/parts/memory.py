@@ -17,9 +17,7 @@ from meshwright.report.parts.part import (
     sections_of,
     short_words,
 )
-from meshwright.search.titles import (
-    MEMORY_READINGS,
-)
+from meshwright.search.titles import MEMORY_READINGS
 
 __all__ = ["fixes_info", "ladder_info", "memory_part", "oom_answer_info"]
 

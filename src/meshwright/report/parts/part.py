@@ -11,10 +11,7 @@ from meshwright.report.charts.forms import Bar, Cell, Chart, Column, Grid, Serie
 from meshwright.report.charts.svg import MEMORY_COLOURS, TIME_COLOURS, cell_words, number
 from meshwright.search.mixed.problem import MixedProblem
 from meshwright.search.problem import Problem
-from meshwright.search.titles import (
-    MEMORY_READINGS,
-    TIME_READINGS,
-)
+from meshwright.search.titles import MEMORY_READINGS, TIME_READINGS
 from meshwright.values.errors import MeshwrightError
 from meshwright.values.layout import Layout
 from meshwright.values.units import GIB

@@ -64,9 +64,7 @@ from meshwright.search.cells import cells_of
 from meshwright.search.explain import SAME_SHARE, explain
 from meshwright.search.plan import scaling
 from meshwright.search.problem import Problem
-from meshwright.search.titles import (
-    TIME_READINGS,
-)
+from meshwright.search.titles import TIME_READINGS
 from meshwright.values.units import counted
 
 __all__ = [
