@@ -19,6 +19,7 @@ import typer.core
 import typer.main
 
 from meshwright.cli.complete import add_values, is_asked, rejoin_words
+from meshwright.cli.terminal import INTERRUPTED
 from meshwright.values.errors import ConfigError, MeshwrightError, UnknownNameError
 
 __all__ = ["app", "commands", "main", "run"]
@@ -70,7 +71,6 @@ COMMANDS, such a table, is a group. `train logs` is the function `train_logs`: `
 words too."""
 
 _SETTINGS = {"help_option_names": ["-h", "--help"]}
-_INTERRUPTED = 130
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 """Typer's own error for a wrong command line; its home differs from version to version."""
 
@@ -264,9 +264,9 @@ def run(args: Sequence[str]) -> int:
         return _refuse(_usage_words(error))
     except (typer.Abort, KeyboardInterrupt):
         print("interrupted", file=sys.stderr)
-        return _INTERRUPTED
+        return INTERRUPTED
     code = outcome if isinstance(outcome, int) else 0
-    if code == _INTERRUPTED:
+    if code == INTERRUPTED:
         print("interrupted", file=sys.stderr)
     return code
 

@@ -11,9 +11,8 @@ import typer
 from rich.console import Console
 
 from meshwright.cli.options import argument, command, option
-from meshwright.cli.serving import tune_view as serving_view
+from meshwright.cli.study_view import interruptible, progress, serving_progress
 from meshwright.cli.terminal import QuietFlag, make_folder, tell, tell_notes, write_steps
-from meshwright.cli.tune_view import progress
 from meshwright.compat.apss import ApssAnswer, ApssRequest
 from meshwright.compat.apss import apss as search
 from meshwright.compat.autoconfigurator.folders import (
@@ -42,15 +41,12 @@ from meshwright.compat.autoconfigurator.measured import (
 from meshwright.compat.autoconfigurator.search import NothingFits, Search, platform_of, search_of
 from meshwright.compat.autoconfigurator.words import compose, write_tree
 from meshwright.report.mixed_table import print_mixed_miss
-from meshwright.runs.tune import Interrupted, StudyResult, run_study
+from meshwright.runs.tune import StudyResult, run_study
 from meshwright.search.mixed.problem import resolve_mixed
 from meshwright.values.errors import ConfigError, UnknownNameError
 from meshwright.values.units import counted
 
 __all__ = ["apss", "autoconfigurator"]
-
-
-_INTERRUPTED = 130
 
 
 @command
@@ -208,11 +204,8 @@ def _print_points(table: PointTable, page: _Page) -> None:
 def _measure_grid(measured: MeasuredInference, page: _Page) -> None:
     """Run the grid; its tables take the place of the predictions."""
     search = measured.search
-    try:
-        study = measured.run(serving_view.progress(quiet=page.quiet))
-    except Interrupted as error:
-        tell(str(error))
-        raise typer.Exit(_INTERRUPTED) from None
+    with interruptible():
+        study = measured.run(serving_progress(quiet=page.quiet))
     points, failed = measured_points(measured, study.view.records)
     table = replace(search.table(points, failed, source="measured"), chip=measured.chip)
     path = write_points(table)
@@ -297,14 +290,10 @@ def _opening(search: Search) -> list[str]:
 
 
 def _run(search: Search, *, quiet: bool) -> StudyResult:
-    try:
-        with progress(quiet=quiet) as show:
-            return run_study(
-                search.prepared, search.tuning, starter=search.platform.executor(), show=show
-            )
-    except Interrupted as error:
-        tell(str(error))
-        raise typer.Exit(_INTERRUPTED) from None
+    with interruptible(), progress(quiet=quiet) as show:
+        return run_study(
+            search.prepared, search.tuning, starter=search.platform.executor(), show=show
+        )
 
 
 _CACHE = Path("cache")

@@ -14,7 +14,7 @@ import typer
 from meshwright.api import measured
 from meshwright.cli.flags import model_words
 from meshwright.cli.options import REQUIRED, argument, command, option
-from meshwright.cli.terminal import QuietFlag, keep_quiet, print_json, tell, warn
+from meshwright.cli.terminal import INTERRUPTED, QuietFlag, keep_quiet, print_json, tell, warn
 from meshwright.report.sizing_text import calibration_lines
 from meshwright.runs.measured.files import Counts, counts
 from meshwright.runs.measured.fit import FitReport
@@ -199,9 +199,6 @@ def _print_fit(report: FitReport) -> None:
         print(line)
 
 
-_INTERRUPTED = 130
-
-
 @command
 def profile(
     output: Path = option(
@@ -255,7 +252,7 @@ def profile(
         return
     _show(found, output, json_output=json_output)
     if not found.complete:
-        raise typer.Exit(_INTERRUPTED)
+        raise typer.Exit(INTERRUPTED)
 
 
 def _effort(*, quick: bool, full: bool) -> Effort:

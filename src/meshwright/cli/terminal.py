@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from meshwright.values.mixed_layout import MixedLayout
 
 __all__ = [
+    "INTERRUPTED",
     "Goal",
     "QuietFlag",
     "export_first",
@@ -46,6 +47,9 @@ __all__ = [
     "write_steps",
     "write_text",
 ]
+
+INTERRUPTED = 130
+"""Exit code of what Ctrl-C has ended."""
 
 QuietFlag = Annotated[
     bool, typer.Option("--quiet", "-q", help="No progress; warnings and errors stay.")

@@ -12,7 +12,7 @@ from rich.console import Console
 from meshwright import api
 from meshwright.cli.flags import HfFlag, JobFileFlag, JsonFlag
 from meshwright.cli.options import Given, argument, command, fields_of, option
-from meshwright.cli.terminal import QuietFlag, keep_quiet, print_json, tell
+from meshwright.cli.terminal import INTERRUPTED, QuietFlag, keep_quiet, print_json, tell
 from meshwright.cli.train_jobs import dry_record, print_dry_run, print_findings, print_state
 from meshwright.cli.train_source import (
     Asked,
@@ -30,8 +30,6 @@ from meshwright.runs.training.session import NothingFits, Start, start_training
 from meshwright.search.request import PlanRequest
 
 __all__ = ["train"]
-
-_INTERRUPTED = 130
 
 
 @command
@@ -191,7 +189,7 @@ def _train(
             f" {found.folder}` ends it"
         )
         tell(f"what was sent goes on without us; {again}")
-        raise typer.Exit(_INTERRUPTED) from None
+        raise typer.Exit(INTERRUPTED) from None
     print_state(state, json_output=json_output)
     if state.decision is not None and state.decision.action == "stop":
         raise typer.Exit(1)

@@ -12,7 +12,7 @@ import typer
 
 from meshwright.cli.flags import JsonFlag
 from meshwright.cli.options import REQUIRED, argument, command, option
-from meshwright.cli.terminal import print_json
+from meshwright.cli.terminal import INTERRUPTED, print_json
 from meshwright.platforms.job import JobText
 from meshwright.runs.training.folder import label_of, read_folder
 from meshwright.runs.training.preflight import Finding
@@ -64,9 +64,6 @@ def train_status(
     print_state(state_of(training_in(folder)), json_output=json_output)
 
 
-_INTERRUPTED = 130
-
-
 @command
 def train_logs(
     folder: Path = argument(REQUIRED, "Of the training.", metavar="FOLDER"),
@@ -97,7 +94,7 @@ def train_logs(
             sys.stdout.write(chunk)
             sys.stdout.flush()
     except KeyboardInterrupt:
-        raise typer.Exit(_INTERRUPTED) from None
+        raise typer.Exit(INTERRUPTED) from None
 
 
 @command

@@ -13,12 +13,11 @@ from meshwright.cli.export import read_settings
 from meshwright.cli.flags import RUN_JOB, HfFlag, JobFileFlag, JsonFlag, job_options, model_words
 from meshwright.cli.options import Given, command, fields_of, option
 from meshwright.cli.plan_files import read_request
+from meshwright.cli.study_view import interruptible, print_result, progress
 from meshwright.cli.terminal import QuietFlag, print_json, tell, warn
-from meshwright.cli.tune_view import print_result, progress
 from meshwright.runs.loop import StudyLimits
 from meshwright.runs.trial import OWN_TRAINER, Trial
 from meshwright.runs.tune import (
-    Interrupted,
     Prepared,
     StudyResult,
     Tuning,
@@ -34,8 +33,6 @@ if TYPE_CHECKING:
     from meshwright.runs.trackers import Tracking
 
 __all__ = ["tune"]
-
-_INTERRUPTED = 130
 
 
 @command
@@ -182,12 +179,8 @@ def _run(prepared: Prepared, tuning: Tuning, *, quiet: bool) -> StudyResult:
             f"study: {tuning.folder}; {counted(len(prepared.candidates.members), 'layout')} may"
             " be run"
         )
-    try:
-        with progress(quiet=quiet) as show:
-            return run_study(prepared, tuning, show=show, warn=warn)
-    except Interrupted as error:
-        tell(str(error))
-        raise typer.Exit(_INTERRUPTED) from None
+    with interruptible(), progress(quiet=quiet) as show:
+        return run_study(prepared, tuning, show=show, warn=warn)
 
 
 def _print(result: StudyResult, *, json_output: bool) -> None:

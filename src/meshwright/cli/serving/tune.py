@@ -10,7 +10,7 @@ import typer
 from meshwright.cli.flags import RUN_JOB, JobFileFlag, job_options
 from meshwright.cli.options import Given, argument, command, fields_of, option
 from meshwright.cli.serving.flags import limits_of, loads_of, model_of, numbers
-from meshwright.cli.serving.tune_view import dry_lines, end_lines, progress
+from meshwright.cli.study_view import dry_lines, end_lines, interruptible, serving_progress
 from meshwright.cli.terminal import QuietFlag, print_json, tell
 from meshwright.runs.loads.load import Lengths
 from meshwright.runs.loop import StudyLimits
@@ -23,12 +23,10 @@ from meshwright.runs.serving.tune import (
     serving_place,
     tune_serving,
 )
-from meshwright.runs.tune import Interrupted
 from meshwright.values.errors import ConfigError, UnknownNameError
 
 __all__ = ["tune"]
 
-_INTERRUPTED = 130
 _RUN_MINUTES = 30.0
 """An engine loads its weights and sees several loads in a run."""
 
@@ -232,11 +230,8 @@ def _pins(words: list[str]) -> dict[str, tuple[int, ...]]:
 def _run(prepared: PreparedServing, tuning: ServingTuning, *, quiet: bool) -> ServingStudy:
     if not quiet:
         tell(f"study: {tuning.folder}; {len(prepared.candidates.members)} deployments may be run")
-    try:
-        return tune_serving(prepared, tuning, show=progress(quiet=quiet))
-    except Interrupted as error:
-        tell(str(error))
-        raise typer.Exit(_INTERRUPTED) from None
+    with interruptible():
+        return tune_serving(prepared, tuning, show=serving_progress(quiet=quiet))
 
 
 def _print(found: ServingStudy, *, json_output: bool) -> None:
