@@ -16,7 +16,7 @@ from rich.text import Text
 from meshwright.cli.terminal import INTERRUPTED, print_page, tell
 from meshwright.report.columns import Column, print_columns
 from meshwright.report.serving_table import DEFINITIONS, load_lines
-from meshwright.runs.failures import Failure, RunRecord
+from meshwright.runs.failures import Failure
 from meshwright.runs.loop import View
 from meshwright.runs.record import AnyRun, RunRecord
 from meshwright.runs.serving.record import ServedRecord
@@ -211,7 +211,8 @@ def _served_happened(record: ServedRecord, view: View[ServedRecord]) -> str:
     done = f"{len(served.measured)} of {counted(len(served.points), 'load')} measured"
     if best is None or best.figures is None:
         return f"{done}; none keeps the limits"
-    return f"{done}; {best.figures.tokens_per_s / served.chips:.4g} tok/s/GPU at {best.load}{_best_mark(record, view)}"
+    rate = best.figures.tokens_per_s / served.chips
+    return f"{done}; {rate:.4g} tok/s/GPU at {best.load}{_best_mark(record, view)}"
 
 
 def _shown(evidence: str | None) -> str:
