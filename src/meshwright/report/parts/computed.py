@@ -13,7 +13,6 @@ from meshwright.report.charts.draw import KINDS
 from meshwright.report.charts.forms import (
     Axis,
     Bar,
-    Column,
     Grid,
     Group,
     Guide,
@@ -25,7 +24,7 @@ from meshwright.report.charts.forms import (
     Series,
     Stack,
     Timeline,
-    columns_of,
+    table_of,
 )
 from meshwright.report.charts.svg import SEQUENCE, TIME_COLOURS, number
 from meshwright.report.parts.part import layout_of, memory_stack, short_words
@@ -281,31 +280,22 @@ def mixed_timeline_info(plan: Mapping[str, Any], problem: MixedProblem) -> Timel
 
 def stages_table_info(plan: Mapping[str, Any]) -> Grid:
     """Return what each stage runs as."""
-    keys = ("chip", "layers", "tp", "dp", "mbs", "recompute")
-    columns = (
-        *columns_of(("stage", "stage", 6)),
-        *(
-            Column(key=key, title=key, digits=6 if key in ("layers", "tp", "dp", "mbs") else None)
-            for key in keys
-        ),
-        *columns_of(("peak_gib", "peak, GiB", 3)),
-    )
-    rows = tuple(
-        (place, *(stage[key] for key in keys), peak)
-        for place, (stage, peak) in enumerate(
-            zip(plan["stages"], plan["peak_memory_gib"], strict=True)
-        )
-    )
+    peaks = zip(plan["stages"], plan["peak_memory_gib"], strict=True)
     idle = ", ".join(
         f"{part['idle']} {part['chip']}" for part in plan.get("chips", []) if part["idle"]
     )
-    sentence = (
-        f"Left idle, because they make nothing faster: {idle}." if idle else "Every chip is used."
-    )
-    return Grid(
+    return table_of(
+        [{**stage, "stage": place, "peak": peak} for place, (stage, peak) in enumerate(peaks)],
+        ("stage", "stage", 6, "stage"),
+        ("chip", "chip", None, "chip"),
+        *((key, key, 6, key) for key in ("layers", "tp", "dp", "mbs")),
+        ("recompute", "recompute", None, "recompute"),
+        ("peak_gib", "peak, GiB", 3, "peak"),
         key="pipeline-stages",
         title="Stages of the best plan",
-        columns=columns,
-        rows=rows,
-        sentence=sentence,
+        sentence=(
+            f"Left idle, because they make nothing faster: {idle}."
+            if idle
+            else "Every chip is used."
+        ),
     )
