@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from rich.console import Console
 
@@ -18,7 +18,7 @@ from meshwright.api.catalogues import (
 )
 from meshwright.cli.options import argument, command, option
 from meshwright.cli.terminal import print_json, print_page, tell_notes
-from meshwright.report.columns import Column, print_columns
+from meshwright.report.columns import Column, print_items
 from meshwright.values.errors import ConfigError
 from meshwright.values.hardware.catalogue import ChipRow, find_link, link_rows
 from meshwright.values.hardware.cluster import Link
@@ -63,68 +63,50 @@ def models(
     if name is not None and hf is not None:
         raise ConfigError(f"models {name} --hf {hf}: give either a name or a config")
     if name is None and hf is None:
-        _show_list(list_models(), json_output=json_output)
+        rows = list_models()
+        if json_output:
+            print_json({"models": [asdict(row) for row in rows]})
+        else:
+            _print_models(rows)
         return
     found = describe_model(name, hf=hf)
     tell_notes(found.notes)
-    _show_model(found, json_output=json_output)
-
-
-def _show_list(rows: list[ModelRow], *, json_output: bool) -> None:
     if json_output:
-        print_json({"models": [asdict(row) for row in rows]})
+        print_json(_model_record(found))
     else:
-        _print_list(rows)
+        print_page(_model_page(found), indent=4)
 
 
-_MODEL_COLUMNS: tuple[tuple[str, Literal["left", "right"], int], ...] = (
-    ("model", "left", 0),
-    ("series", "left", 3),
-    ("family", "left", 0),
-    ("layers", "right", 0),
-    ("hidden", "right", 0),
-    ("params B", "right", 0),
-    ("active B", "right", 0),
-    ("published B", "right", 1),
-    ("difference", "right", 2),
+def _published(row: ModelRow) -> str:
+    return f"{'~' if row.published_kind == 'nominal' else ''}{row.published_params / 1e9:.4g}"
+
+
+def _difference(row: ModelRow) -> str:
+    return f"{row.difference_frac:+.2%}" if abs(row.difference_frac) >= 5e-5 else "0"
+
+
+_MODEL_COLUMNS = (
+    Column(heading="model", justify="left", cell=lambda row: row.name),
+    Column(heading="series", justify="left", spare=3, cell=lambda row: row.series),
+    Column(heading="family", justify="left", cell=lambda row: row.family),
+    Column(heading="layers", cell=lambda row: str(row.num_layers)),
+    Column(heading="hidden", cell=lambda row: str(row.hidden)),
+    Column(heading="params B", cell=lambda row: f"{row.params / 1e9:.4g}"),
+    Column(heading="active B", cell=lambda row: f"{row.active_params / 1e9:.4g}"),
+    Column(heading="published B", spare=1, cell=_published),
+    Column(heading="difference", spare=2, cell=_difference),
 )
-"""Heading, side, and the order in which they go where a terminal is narrow."""
 
 
-def _print_list(rows: list[ModelRow]) -> None:
+def _print_models(rows: list[ModelRow]) -> None:
     console = Console()
-    columns = [
-        Column(heading=heading, justify=side, spare=spare)
-        for heading, side, spare in _MODEL_COLUMNS
-    ]
-    cells = [[row.name, row.series, row.family, *_figures(row)] for row in rows]
-    print_columns(console, columns, cells, more="`meshwright models NAME` has them, and --json")
+    more = "`meshwright models NAME` has them, and --json"
+    print_items(console, _MODEL_COLUMNS, rows, more=more)
     console.print(
         "\n~ beside a published count: the size that the model is called by, no exact count.",
         highlight=False,
     )
     console.print("`meshwright models NAME` shows dims, parts and sources.", highlight=False)
-
-
-def _figures(row: ModelRow) -> list[str]:
-    nominal = "~" if row.published_kind == "nominal" else ""
-    published = f"{nominal}{row.published_params / 1e9:.4g}"
-    difference = f"{row.difference_frac:+.2%}" if abs(row.difference_frac) >= 5e-5 else "0"
-    return [
-        str(row.num_layers),
-        str(row.hidden),
-        f"{row.params / 1e9:.4g}",
-        f"{row.active_params / 1e9:.4g}",
-        published,
-        difference,
-    ]
-
-
-def _show_model(info: ModelInfo, *, json_output: bool) -> None:
-    if json_output:
-        print_json(_model_record(info))
-        return
-    print_page(_model_page(info), indent=4)
 
 
 def _model_record(info: ModelInfo) -> dict[str, Any]:
@@ -243,11 +225,11 @@ def chips(
         _print_page(rows[0])
 
 
-_SERVER_COLUMNS: tuple[tuple[str, Literal["left", "right"]], ...] = (
-    ("server", "left"),
-    ("chips", "right"),
-    ("of", "left"),
-    ("network, per chip", "left"),
+_SERVER_COLUMNS = (
+    Column(heading="server", justify="left", cell=lambda server: server.name),
+    Column(heading="chips", cell=lambda server: str(server.chips)),
+    Column(heading="of", justify="left", cell=lambda server: server.chip),
+    Column(heading="network, per chip", justify="left", cell=lambda server: server.network),
 )
 
 
@@ -257,10 +239,8 @@ def _print_servers(name: str | None, *, json_output: bool) -> None:
     found = [server for server in list_servers() if chip in (None, server.chip)]
     if json_output:
         print_json({"servers": [asdict(server) for server in found]})
-        return
-    columns = [Column(heading=heading, justify=side) for heading, side in _SERVER_COLUMNS]
-    lines = [[server.name, str(server.chips), server.chip, server.network] for server in found]
-    print_columns(Console(), columns, lines, more="--json has them")
+    else:
+        print_items(Console(), _SERVER_COLUMNS, found, more="--json has them")
 
 
 def _print_server(server: Server, *, json_output: bool) -> None:
@@ -311,25 +291,19 @@ def _chip_record(row: ChipRow) -> dict[str, Any]:
         **numbers,
         "matmul_efficiency": chip.matmul_efficiency,
         "fp8_matmul_efficiency": chip.fp8_matmul_efficiency,
-        **_server(row),
-        "confidence": chip.confidence,
-        "choice": cells["choice"],
-        "notes": chip.notes,
-        "sources": {
-            column: cells[column]
-            for column in cells
-            if column == "source" or column.endswith("_source")
-        },
-    }
-
-
-def _server(row: ChipRow) -> dict[str, Any]:
-    return {
         "gpus_per_node": row.chips_per_node,
         "domain_size": row.domain_size,
         "domain_link": _link_record(find_link(row.domain_link)),
         "network": _link_record(find_link(row.network)),
+        "confidence": chip.confidence,
+        "choice": cells["choice"],
+        "notes": chip.notes,
+        "sources": _sources(cells),
     }
+
+
+def _sources(cells: Mapping[str, str]) -> dict[str, str]:
+    return {name: cell for name, cell in cells.items() if name.split("_")[-1] == "source"}
 
 
 def _link_record(link: Link) -> dict[str, Any]:
@@ -346,71 +320,41 @@ def _link_record(link: Link) -> dict[str, Any]:
         "full_rate_chips": link.full_rate_chips,
         "shared_adapter": link.shared_adapter,
         "maps_peers": link.maps_peers,
-        "sources": {
-            column: cells[column]
-            for column in cells
-            if column == "source" or column.endswith("_source")
-        },
+        "sources": _sources(cells),
     }
 
 
-_CHIP_COLUMNS: tuple[tuple[str, Literal["left", "right"], int], ...] = (
-    ("chip", "left", 0),
-    ("GB", "right", 2),
-    ("usable GiB", "right", 0),
-    ("TB/s", "right", 0),
-    ("bf16", "right", 0),
-    ("fp8", "right", 0),
-    ("in the domain", "left", 0),
-    ("of", "right", 0),
-    ("network", "left", 1),
-    ("W", "right", 3),
-    ("USD/h", "right", 0),
-    ("confidence", "left", 4),
+def _listed(heading: str, key: str, **more: Any) -> Column:
+    """A column of the table of chips that is one of the catalogue's."""
+    return Column(heading=heading, cell=lambda row: row.cells[key], **more)
+
+
+_CHIP_COLUMNS = (
+    Column(heading="chip", justify="left", cell=lambda row: row.chip.name),
+    _listed("GB", "nominal_gb", spare=2),
+    _listed("usable GiB", "usable_gib"),
+    Column(heading="TB/s", cell=lambda row: f"{float(row.cells['memory_gb_per_s']) / 1000:.2f}"),
+    Column(heading="bf16", cell=lambda r: r.cells["bf16_tflops"] or r.cells["fp16_tflops"]),
+    _listed("fp8", "fp8_tflops"),
+    Column(heading="in the domain", justify="left", cell=lambda row: row.domain_link),
+    Column(heading="of", cell=lambda row: str(row.domain_size)),
+    Column(heading="network", justify="left", spare=1, cell=lambda row: row.network),
+    _listed("W", "tdp_w", spare=3),
+    _listed("USD/h", "usd_per_hour"),
+    _listed("confidence", "confidence", justify="left", spare=4),
 )
-"""Heading, side, and the order in which they go where a terminal is narrow."""
 
 
 def _print_table(rows: tuple[ChipRow, ...]) -> None:
     console = Console()
-    columns = [
-        Column(heading=heading, justify=side, spare=spare) for heading, side, spare in _CHIP_COLUMNS
-    ]
-    print_columns(
-        console,
-        columns,
-        [_cells_of(row) for row in rows],
-        more="`meshwright chips NAME` has them, and --json",
-    )
+    more = "`meshwright chips NAME` has them, and --json"
+    print_items(console, _CHIP_COLUMNS, rows, more=more)
     console.print(
         "\nbf16 (fp16 where a chip has no bf16) and fp8: dense TFLOPS. `meshwright chips NAME`"
         " shows the sources.",
         highlight=False,
         soft_wrap=not console.is_terminal,
     )
-
-
-def _cells_of(row: ChipRow) -> list[str]:
-    cells = row.cells
-    half = cells["bf16_tflops"] or cells["fp16_tflops"]
-    bandwidth = f"{float(cells['memory_gb_per_s']) / 1000:.2f}"
-    left = [
-        row.chip.name,
-        cells["nominal_gb"],
-        cells["usable_gib"],
-        bandwidth,
-        half,
-        cells["fp8_tflops"],
-    ]
-    right = [
-        row.domain_link,
-        str(row.domain_size),
-        row.network,
-        cells["tdp_w"],
-        cells["usd_per_hour"],
-        cells["confidence"],
-    ]
-    return [*left, *right]
 
 
 def _print_page(row: ChipRow) -> None:
