@@ -131,8 +131,7 @@ def explain(
 def why_oom(
     layout: str | Mapping[str, Any], /, request: PlanRequest | None = None, **fields: Any
 ) -> Ladder:
-    """Return what fills a layout's memory and a ladder of fixes, each priced; the arguments are
-    those of `explain`."""
+    """Return what fills a layout's memory, and priced fixes; arguments are those of `explain`."""
     from meshwright.search.asked import ask
     from meshwright.search.oom import why_oom as mend_layout
 
@@ -478,8 +477,7 @@ def read_calibration(path: str | Path) -> Calibration:
 
 
 def files_of(request: PlanRequest) -> Files:
-    """Return what the files that a request names hold, and what this machine is where its cluster
-    is `local`."""
+    """Return what a request's files hold, and what this machine is where its cluster is `local`."""
     from meshwright.platforms.given import cluster_from_flag, load_profile
     from meshwright.search.problem import Files
     from meshwright.values.hardware.parse import LOCAL

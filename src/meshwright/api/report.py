@@ -123,8 +123,7 @@ def _title(parts: list[Part]) -> str:
 
 
 def find_chart(parts: list[Part], key: str) -> Chart:
-    """Return a chart by its key; of several parts the first that has it, or the one that `2:time`
-    names."""
+    """Return a chart by its key, of several parts the first that has it, or that of `2:time`."""
     number, colon, rest = key.partition(":")
     chosen, name = (
         (parts, key)

@@ -119,8 +119,7 @@ class _Commands(typer.core.TyperGroup):
         )
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return one command, or a group of them; UnknownNameError where there is none of that
-        name."""
+        """Return one command, or a group of them; UnknownNameError where there is none."""
         if cmd_name not in self.list_commands(ctx):
             raise UnknownNameError("command", cmd_name, self.list_commands(ctx))
         module = import_module(self.module(cmd_name))
@@ -182,8 +181,7 @@ def _group(name: str, module: ModuleType) -> Any:
 
 
 def commands() -> dict[str, Any]:
-    """Return the function of every command by its words, such as `plan` and `data download`, in the
-    order of the help."""
+    """Return the function of every command by its words (`data download`), in the help's order."""
     return _functions(typer.main.get_command(app), "")
 
 
@@ -242,8 +240,7 @@ _EXPECTED = {
 
 
 def run(args: Sequence[str]) -> int:
-    """Run one command line and return its exit code; errors that were foreseen are one line on
-    stderr."""
+    """Run a command line and return its exit code; foreseen errors are one line on stderr."""
     command = typer.main.get_command(app)
     if is_asked():
         rejoin_words()
@@ -287,8 +284,7 @@ def _require_values(args: Sequence[str]) -> None:
 
 
 def _usage_words(error: Any) -> str:
-    """Say what is wrong with a command line: of a value that is no number, the value and what was
-    expected."""
+    """Say what is wrong with a command line: the value that is no number, what was expected."""
     faults = getattr(error.__cause__, "errors", None)
     kind, given = (
         (faults()[0][key] for key in ("type", "input")) if faults is not None else ("", "")

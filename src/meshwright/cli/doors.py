@@ -131,8 +131,7 @@ class _Page:
         tell(f"note: {text}")
 
     def close(self, name: str) -> None:
-        """Print the object, and end with 1 where the training's answer is none, or that of
-        inference alone."""
+        """Print the object; end with 1 where training, or inference alone, has no answer."""
         if self.json_output:
             typer.echo(json.dumps({"search_config": name, **self.parts}, indent=2))
         if not self.answered.get("training", self.answered.get("inference", True)):
@@ -242,8 +241,7 @@ def _find(config: dict[str, Any], page: _Page) -> None:
 
 
 def _written(search: Search, page: _Page) -> list[Path]:
-    """Say what was priced, write the configurations, and return the base configuration's other
-    forms."""
+    """Say what was priced, write the configurations, and return the base one's other forms."""
     for note in search.notes:
         page.note(note)
     for line in _opening(search):

@@ -210,8 +210,7 @@ def _of_model(
 def _best_that_runs(
     best: Plan, problem: Problem, target: ExportTarget, settings: TrainingSettings
 ) -> Asked:
-    """Return the best plan, or where the software can't run it the best that it can, saying so; of
-    none the best, to be refused."""
+    """Return the best plan that the software runs, saying so; of none the best, to be refused."""
 
     def asked(layout: Layout) -> Asked:
         return ask({field.name: getattr(layout, field.name) for field in fields(Layout)}, problem)

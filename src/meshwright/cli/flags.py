@@ -114,8 +114,7 @@ def job_for(
     job_file: Path | None,
     given: Given,
 ) -> JobText | None:
-    """Return the job script of an export, or None where none is asked for; flags that would then
-    have no effect are refused."""
+    """Return an export's job script, or None without one; flags that have no effect are refused."""
     from meshwright.platforms.job import job_of
     from meshwright.platforms.registry import job_text
 

@@ -196,8 +196,7 @@ def _compare(sides: list[Side], *, json_output: bool) -> None:
 
 
 def _priced(sides: list[Side], problems: list[Problem]) -> list[Quote]:
-    """Return the price of both sides, each in its own problem; none where one of them has no
-    request."""
+    """Return the prices of both sides; none where one of them has no request."""
     if len(problems) < len(sides):
         return []
     asked = [ask(side.layout, problem) for side, problem in zip(sides, problems, strict=True)]

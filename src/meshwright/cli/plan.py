@@ -174,8 +174,7 @@ def plan(
 
 
 def _problem(asked: PlanRequest, from_file: Path | None) -> Problem | MixedProblem:
-    """Look up a request's names; several kinds of chips are planned, but no software's files are
-    read for them."""
+    """Look up a request's names; no software's files are read for several kinds of chips."""
     problem = api.mixed_problem_of(asked)
     if problem is None:
         return api.problem_of(asked)

@@ -113,8 +113,7 @@ def _plan_json(path: Path) -> Any:
 
 
 def side_of(content: Any, name: str, rank: str = "") -> Side:
-    """Return a plan, a layout, or one plan of an answer, as `plan --json` prints them; ConfigError
-    for anything broken."""
+    """Return a plan, a layout, or a plan of an answer of `plan --json`; ConfigError if broken."""
     if not isinstance(content, dict):
         raise ConfigError(
             f"{name}: expected an object as `plan --json` prints it, got {type(content).__name__}"
@@ -133,8 +132,7 @@ def side_of(content: Any, name: str, rank: str = "") -> Side:
 
 
 def _of_one_kind(plan: dict[str, Any], request: dict[str, Any], name: str) -> dict[str, Any]:
-    """Return the request of a plan that could leave chips idle, for those that it uses; ConfigError
-    where its stages are not alike."""
+    """Return a plan's request for the chips that it uses; ConfigError if stages are not alike."""
     if kinds := _kinds(plan):
         raise ConfigError(
             f"{name}: its pipeline runs on {' and '.join(kinds)}; `export` and `report` read the"
@@ -171,8 +169,7 @@ def _kinds(plan: dict[str, Any]) -> list[str]:
 
 
 def read_mixed(text: str) -> tuple[MixedLayout, MixedProblem] | None:
-    """Read the plan of a file whose stages lie on several kinds of chips, with its request; None
-    for anything else."""
+    """Read a file's plan over several kinds of chips, with its request; None for anything else."""
     name, _, rank = text.partition("#")
     if not Path(name).is_file():
         return None
@@ -310,8 +307,7 @@ def _usual_batch(layout: dict[str, Any], problem: Problem) -> str:
 
 
 def read_run(path: Path, flags: dict[str, Any]) -> Run:
-    """Read a file of any kind that is known; ConfigError where a flag and the file both name the
-    model."""
+    """Read a file of any known kind; ConfigError where a flag and the file both name the model."""
     try:
         text = path.read_bytes().decode("utf-8")
     except (OSError, ValueError) as error:
@@ -362,8 +358,7 @@ def print_change(current: Asked, result: PlanResult, *, problem: Problem) -> Non
 
 
 def read_request(path: Path) -> dict[str, Any]:
-    """Return the fields of a request file, YAML or JSON; `PlanRequest.of` makes the request of
-    them."""
+    """Return the fields of a request file, YAML or JSON, for `PlanRequest.of`."""
     try:
         text = path.read_bytes().decode("utf-8")
     except (OSError, ValueError) as error:

@@ -155,8 +155,7 @@ def _state(record: RunRecord, view: View) -> str:
 
 
 def print_result(view: View) -> None:
-    """Print the study's end: runs that finished, the fastest first, then those that failed, with
-    why."""
+    """Print the study's end: finished runs, the fastest first, then those that failed, with why."""
     finished = [record for record in _by_interest(view) if record.measured is not None]
     if finished:
         columns = [
@@ -220,8 +219,7 @@ def _shown(evidence: str | None) -> str:
 
 
 def end_lines(found: ServingStudy) -> list[str]:
-    """Return the study's end: a line per load that was measured, those that failed with why, and
-    the best."""
+    """Return the study's end: a line per measured load, failures with why, and the best."""
     rows = [
         ((record.deployment.words, point.load, _off(record, point.load)), point.figures)
         for record in found.view.records

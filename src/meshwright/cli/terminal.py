@@ -57,8 +57,7 @@ QuietFlag = Annotated[
 
 
 def print_page(lines: Sequence[str], *, indent: int) -> None:
-    """Print lines, on a terminal folded at its width with further lines set in; a pipe or a file
-    gets them whole."""
+    """Print lines; a terminal gets them folded, further lines set in, a pipe or a file whole."""
     from rich.console import Console
 
     console = Console()
@@ -126,8 +125,7 @@ class Goal:
 
 
 def read_goal(tokens: str | None, deadline: str | None) -> Goal | None:
-    """Read --tokens and --deadline, which go together; ConfigError for one alone and for anything
-    broken."""
+    """Read --tokens and --deadline; ConfigError for one alone and for anything broken."""
     if tokens is None and deadline is None:
         return None
     if tokens is None or deadline is None:
@@ -181,8 +179,7 @@ def write_step(path: Path, layout: Layout, problem: Problem) -> None:
 
 
 def write_steps(folder: Path, result: PlanResult, problem: Problem | MixedProblem) -> None:
-    """Write one step of each plan that can be simulated, `plan-RANK.json` each, and say which are
-    left out."""
+    """Write a step of each plan that can be simulated, `plan-RANK.json`; name those left out."""
     from meshwright.search.refine import too_long
 
     long = [plan for plan in result.plans if too_long(plan.mixed or plan.layout)]
@@ -229,8 +226,7 @@ def _ranks(plans: list[Plan]) -> str:
 
 
 def for_export(asked: PlanRequest, to: str) -> PlanRequest:
-    """Return the request with what one command for all ranks asks of stages on several kinds of
-    chips, saying so."""
+    """Return the request with what one command for all ranks needs of its stages, saying so."""
     from meshwright import api
     from meshwright.search.mixed.problem import is_mixed
     from meshwright.software.mixed import MIXED_TARGETS, SAME_STAGES
@@ -255,8 +251,7 @@ def for_export(asked: PlanRequest, to: str) -> PlanRequest:
 
 
 def export_first(result: PlanResult, problem: MixedProblem, folder: Path, to: str) -> None:
-    """Write the best plan that the software has words for, saying which it is and why others were
-    passed over."""
+    """Write the best plan that the software has words for, saying why others were passed over."""
     from meshwright.cli.export import deliver
 
     refused: CannotExpress | None = None
@@ -285,8 +280,7 @@ def export_mixed_plan(
     *,
     job_words: list[str],
 ) -> Exported:
-    """Return the files of a saved plan; job scripts, which are of nodes of one kind, are
-    refused."""
+    """Return a saved plan's files; job scripts, which are of nodes of one kind, are refused."""
     from meshwright.software.mixed import export_mixed
 
     if job_words:

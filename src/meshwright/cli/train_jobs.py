@@ -163,8 +163,7 @@ _MARKS = {"ok": "ok", "warning": "note", "problem": "STOP"}
 def print_findings(
     start: Start, findings: Sequence[Finding], *, file: Any = None, quiet: bool = False
 ) -> None:
-    """Print the plan that is taken, and what preflight found of it; `quiet` leaves out what is
-    well."""
+    """Print the plan that is taken, and preflight's findings; `quiet` leaves out what is well."""
     prepared, out = start.prepared, file or sys.stderr
     for note in start.notes:
         print(f"note: {note}", file=out)
@@ -194,8 +193,7 @@ def print_dry_run(start: Start) -> None:
 
 
 def _jobs(start: Start) -> Iterator[tuple[int, JobText]]:
-    """Yield the jobs that would be sent now: number and text; a number that the platform has yet to
-    give stands in angle brackets."""
+    """Yield number and text of the jobs to send now; numbers yet to come in angle brackets."""
     there, prepared = read_folder(start.prepared.folder), start.prepared
     first = max((job.number for job in there.jobs()), default=0) + 1 if there is not None else 1
     for number in range(

@@ -1,5 +1,4 @@
-"""What a training is asked for with: a plan's file, a model, or the folder of a training; and its
-settings as flags say them."""
+"""What a training is asked for with (a plan's file, a model, a folder), and its settings."""
 
 from __future__ import annotations
 
@@ -45,8 +44,7 @@ def asked_of(
     gpus: int | None,
     output: Path | None,
 ) -> Asked:
-    """Return what is to be trained; `given` are fields of a TrainRequest, `case` those of a
-    PlanRequest."""
+    """Return what is to be trained; `given` is of a TrainRequest, `case` of a PlanRequest."""
     words = {
         **case,
         **({} if layout is None else {"layout": layout}),
@@ -174,8 +172,7 @@ def settings_of(
 
 
 def _data(words: list[str]) -> list[list[Any]]:
-    """Read PREFIX or PREFIX=WEIGHT; a folder or a pattern stands for the pairs in it, which share
-    its weight by their tokens."""
+    """Read PREFIX or PREFIX=WEIGHT; pairs of a folder or pattern share its weight by tokens."""
     found: list[list[Any]] = []
     for word in words:
         path, equals, text = word.rpartition("=")

@@ -37,8 +37,7 @@ LEAST_SHOWN = 0.002
 
 
 def print_explanation(found: Explanation, console: Console) -> None:
-    """Print all of it: the sum, the binding constraint, time, memory, operators, rivals,
-    provenance."""
+    """Print the sum, what binds, time, memory, operators, rivals and provenance."""
     for line in header_lines(found.quote, found.setting):
         console.print(line, soft_wrap=True)
     print_intervals(found.setting.intervals(found.quote), console)
@@ -122,8 +121,7 @@ def _mfu_words(rate: float, setting: Setting) -> str:
 
 
 def plain_table(title: str, left: str, *right: str, last: str | None = None) -> Table:
-    """Return a table without lines: words at the left, numbers at the right, perhaps more words
-    behind them."""
+    """Return a table without lines: words left, numbers right, perhaps more words behind."""
     table = Table(
         box=None,
         header_style="bold",
@@ -274,8 +272,7 @@ def change_words(differences_s: Iterable[tuple[str, float]], step_s: float) -> s
 
 
 def _print_provenance(found: Explanation, console: Console) -> None:
-    """Print functions with the terms that they made, and where constants were moved, sources with
-    the constants that they give."""
+    """Print functions with their terms, and where constants were moved, sources with theirs."""
     console.print("\nWhat this stands on", style="bold")
     pairs = [(term.title, term.provenance) for term in found.time]
     pairs += [

@@ -1,5 +1,4 @@
-"""What `explain --term NAME` prints: a term's formula, its numbers, and every constant that moves
-it."""
+"""What `explain --term` prints: formula, numbers, and every constant that moves the term."""
 
 from __future__ import annotations
 
@@ -60,8 +59,7 @@ def _mfu_call(found: Explanation) -> Call:
 
 
 def _headroom_call(found: Explanation) -> Call:
-    """The call of `cost.headroom.headroom_bytes` that the verdict stands on where nobody asked for
-    another headroom."""
+    """The call of `cost.headroom.headroom_bytes` behind the verdict where none was asked for."""
     high = found.setting.intervals_at(step_s=1.0, peak_bytes=1.0).peak_bytes[1]
     return _called(headroom_bytes, limit_bytes=found.quote.limit_bytes, high=high)
 

@@ -1,5 +1,4 @@
-"""Steps from a source to plain texts: `meshwright data run`, `download`, `extract`, `concat` and
-`wiki`."""
+"""From a source to plain texts: `meshwright data run`, `download`, `extract`, `concat`, `wiki`."""
 
 from __future__ import annotations
 

@@ -247,8 +247,7 @@ def tokenize(
 def _words(
     inputs: list[str], input_words: list[str], json_keys: list[str]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Tell inputs from keys: with --input, loose words are what follows --json-keys, as in
-    Megatron's command lines."""
+    """Tell inputs from keys: with --input, loose words follow --json-keys, as for Megatron."""
     if input_words and json_keys:
         return tuple(input_words), (*json_keys, *inputs)
     return (*input_words, *inputs), tuple(json_keys) or ("text",)

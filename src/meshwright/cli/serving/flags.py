@@ -29,8 +29,7 @@ def loads_of(
     requests: int | None,
     default: tuple[int, ...],
 ) -> tuple[Load, ...]:
-    """Return the loads that flags make: clients, rates or a trace, one kind of them; ConfigError
-    where there are two."""
+    """Return the loads of flags: clients, rates or a trace; ConfigError for two of them."""
     if sum(given is not None for given in (concurrency, rate, trace)) > 1:
         raise ConfigError("give one of --concurrency, --rate and --trace")
     if trace is not None:

@@ -235,8 +235,7 @@ def _definitions() -> dict[str, str]:
 def _load(
     trace: Path | None, rate: float | None, concurrency: int | None, said: dict[str, Any]
 ) -> tuple[Requests, list[float] | None]:
-    """Requests, and when they are sent (None: by clients that wait); `said` is what flags say of
-    those that are drawn."""
+    """Requests, and when they are sent (None: by clients that wait), drawn as `said` says."""
     if sum(given is not None for given in (trace, rate, concurrency)) != 1:
         raise ConfigError("give one of --rate, --concurrency and --trace")
     given = {name: value for name, value in said.items() if value is not None}

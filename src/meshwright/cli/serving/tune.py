@@ -184,8 +184,7 @@ def _loads(
     trace: Path | None,
     requests: int | None,
 ) -> Any:
-    """Return loads; on processors those that a laptop answers in seconds, unless others are asked
-    for."""
+    """Return loads; on processors by default those that a laptop answers in seconds."""
     input_len, output_len, spread, seed = lengths
     if trace is not None and (input_len is not None or output_len is not None):
         raise ConfigError(

@@ -109,8 +109,7 @@ text{font:12px system-ui,-apple-system,"Segoe UI","DejaVu Sans",sans-serif;font-
 
 
 def chart_css(ground: str | None = None) -> str:
-    """Return the rules that charts are drawn by, with a page's variables, or with the colours of
-    `light` or `dark` ground."""
+    """Return the rules that draw charts, with a page's variables or colours of one ground."""
     rules = _RULES
     for name, colours in GROUND.items():
         value = f"var(--{name})" if ground is None else colours[ground == "dark"]

@@ -1,5 +1,4 @@
-"""What a report computes from a plan's request, by the cost model that planned: memory by stage,
-the pipeline, the map of cells."""
+"""What a report computes from a plan's request by the same cost model."""
 
 from __future__ import annotations
 

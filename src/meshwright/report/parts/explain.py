@@ -320,8 +320,7 @@ def _plain(value: object) -> Cell:
 
 
 def explain_part(record: Record, name: str, resolve: Resolve) -> Part:
-    """Return where time and memory go, what one change does, and every constant; all of it stands
-    in the answer."""
+    """Return where time and memory go, what one change does, and every constant."""
     words = short_words(record)
     of = f"{asked_words(record['request'])}: " if "request" in record else ""
     time = time_stack(

@@ -105,8 +105,7 @@ def memory_front_info(record: Record) -> Points:
 
 
 def cost_front_info(record: Record) -> Points | None:
-    """Return cost against throughput of the whole deployment; None where all plans run on the same
-    chips, or a price is not known."""
+    """Return cost against throughput; None where all use the same chips, or without a price."""
     plans = record["plans"]
     prices = [plan["provenance"].get("tokens_per_dollar") for plan in plans]
     used = [sum(part["used"] for part in plan.get("chips", [])) for plan in plans]

@@ -108,8 +108,7 @@ def _file(name: str) -> Callable[[Any], Any]:
 
 
 def _answer(ask: Callable[[Any], dict[str, Any]]) -> Callable[[Any], Any]:
-    """An endpoint on a thread: answers take milliseconds, or seconds for a search, and the page
-    goes on asking meanwhile."""
+    """An endpoint on a thread of its own: a search takes seconds, and the page asks on."""
     from starlette.responses import JSONResponse
 
     def endpoint(request: Any) -> Any:
@@ -142,8 +141,7 @@ ADDRESS = "127.0.0.1"
 def serve(
     answers: Answers, *, port: int = 0, state: str = "", ready: Callable[[str], None]
 ) -> None:
-    """Serve until interrupted; `ready` is called once with the page's address, which shows `state`,
-    a shared address or its query."""
+    """Serve until interrupted; `ready` is called once with the address, which shows `state`."""
     try:
         import uvicorn
     except ImportError:
