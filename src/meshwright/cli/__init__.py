@@ -143,7 +143,7 @@ def _help(name: str, module: str) -> str:
     spec = find_spec(module)
     assert spec is not None and spec.origin is not None, "commands that exist are listed"
     text = Path(spec.origin).read_text(encoding="utf-8")
-    start = rf"^def {_identifier(name)}_?\(.*?^\) -> None:\s*"
+    start = rf"^def {_identifier(name)}_?\(.*?\) -> None:\s*"
     found = re.search(start + r'"""(.*?)(?:"""|\n\n)', text, re.MULTILINE | re.DOTALL)
     found = found or re.match(r'"""(.*?)(?:"""|\n\n)', text, re.DOTALL)
     assert found is not None, f"{module} has a docstring"

@@ -95,7 +95,7 @@ def _with_default(said: Option, default: Any) -> Option:
     """Return the option with a number or a word that is the default; a help that tells the default
     in words of its own stays as it is."""
     plain = isinstance(default, (str, int, float)) and not isinstance(default, bool)
-    if not plain or default == "" or "[default" in said.help:
+    if not plain or default == "" or "[default" in said.help or said.usual is not None:
         return said
     return replace(said, help=f"{said.help} [default: {default}]")
 
@@ -161,7 +161,7 @@ def _of_field(name: str, kind: Any, said: Option, *, needed: bool) -> inspect.Pa
         return _parameter(name, bool, info, False)
     if needed:
         return _parameter(name, taken, info, REQUIRED)
-    return _parameter(name, taken | None, info, None)
+    return _parameter(name, taken | None, info, said.usual)
 
 
 def _info(said: Option) -> Any:

@@ -26,6 +26,8 @@ class Option:
     """What the command line takes where it is not the field's own type."""
     read: Callable[[Any], Any] | None = None
     """Makes the field's value of what the command line took."""
+    usual: Any = None
+    """The default as the command line takes and shows it, where the help does not tell it."""
     is_file: bool = False
     """A text that names a file."""
     is_argument: bool = False

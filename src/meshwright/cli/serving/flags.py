@@ -2,22 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
+from meshwright.cli.options import Given, fields_of, option
 from meshwright.platforms.given import cluster_from_flag, read_hf_config
 from meshwright.runs.loads.figures import Limits
 from meshwright.runs.loads.load import Lengths, Load, closed_loop, poisson, read_trace
-from meshwright.serving.clock import Speculation
+from meshwright.search.request import PlanRequest
 from meshwright.serving.engine import Engine, Worker, find_engine
-from meshwright.serving.request import ServingRequest
+from meshwright.serving.request import ServingRequest, parse_words
 from meshwright.values.errors import ConfigError, UnknownNameError
 from meshwright.values.models.catalogue import named_model
 from meshwright.values.models.spec import ModelSpec
 
-__all__ = ["limits_of", "loads_of", "model_of", "numbers", "request_of", "worker_of"]
+__all__ = [
+    "AXES",
+    "CHUNK",
+    "ENGINE",
+    "PLACE",
+    "limits_of",
+    "loads_of",
+    "model_of",
+    "numbers",
+    "request_of",
+    "worker_of",
+]
+
+
+PLACE: Any = fields_of(
+    PlanRequest, "model", "cluster", cluster="Chips, such as h100:8, a YAML file, or local."
+)
+ENGINE: Any = option("vllm", "vllm, sglang, trtllm, fastertransformer or transformers.")
+CHUNK: Any = option(None, "Tokens of prompts in one iteration [default: the engine's].")
 
 
 def loads_of(
@@ -75,39 +93,21 @@ def limits_of(*, ttft_ms: float | None, tpot_ms: float | None, e2e_ms: float | N
 
 
 def request_of(
+    place: Given,
     *,
-    model: str | None,
     hf: Path | None,
-    cluster: str | None,
     gpus_per_node: int | None,
     engine: str,
     chunk: int | None,
-    limits_ms: Mapping[str, float | None],
-    mode: str,
-    weights: str | None,
-    cache: str | None,
-    prefix_hits: float,
-    speculate: str | None,
-    usd_per_hour: float | None,
     **fields: Any,
 ) -> ServingRequest:
     """Return the request that flags make; ConfigError where one of them is wrong."""
-    if cluster is None:
+    if "cluster" not in place:
         raise ConfigError("give --cluster, such as h100:8")
-    limits: dict[str, Any] = {
-        name: None if value is None else value / 1e3 for name, value in limits_ms.items()
-    }
     return ServingRequest(
-        model=model_of(model, hf),
-        cluster=cluster_from_flag(cluster, gpus_per_node=gpus_per_node),
+        model=model_of(place.get("model"), hf),
+        cluster=cluster_from_flag(place["cluster"], gpus_per_node=gpus_per_node),
         engine=_engine(engine, chunk),
-        modes=cast("Any", _words(mode)),
-        weights=cast("Any", None if weights is None else _words(weights)),
-        cache=cast("Any", None if cache is None else _words(cache)),
-        cached_share=prefix_hits,
-        speculation=_speculation(speculate),
-        usd_per_chip_hour=usd_per_hour,
-        **limits,
         **fields,
     )
 
@@ -130,35 +130,18 @@ def _engine(name: str, chunk: int | None) -> Engine:
     return replace(engine, chunk_tokens=chunk)
 
 
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(word.strip() for word in text.split(",") if word.strip())
-
-
-def _speculation(text: str | None) -> Speculation | None:
-    if text is None:
-        return None
-    drafted, _, accepted = text.partition(",")
-    try:
-        return Speculation(drafted=int(drafted), accepted=float(accepted))
-    except ValueError as error:
-        if isinstance(error, ConfigError):
-            raise
-        raise ConfigError(
-            f"--speculate {text!r}: expected tokens drafted and how many are right, such as 3,1.4"
-        ) from None
-
-
 def worker_of(text: str) -> Worker:
     """Read `tp=4,pp=2`."""
-    axes: dict[str, int] = {}
-    for word in _words(text):
+    sizes: dict[str, int] = {}
+    for word in parse_words(text):
         name, _, size = (part.strip() for part in word.partition("="))
-        if name not in _AXES:
-            raise UnknownNameError("axis", name, _AXES)
+        if name not in AXES:
+            raise UnknownNameError("axis", name, AXES)
         if not size.isdigit():
             raise ConfigError(f"--layout {text!r}: {name}={size}: expected a whole number")
-        axes[name] = int(size)
-    return Worker(**axes)
+        sizes[name] = int(size)
+    return Worker(**sizes)
 
 
-_AXES = ("tp", "pp", "ep", "attention_dp")
+AXES = ("tp", "pp", "ep", "attention_dp")
+"""Of a worker."""

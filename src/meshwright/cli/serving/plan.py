@@ -8,12 +8,14 @@ from typing import Any
 import typer
 from rich.console import Console
 
-from meshwright.cli.options import argument, command, option
-from meshwright.cli.serving.flags import request_of, worker_of
+from meshwright.cli.flags import GPUS_PER_NODE, HF, JsonFlag
+from meshwright.cli.options import Given, command, fields_of, option
+from meshwright.cli.serving.flags import CHUNK, ENGINE, PLACE, request_of, worker_of
 from meshwright.cli.terminal import print_json
 from meshwright.report.serving_table import print_load
 from meshwright.runs.loads.load import Lengths, closed_loop, poisson, read_trace
 from meshwright.serving.load import simulate_load
+from meshwright.serving.request import ServingRequest
 from meshwright.serving.result import DEFINITIONS
 from meshwright.serving.search import plan as search
 from meshwright.serving.simulate import Requests
@@ -24,53 +26,23 @@ __all__ = ["plan", "simulate"]
 
 @command
 def plan(
-    model: str | None = argument(
-        None,
-        "A model's name (`meshwright models` lists them), or its dims: layers=32,hidden=4096,...",
-    ),
-    cluster: str | None = option(
-        None, "Chips, such as h100:8, a YAML file, or local.", metavar="KIND:COUNT"
-    ),
+    place: Given = PLACE,
     input_len: int = option(1024, "Tokens of a prompt."),
     output_len: int = option(1024, "New tokens of an answer."),
-    ttft: float | None = option(None, "Most milliseconds to the first token, mean.", metavar="MS"),
-    tpot: float | None = option(
-        None, "Most milliseconds between later tokens, mean.", metavar="MS"
-    ),
-    e2e: float | None = option(None, "Most milliseconds of a whole request, mean.", metavar="MS"),
+    limits: Given = fields_of(ServingRequest, "ttft_s", "tpot_s", "e2e_s"),
     latency: bool = option(False, "Rank by the time of a request instead of throughput."),
-    target_rate: float | None = option(
-        None, "Rank by the fewest GPUs that carry this rate.", metavar="REQ/S"
+    rates: Given = fields_of(ServingRequest, "target_rate", "rate"),
+    engine: str = ENGINE,
+    choices: Given = fields_of(
+        ServingRequest,
+        *("modes", "weights", "cache", "concurrency", "cached_share", "speculation"),
     ),
-    rate: float | None = option(
-        None,
-        "Poisson arrivals at this mean rate: rank by the time of a request, with percentiles.",
-        metavar="REQ/S",
-    ),
-    engine: str = option("vllm", "vllm, sglang, trtllm, fastertransformer or transformers."),
-    mode: str = option(
-        "aggregated,disaggregated",
-        "Of aggregated, disaggregated, static: which to search, by commas.",
-    ),
-    weights: str | None = option(
-        None, "Types of weights to try, by commas [default: 16 bits and what the chip has]."
-    ),
-    cache: str | None = option(
-        None, "Types of cache to try, by commas [default: 16 bits, fp8 with narrow weights]."
-    ),
-    concurrency: int | None = option(None, "Requests under way per worker [default: searched]."),
-    prefix_hits: float = option(0.0, "Share of every prompt that the prefix cache holds."),
-    speculate: str | None = option(
-        None,
-        "Tokens drafted per step by the model's own layers, and how many are right.",
-        metavar="N,ACCEPTED",
-    ),
-    chunk: int | None = option(None, "Tokens of prompts in one iteration [default: the engine's]."),
+    chunk: int | None = CHUNK,
     top: int = option(10, "Deployments to print.", min=1),
-    usd_per_hour: float | None = option(None, "Price of one chip [default: the catalogue's]."),
-    gpus_per_node: int | None = option(None, "Chips in one server [default: as the chip is sold]."),
-    hf: Path | None = option(None, "A Hugging Face config.json to take the model from."),
-    json_output: bool = option(False, "Print one JSON object for programs.", "--json"),
+    price: Given = fields_of(ServingRequest, "usd_per_chip_hour"),
+    gpus_per_node: int | None = GPUS_PER_NODE,
+    hf: Path | None = HF,
+    json_output: JsonFlag = False,
 ) -> None:
     """Find deployments of a model: how to cut it, how many copies, how many requests at once.
 
@@ -95,25 +67,18 @@ def plan(
       meshwright serving plan llama3.1-8b --cluster l40s:8 --input-len 1000 --output-len 200 --target-rate 20 --json
     """  # noqa: E501
     request = request_of(
-        model=model,
+        place,
         hf=hf,
-        cluster=cluster,
         gpus_per_node=gpus_per_node,
         engine=engine,
         chunk=chunk,
         input_len=input_len,
         output_len=output_len,
-        limits_ms={"ttft_s": ttft, "tpot_s": tpot, "e2e_s": e2e},
         objective="latency" if latency else "throughput",
-        target_rate=target_rate,
-        rate=rate,
-        mode=mode,
-        weights=weights,
-        cache=cache,
-        concurrency=concurrency,
-        prefix_hits=prefix_hits,
-        speculate=speculate,
-        usd_per_hour=usd_per_hour,
+        **limits,
+        **rates,
+        **choices,
+        **price,
     )
     found = search(request)
     if json_output:
@@ -134,13 +99,7 @@ def plan(
 
 @command
 def simulate(
-    model: str | None = argument(
-        None,
-        "A model's name (`meshwright models` lists them), or its dims: layers=32,hidden=4096,...",
-    ),
-    cluster: str | None = option(
-        None, "Chips, such as h100:8, a YAML file, or local.", metavar="KIND:COUNT"
-    ),
+    place: Given = PLACE,
     layout: str = option(
         "tp=8",
         "One copy; the chips hold as many as fit.",
@@ -161,20 +120,18 @@ def simulate(
         metavar="FILE",
     ),
     requests: int | None = option(None, "Requests to send [default: 1000]."),
-    engine: str = option("vllm", "vllm, sglang, trtllm, fastertransformer or transformers."),
-    weights: str = option("bf16", "Type of the weights."),
-    cache: str = option("bf16", "Type of the cache."),
-    prefix_hits: float = option(0.0, "Share of every prompt that the prefix cache holds."),
-    speculate: str | None = option(
-        None,
-        "Tokens drafted per step by the model's own layers, and how many are right.",
-        metavar="N,ACCEPTED",
+    engine: str = ENGINE,
+    types: Given = fields_of(
+        ServingRequest,
+        *("weights", "cache", "cached_share", "speculation"),
+        weights={"help": "Type of the weights.", "usual": "bf16"},
+        cache={"help": "Type of the cache.", "usual": "bf16"},
     ),
-    chunk: int | None = option(None, "Tokens of prompts in one iteration [default: the engine's]."),
+    chunk: int | None = CHUNK,
     seed: int | None = option(None, "Of arrivals and lengths [default: 0]."),
-    gpus_per_node: int | None = option(None, "Chips in one server [default: as the chip is sold]."),
-    hf: Path | None = option(None, "A Hugging Face config.json to take the model from."),
-    json_output: bool = option(False, "Print one JSON object for programs.", "--json"),
+    gpus_per_node: int | None = GPUS_PER_NODE,
+    hf: Path | None = HF,
+    json_output: JsonFlag = False,
 ) -> None:
     """Simulate requests on one deployment: TTFT, TPOT and end-to-end time, mean and percentiles.
 
@@ -203,21 +160,15 @@ def simulate(
     }
     asked, sent = _load(trace, rate, concurrency, said)
     request = request_of(
-        model=model,
+        place,
         hf=hf,
-        cluster=cluster,
         gpus_per_node=gpus_per_node,
         engine=engine,
         chunk=chunk,
         input_len=max(asked.prompts),
         output_len=max(asked.outputs),
-        limits_ms={},
-        mode="aggregated",
-        weights=weights,
-        cache=cache,
-        prefix_hits=prefix_hits,
-        speculate=speculate,
-        usd_per_hour=None,
+        modes=("aggregated",),
+        **types,
     )
     found = simulate_load(
         request, worker=worker_of(layout), requests=asked, sent_s=sent, concurrency=concurrency

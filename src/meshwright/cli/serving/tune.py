@@ -7,9 +7,15 @@ from typing import Any
 
 import typer
 
-from meshwright.cli.flags import RUN_JOB, JobFileFlag, job_options
-from meshwright.cli.options import Given, argument, command, fields_of, option
-from meshwright.cli.serving.flags import limits_of, loads_of, model_of, numbers
+from meshwright.cli.flags import GPUS_PER_NODE, HF, RUN_JOB, JobFileFlag, JsonFlag, job_options
+from meshwright.cli.options import Given, command, fields_of, option
+from meshwright.cli.serving.flags import (
+    AXES,
+    limits_of,
+    loads_of,
+    model_of,
+    numbers,
+)
 from meshwright.cli.study_view import dry_lines, end_lines, interruptible, serving_progress
 from meshwright.cli.terminal import QuietFlag, print_json, tell
 from meshwright.runs.loads.load import Lengths
@@ -23,6 +29,8 @@ from meshwright.runs.serving.tune import (
     serving_place,
     tune_serving,
 )
+from meshwright.search.request import PlanRequest
+from meshwright.serving.request import ServingRequest
 from meshwright.values.errors import ConfigError, UnknownNameError
 
 __all__ = ["tune"]
@@ -33,12 +41,8 @@ _RUN_MINUTES = 30.0
 
 @command
 def tune(
-    model: str | None = argument(
-        None,
-        "A model's name (`meshwright models` lists them), or its dims: layers=32,hidden=4096,...",
-    ),
-    cluster: str | None = option(
-        None, "Chips, such as h100:8, or local: what is here.", metavar="KIND:COUNT"
+    place: Given = fields_of(
+        PlanRequest, "model", "cluster", cluster="Chips, such as h100:8, or local: what is here."
     ),
     engine: str = option("transformers", "transformers, vllm, sglang or trtllm."),
     model_path: str | None = option(
@@ -71,10 +75,12 @@ def tune(
     latency: bool = option(
         False, "The shortest requests win, instead of the most new tokens a GPU."
     ),
-    weights: str | None = option(
-        None, "Types of weights to try, by commas [default: bf16; on processors fp32]."
+    types: Given = fields_of(
+        ServingRequest,
+        *("weights", "cache"),
+        weights="Types of weights to try, by commas [default: bf16; on processors fp32].",
+        cache="Types of cache to try, by commas [default: as plan].",
     ),
-    cache: str | None = option(None, "Types of cache to try, by commas [default: as plan]."),
     pins: list[str] | None = option(
         None, "Sizes that an axis may have: tp=1,2.", "--set", metavar="AXIS=N[,N...]"
     ),
@@ -103,14 +109,14 @@ def tune(
         "--engine-word",
         metavar="WORD",
     ),
-    gpus_per_node: int | None = option(None, "Chips in one server [default: as the chip is sold]."),
-    hf: Path | None = option(None, "A Hugging Face config.json to take the model from."),
+    gpus_per_node: int | None = GPUS_PER_NODE,
+    hf: Path | None = HF,
     seed: int = option(0, "Of arrivals, lengths and tokens."),
     job: JobFileFlag = None,
     options: Given = RUN_JOB,
     dry_run: bool = option(False, "Print the deployments and the first job, and start nothing."),
     quiet: QuietFlag = False,
-    json_output: bool = option(False, "Print one JSON object for programs.", "--json"),
+    json_output: JsonFlag = False,
 ) -> None:
     """Prove by real engines under load which deployment serves best.
 
@@ -133,9 +139,9 @@ def tune(
 
       meshwright serving tune llama3.1-70b --cluster h100:8 --engine sglang --model-path /models/70b --set tp=4,8 --launcher slurm --dry-run
     """  # noqa: E501
-    if cluster is None:
+    if (cluster := place.get("cluster")) is None:
         raise ConfigError("give --cluster, such as h100:8 or local")
-    spec = model_of(model, hf)
+    spec = model_of(place.get("model"), hf)
     folder = output or default_serving_folder(spec, engine, cluster)
     place = serving_place(cluster, folder=folder, gpus_per_node=gpus_per_node)
     limits = limits_of(ttft_ms=ttft, tpot_ms=tpot, e2e_ms=e2e)
@@ -153,8 +159,8 @@ def tune(
         ),
         limits=limits,
         objective="latency" if latency else "throughput",
-        weights=_words(weights),
-        cache=_words(cache),
+        weights=types.get("weights"),
+        cache=types.get("cache"),
         pins=_pins(pins or []),
         model_path=model_path,
         port=port,
@@ -208,20 +214,13 @@ def _loads(
     )
 
 
-def _words(text: str | None) -> tuple[str, ...] | None:
-    return None if text is None else tuple(word.strip() for word in text.split(",") if word.strip())
-
-
-_AXES = ("tp", "pp", "ep", "attention_dp")
-
-
 def _pins(words: list[str]) -> dict[str, tuple[int, ...]]:
     """Read `tp=1,2`; ConfigError for another axis, or what is no number."""
     found: dict[str, tuple[int, ...]] = {}
     for word in words:
         axis, _, sizes = word.partition("=")
-        if axis not in _AXES:
-            raise UnknownNameError("axis of a deployment", axis, _AXES)
+        if axis not in AXES:
+            raise UnknownNameError("axis of a deployment", axis, AXES)
         found[axis] = tuple(int(size) for size in numbers(f"--set {axis}=", sizes))
     return found
 
