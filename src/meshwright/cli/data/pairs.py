@@ -10,10 +10,17 @@ from typing import get_args
 import typer
 
 from meshwright import data
-from meshwright.cli.data.flags import JsonFlag, OutputFileFlag, tokenizer_spec, write_json
-from meshwright.cli.options import REQUIRED, argument, command, option
+from meshwright.cli.data.flags import (
+    TOKENIZER_TYPE,
+    JsonFlag,
+    OutputFileFlag,
+    tokenizer_spec,
+    write_json,
+)
+from meshwright.cli.options import REQUIRED, Given, argument, command, fields_of, option
 from meshwright.cli.terminal import print_json, tell
 from meshwright.data.atomic import parse_size
+from meshwright.data.encoders import EncoderSpec
 from meshwright.data.engines import open_reference
 from meshwright.data.footprint import BYTES_PER_TOKEN
 from meshwright.data.pairs import FORMS, By, LengthStats
@@ -121,12 +128,9 @@ def verify(
     vocab_size: int | None = option(
         None, "Ids must be below it [default: of tokenizer or manifest]."
     ),
-    tokenizer: str | None = option(
-        None, "To decode samples with.", "--tokenizer", "--tokenizer-model", metavar="FILE"
-    ),
-    tokenizer_type: str | None = option(None, "Megatron's name of it [default: by the file]."),
-    vocab_file: str | None = option(None, "Of GPT-2 or BERT.", metavar="FILE"),
-    merge_file: str | None = option(None, "Of GPT-2.", metavar="FILE"),
+    tokenizer: Given = fields_of(EncoderSpec, "model", model="To decode samples with."),
+    tokenizer_type: str | None = TOKENIZER_TYPE,
+    files: Given = fields_of(EncoderSpec, "vocab_file", "merge_file"),
     samples: int = option(3, "Documents of each pair that are decoded."),
     json_output: JsonFlag = False,
 ) -> None:
@@ -150,14 +154,8 @@ def verify(
       meshwright data verify data/my-gpt_text_document --vocab-file encoder.json --merge-file vocab.bpe --samples 5
     """  # noqa: E501
     encoder = None
-    if tokenizer is not None or vocab_file is not None:
-        spec = tokenizer_spec(
-            tokenizer_type=tokenizer_type,
-            tokenizer=tokenizer,
-            vocab_file=vocab_file,
-            merge_file=merge_file,
-        )
-        encoder = open_reference(spec)
+    if "model" in tokenizer or "vocab_file" in files:
+        encoder = open_reference(tokenizer_spec({**tokenizer, **files}, kind=tokenizer_type))
     found = data.verify(inputs, vocab_size=vocab_size, encoder=encoder, samples=samples)
     if json_output:
         print_json([{**asdict(pair), "passed": pair.passed} for pair in found])

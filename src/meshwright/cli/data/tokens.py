@@ -9,14 +9,16 @@ from typing import Any
 import typer
 
 from meshwright import data
-from meshwright.cli.data.flags import InputsArgument, JsonFlag, choice, tokenizer_spec
-from meshwright.cli.options import REQUIRED, argument, command, option
+from meshwright.cli.data.flags import (
+    TOKENIZER_TYPE,
+    InputsArgument,
+    JsonFlag,
+    tokenizer_spec,
+)
+from meshwright.cli.options import REQUIRED, Given, argument, command, fields_of, option
 from meshwright.cli.terminal import QuietFlag, print_json, tell
-from meshwright.data.documents import TextUnit
-from meshwright.data.encoders import Engine
-from meshwright.data.pieces import Form
+from meshwright.data.encoders import EncoderSpec
 from meshwright.data.progress import format_size
-from meshwright.data.segment_work import OnError
 from meshwright.data.tokenize_request import (
     ModelType,
     TokenizeReport,
@@ -25,7 +27,8 @@ from meshwright.data.tokenize_request import (
 )
 from meshwright.data.workers import find_place
 from meshwright.values.errors import ConfigError
-from meshwright.values.units import MIB, counted, format_count
+from meshwright.values.options import word_of
+from meshwright.values.units import counted, format_count
 
 __all__ = ["tokenize", "train_tokenizer"]
 
@@ -42,9 +45,7 @@ def train_tokenizer(
     character_coverage: float = option(0.9995, "Share of the characters that get a piece."),
     sentences: int = option(1_000_000, "Lines to train on, drawn from all."),
     json_key: str = option("text", "Of the text in each object.", metavar="KEY"),
-    form: str | None = option(
-        None, "json, text or parquet [default: by the names].", "--format", metavar="FORM"
-    ),
+    form: Given = fields_of(TokenizeRequest, "form"),
     json_output: JsonFlag = False,
 ) -> None:
     """Train a SentencePiece model on the lines of a corpus, for `tokenize --tokenizer
@@ -72,12 +73,12 @@ def train_tokenizer(
         inputs,
         output_prefix=output_prefix,
         vocab_size=vocab_size,
-        model_type=choice(model_type, ModelType, "--model-type"),
+        model_type=word_of(ModelType, "--model-type")(model_type),
         byte_fallback=not no_byte_fallback,
         character_coverage=character_coverage,
         sentences=sentences,
         key=json_key,
-        form=choice(form, Form, "--format"),
+        **form,
     )
     if json_output:
         print_json(asdict(trained))
@@ -97,45 +98,21 @@ def tokenize(
     input_words: list[str] | None = option(
         None, "The same, as Megatron names it.", "--input", metavar="PATH"
     ),
-    output_prefix: str = option(
-        "", "Files are PREFIX_KEY_document.bin.", "--output-prefix", "-o", metavar="PREFIX"
+    output: Given = fields_of(TokenizeRequest, "output_prefix"),
+    tokenizer: Given = fields_of(EncoderSpec, "model"),
+    tokenizer_type: str | None = TOKENIZER_TYPE,
+    files: Given = fields_of(EncoderSpec, "vocab_file", "merge_file"),
+    ends: Given = fields_of(TokenizeRequest, "append_eod"),
+    eod: Given = fields_of(EncoderSpec, "eod"),
+    texts: Given = fields_of(
+        TokenizeRequest,
+        *("keys", "split_sentences", "keep_newlines", "language", "form", "text_unit"),
+        *("on_error", "max_document_bytes"),
     ),
-    tokenizer: str | None = option(
-        None,
-        "tokenizer.json, SentencePiece .model, .tiktoken.",
-        "--tokenizer",
-        "--tokenizer-model",
-        metavar="FILE",
-    ),
-    tokenizer_type: str | None = option(None, "Megatron's name of it [default: by the file]."),
-    vocab_file: str | None = option(None, "Of GPT-2 or BERT.", metavar="FILE"),
-    merge_file: str | None = option(None, "Of GPT-2.", metavar="FILE"),
-    append_eod: bool = option(False, "End each document with the tokenizer's token for that."),
-    eod: str | None = option(
-        None, "That token, or its id [default: the tokenizer's own].", metavar="TOKEN"
-    ),
-    json_keys: list[str] | None = option(
-        None, "Of the text in each object [default: text].", metavar="KEY"
-    ),
-    split_sentences: bool = option(False, "One sequence per sentence (BERT, T5), by NLTK."),
-    keep_newlines: bool = option(False, "Sentences keep the white space behind them."),
-    lang: str = option("english", "Language of the sentences."),
-    form: str | None = option(
-        None, "json, text or parquet [default: by the names].", "--format", metavar="FORM"
-    ),
-    text_unit: str = option(
-        "file", "What is a document of a text: file, line or paragraph.", metavar="UNIT"
-    ),
-    on_error: str = option(
-        "fail", "With what is no document: fail, skip or quarantine.", metavar="POLICY"
-    ),
-    max_document_mib: int = option(64, "A longer document is none: memory."),
     workers: int | None = option(
         None, "Processes [default: one per core; one where there are several ranks]."
     ),
-    engine: str | None = option(
-        None, "gigatoken or library [default: the faster that is exact].", metavar="NAME"
-    ),
+    engine: Given = fields_of(TokenizeRequest, "engine"),
     overwrite: bool = option(
         False, "Remove what an earlier run with this prefix made, and begin anew."
     ),
@@ -145,9 +122,9 @@ def tokenize(
         "--no-special-tokens",
         "--tokenizer-hf-no-include-special-tokens",
     ),
-    vocab_size: int | None = option(None, "Of TikTokenizer: cut the vocabulary to it."),
-    tiktoken_pattern: str | None = option(None, "v1, v2 or a regular expression.", metavar="P"),
-    tiktoken_num_special_tokens: int = option(1000, "Of TikTokenizer."),
+    tiktoken: Given = fields_of(
+        EncoderSpec, "vocab_size", "tiktoken_pattern", "tiktoken_num_special"
+    ),
     dataset_impl: str = option("mmap", "mmap is the only one."),
     chunk_size: int | None = option(None, "Megatron's; has no effect here."),
     log_interval: int | None = option(None, "Megatron's; has no effect here."),
@@ -185,51 +162,19 @@ def tokenize(
       meshwright data tokenize --input wiki.json --output-prefix my-bert --vocab-file vocab.txt --tokenizer-type BertWordPieceLowerCase
       --split-sentences --dataset-impl mmap --workers 8
     """  # noqa: E501
-    if dataset_impl != "mmap":
-        raise ConfigError(
-            f"--dataset-impl {dataset_impl}: expected mmap, the one that Megatron-Core reads"
-        )
-    for flag, value in (
-        ("--chunk-size", chunk_size),
-        ("--log-interval", log_interval),
-        ("--partitions", partitions),
-    ):
-        if value is not None:
-            tell(
-                f"note: {flag} {value} has no effect here: work is shared by bytes, not by"
-                " documents"
-            )
-    if keep_sequential_samples:
-        tell(
-            "note: --keep-sequential-samples has no effect here: documents are always in their"
-            " order"
-        )
-    words, keys = _words(inputs or [], input_words or [], json_keys or [])
+    _check_megatron(
+        dataset_impl,
+        {"chunk-size": chunk_size, "log-interval": log_interval, "partitions": partitions},
+        keep_sequential_samples=keep_sequential_samples,
+    )
+    words, keys = _words(inputs or [], input_words or [], texts.pop("keys", []))
     spec = tokenizer_spec(
-        tokenizer_type=tokenizer_type,
-        tokenizer=tokenizer,
-        vocab_file=vocab_file,
-        merge_file=merge_file,
-        eod=eod,
+        {**tokenizer, **files, **eod, **tiktoken},
+        kind=tokenizer_type,
         special_tokens=not no_special_tokens,
-        tiktoken_pattern=tiktoken_pattern,
-        tiktoken_num_special_tokens=tiktoken_num_special_tokens,
-        vocab_size=vocab_size,
     )
     request = TokenizeRequest(
-        inputs=words,
-        output_prefix=output_prefix,
-        tokenizer=spec,
-        keys=keys,
-        append_eod=append_eod,
-        split_sentences=split_sentences,
-        language=lang,
-        keep_newlines=keep_newlines,
-        form=choice(form, Form, "--format"),
-        text_unit=choice(text_unit, TextUnit, "--text-unit") or "file",
-        on_error=choice(on_error, OnError, "--on-error") or "fail",
-        engine=choice(engine, Engine, "--engine"),
-        max_document_bytes=max_document_mib * MIB,
+        inputs=words, tokenizer=spec, keys=keys, **output, **ends, **texts, **engine
     )
     place = find_place(os.environ)
     if workers is None:
@@ -242,6 +187,27 @@ def tokenize(
     else:
         _print(report)
     raise typer.Exit(report.exit_code)
+
+
+def _check_megatron(
+    dataset_impl: str, counts: dict[str, int | None], *, keep_sequential_samples: bool
+) -> None:
+    """Say which of Megatron's flags have no effect; ConfigError for data that none reads."""
+    if dataset_impl != "mmap":
+        raise ConfigError(
+            f"--dataset-impl {dataset_impl}: expected mmap, the one that Megatron-Core reads"
+        )
+    for flag, value in counts.items():
+        if value is not None:
+            tell(
+                f"note: --{flag} {value} has no effect here: work is shared by bytes, not by"
+                " documents"
+            )
+    if keep_sequential_samples:
+        tell(
+            "note: --keep-sequential-samples has no effect here: documents are always in their"
+            " order"
+        )
 
 
 def _words(
