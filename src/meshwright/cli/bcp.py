@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from meshwright.cli.options import REQUIRED, argument, command, option
-from meshwright.cli.terminal import print_json, tell
+from meshwright.cli.terminal import JsonFlag, print_json, tell
 from meshwright.data.progress import format_size
 from meshwright.platforms.base_command.storage import Place, Storage, Target, Transfer, choose
 from meshwright.values.errors import UnknownNameError
@@ -21,7 +21,6 @@ __all__ = [
     "COMMANDS",
     "AceFlag",
     "DryRunFlag",
-    "JsonFlag",
     "OrgFlag",
     "TargetArgument",
     "TeamFlag",
@@ -47,7 +46,6 @@ AceFlag = Annotated[str | None, typer.Option("--ace", metavar="NAME", help="Envi
 DryRunFlag = Annotated[
     bool, typer.Option("--dry-run", help="Print the command of NGC CLI, and run nothing.")
 ]
-JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object for programs.")]
 TargetArgument = Annotated[
     str,
     typer.Argument(

@@ -17,7 +17,7 @@ from meshwright.api.catalogues import (
     list_servers,
 )
 from meshwright.cli.options import argument, command, option
-from meshwright.cli.terminal import print_json, print_page, tell_notes
+from meshwright.cli.terminal import JsonFlag, print_json, print_page, tell_notes
 from meshwright.report.columns import Column, print_items
 from meshwright.values.errors import ConfigError
 from meshwright.values.hardware.catalogue import ChipRow, find_link, link_rows
@@ -33,7 +33,7 @@ __all__ = ["chips", "models"]
 def models(
     name: str | None = argument(None, "A model's name or alias, or its dims; none lists all."),
     hf: Path | None = option(None, "A Hugging Face config.json, or its folder, to read instead."),
-    json_output: bool = option(False, "Print one JSON object for programs.", "--json"),
+    json_output: JsonFlag = False,
 ) -> None:
     """List the models that are known by name, or show one with its dims and its parameters by part.
 
@@ -186,7 +186,7 @@ def chips(
         None, "A chip's or a server's name or alias; none lists all chips."
     ),
     servers: bool = option(False, "List the servers that `--cluster` takes by name."),
-    json_output: bool = option(False, "Print one JSON object for programs.", "--json"),
+    json_output: JsonFlag = False,
 ) -> None:
     """List the chips that clusters are made of, or show one with the source of every figure.
 

@@ -8,9 +8,9 @@ from typing import Any
 import typer
 
 from meshwright.api import checkpoints as ckpt
-from meshwright.cli.flags import HfFlag, JsonFlag, model_words
+from meshwright.cli.flags import HfFlag, model_words
 from meshwright.cli.options import Given, command, fields_of, option
-from meshwright.cli.terminal import print_page
+from meshwright.cli.terminal import JsonFlag, print_page
 from meshwright.report.sizing_text import checkpoint_lines
 from meshwright.search.request import PlanRequest
 from meshwright.sizing.checkpoints import OPTIMIZERS, SAVE_EVERY, Retention, Schedule

@@ -8,7 +8,7 @@ import typer
 
 from meshwright import api
 from meshwright.cli.options import command, option
-from meshwright.cli.terminal import print_json
+from meshwright.cli.terminal import JsonFlag, print_json
 
 __all__ = ["doctor"]
 
@@ -17,7 +17,7 @@ __all__ = ["doctor"]
 def doctor(
     calibration: Path | None = option(None, "A calibration that plans are to use.", metavar="FILE"),
     profile: Path | None = option(None, "A profile that plans are to use.", metavar="FILE"),
-    json_output: bool = option(False, "Print one JSON object for programs.", "--json"),
+    json_output: JsonFlag = False,
 ) -> None:
     """Say what is installed here, which GPUs and schedulers are seen, and which figures predictions
     stand on.

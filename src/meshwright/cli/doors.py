@@ -12,7 +12,7 @@ from rich.console import Console
 
 from meshwright.cli.options import argument, command, option
 from meshwright.cli.study_view import interruptible, progress, serving_progress
-from meshwright.cli.terminal import QuietFlag, make_folder, tell, tell_notes, write_steps
+from meshwright.cli.terminal import JsonFlag, QuietFlag, make_folder, tell, tell_notes, write_steps
 from meshwright.compat.apss import ApssAnswer, ApssRequest
 from meshwright.compat.apss import apss as search
 from meshwright.compat.autoconfigurator.folders import (
@@ -63,7 +63,7 @@ def autoconfigurator(
     dry_run: bool = option(
         False, "Write the base configuration and the candidates, and start nothing."
     ),
-    json_output: bool = option(False, "Print one JSON object for programs.", "--json"),
+    json_output: JsonFlag = False,
     quiet: QuietFlag = False,
 ) -> None:
     """Find the fastest configuration of a model as NVIDIA's AutoConfigurator for NeMo 1.x does, by

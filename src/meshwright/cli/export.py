@@ -12,10 +12,10 @@ import yaml
 from rich.console import Console
 
 from meshwright import api
-from meshwright.cli.flags import HfFlag, JobFileFlag, JsonFlag, job_for, model_words
+from meshwright.cli.flags import HfFlag, JobFileFlag, job_for, model_words
 from meshwright.cli.options import REQUIRED, Given, argument, command, fields_of, option
 from meshwright.cli.plan_files import read_mixed, read_side
-from meshwright.cli.terminal import export_mixed_plan, print_json, tell, tell_notes
+from meshwright.cli.terminal import JsonFlag, export_mixed_plan, print_json, tell, tell_notes
 from meshwright.platforms.job import JobOptions, JobText
 from meshwright.report.plan_table import print_miss
 from meshwright.runs.candidates import fitting_candidates

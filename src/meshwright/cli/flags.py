@@ -36,7 +36,6 @@ __all__ = [
     "WHERE",
     "HfFlag",
     "JobFileFlag",
-    "JsonFlag",
     "asked_with",
     "job_for",
     "job_options",
@@ -51,7 +50,6 @@ HfFlag = Annotated[
     Path | None,
     typer.Option("--hf", help="A Hugging Face config.json, or its folder, instead of a name."),
 ]
-JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object for programs.")]
 JobFileFlag = Annotated[
     Path | None,
     typer.Option(

@@ -12,12 +12,21 @@ from typing import Any
 import typer
 
 from meshwright.api import measured
-from meshwright.cli.flags import model_words
-from meshwright.cli.options import REQUIRED, argument, command, option
-from meshwright.cli.terminal import INTERRUPTED, QuietFlag, keep_quiet, print_json, tell, warn
+from meshwright.cli.flags import HF, model_words
+from meshwright.cli.options import REQUIRED, Given, argument, command, fields_of, option
+from meshwright.cli.terminal import (
+    INTERRUPTED,
+    JsonFlag,
+    QuietFlag,
+    keep_quiet,
+    print_json,
+    tell,
+    warn,
+)
 from meshwright.report.sizing_text import calibration_lines
 from meshwright.runs.measured.files import Counts, counts
 from meshwright.runs.measured.fit import FitReport
+from meshwright.search.request import PlanRequest
 from meshwright.values.errors import ConfigError
 from meshwright.values.hardware.profile import UNSTEADY_FRAC, Effort, Profile
 from meshwright.values.hardware.profile_chip import Rates, measured_rates
@@ -104,27 +113,31 @@ def calibrate(
     output: Path = option(
         REQUIRED, "Where the calibration goes.", "--output", "-o", metavar="CALIBRATION.yaml"
     ),
-    model: str | None = option(
-        None, "Of logs that don't say it: a name, or dims layers=32,hidden=4096,..."
+    model: Given = fields_of(
+        PlanRequest,
+        "model",
+        model={
+            "help": "Of logs that don't say it: a name, or dims layers=32,hidden=4096,...",
+            "is_argument": False,
+        },
     ),
-    hf: Path | None = option(None, "A Hugging Face config.json to take the model from."),
-    cluster: str | None = option(
-        None, "Of logs: chips, such as h100:16, or h100.", metavar="KIND:COUNT"
+    hf: Path | None = HF,
+    case: Given = fields_of(
+        PlanRequest,
+        *("cluster", "gpus_per_node", "stack", "seq_len", "gbs", "precision"),
+        cluster="Of logs: chips, such as h100:16, or h100.",
+        stack="Training software of all runs [default: what log or table say].",
+        seq_len="Of logs: tokens in one sequence.",
+        gbs="Of logs: global batch in sequences.",
+        precision="Of logs: number format of the matrix products.",
     ),
-    gpus_per_node: int | None = option(None, "Chips in one server [default: as the chip is sold]."),
-    stack: str | None = option(
-        None, "Training software of all runs [default: what log or table say]."
-    ),
-    seq: int | None = option(None, "Of logs: tokens in one sequence.", "--seq", "--seq-len"),
-    gbs: int | None = option(None, "Of logs: global batch in sequences."),
-    precision: str | None = option(None, "Of logs: number format of the matrix products."),
     layout: str | None = option(
         None, "Of logs: the layout, tp=8,pp=4,mbs=1.", metavar="KEY=V[,...]"
     ),
     profile: Path | None = option(
         None, "What `meshwright profile` wrote; plans then need it too.", metavar="FILE"
     ),
-    json_output: bool = option(False, "Print one JSON object for programs.", "--json"),
+    json_output: JsonFlag = False,
 ) -> None:
     """Fit the few constants that matter to your own runs, from one run upwards.
 
@@ -154,19 +167,10 @@ def calibrate(
 
       meshwright calibrate all_reduce_8.txt all_reduce_64.txt runs.csv -o calibration.yaml --json
     """  # noqa: E501
+    if model or hf is not None:
+        case["model"] = model_words(model.get("model"), hf)
     report = measured.calibrate(
-        results,
-        output=output,
-        model=model_words(model, hf) if model is not None or hf is not None else None,
-        cluster=cluster,
-        gpus_per_node=gpus_per_node,
-        stack=stack,
-        seq_len=seq,
-        gbs=gbs,
-        precision=precision,
-        layout=layout,
-        profile=profile,
-        warn=warn,
+        results, output=output, layout=layout, profile=profile, warn=warn, **case
     )
     for run in report.runs:
         if not 1 / FAR_OFF < run.before < FAR_OFF:
@@ -217,7 +221,7 @@ def profile(
     model: str | None = option(None, "Measure this model's own shapes too.", metavar="NAME"),
     overwrite: bool = option(False, "Measure all again where FILE exists."),
     quiet: QuietFlag = False,
-    json_output: bool = option(False, "Print one JSON object for programs.", "--json"),
+    json_output: JsonFlag = False,
 ) -> None:
     """Measure the operators of training on this machine, for plans that rest on it.
 

@@ -30,6 +30,7 @@ from meshwright.cli.plan_files import (
 )
 from meshwright.cli.terminal import (
     Goal,
+    JsonFlag,
     QuietFlag,
     export_first,
     for_export,
@@ -77,7 +78,7 @@ def plan(
     request: Path | None = option(None, "A request in YAML or JSON; flags go before its values."),
     save_request: Path | None = option(None, "Write the request as YAML."),
     quiet: QuietFlag = False,
-    json_output: bool = option(False, "Print one JSON object for programs.", "--json"),
+    json_output: JsonFlag = False,
     csv_path: Path | None = option(None, "Write one row per plan.", "--csv", metavar="PATH"),
     trace: Path | None = option(
         None, "Write a step of each plan as a trace for Perfetto.", metavar="DIR"

@@ -14,13 +14,12 @@ from meshwright.cli.flags import (
     POWER,
     WHERE,
     HfFlag,
-    JsonFlag,
     model_words,
     price_per_chip,
     training_of,
 )
 from meshwright.cli.options import REQUIRED, Given, command, fields_of, option
-from meshwright.cli.terminal import narrow_console, print_page
+from meshwright.cli.terminal import JsonFlag, narrow_console, print_page
 from meshwright.report.plan_table import print_miss
 from meshwright.report.sizing_text import estimate_lines, size_lines
 from meshwright.search.request import PlanRequest

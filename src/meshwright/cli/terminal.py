@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = [
     "INTERRUPTED",
     "Goal",
+    "JsonFlag",
     "QuietFlag",
     "export_first",
     "export_mixed_plan",
@@ -51,6 +52,7 @@ __all__ = [
 INTERRUPTED = 130
 """Exit code of what Ctrl-C has ended."""
 
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object for programs.")]
 QuietFlag = Annotated[
     bool, typer.Option("--quiet", "-q", help="No progress; warnings and errors stay.")
 ]

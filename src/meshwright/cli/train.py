@@ -10,9 +10,9 @@ import typer
 from rich.console import Console
 
 from meshwright import api
-from meshwright.cli.flags import HfFlag, JobFileFlag, JsonFlag
+from meshwright.cli.flags import HfFlag, JobFileFlag
 from meshwright.cli.options import Given, argument, command, fields_of, option
-from meshwright.cli.terminal import INTERRUPTED, QuietFlag, keep_quiet, print_json, tell
+from meshwright.cli.terminal import INTERRUPTED, JsonFlag, QuietFlag, keep_quiet, print_json, tell
 from meshwright.cli.train_jobs import dry_record, print_dry_run, print_findings, print_state
 from meshwright.cli.train_source import (
     Asked,

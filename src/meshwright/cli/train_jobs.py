@@ -10,9 +10,8 @@ from typing import Any
 
 import typer
 
-from meshwright.cli.flags import JsonFlag
 from meshwright.cli.options import REQUIRED, argument, command, option
-from meshwright.cli.terminal import INTERRUPTED, print_json
+from meshwright.cli.terminal import INTERRUPTED, JsonFlag, print_json
 from meshwright.platforms.job import JobText
 from meshwright.runs.training.folder import label_of, read_folder
 from meshwright.runs.training.preflight import Finding

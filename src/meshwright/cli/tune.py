@@ -10,11 +10,11 @@ import typer
 
 from meshwright import api
 from meshwright.cli.export import read_settings
-from meshwright.cli.flags import RUN_JOB, HfFlag, JobFileFlag, JsonFlag, job_options, model_words
+from meshwright.cli.flags import RUN_JOB, HfFlag, JobFileFlag, job_options, model_words
 from meshwright.cli.options import Given, command, fields_of, option
 from meshwright.cli.plan_files import read_request
 from meshwright.cli.study_view import interruptible, print_result, progress
-from meshwright.cli.terminal import QuietFlag, print_json, tell, warn
+from meshwright.cli.terminal import JsonFlag, QuietFlag, print_json, tell, warn
 from meshwright.runs.loop import StudyLimits
 from meshwright.runs.trial import OWN_TRAINER, Trial
 from meshwright.runs.tune import (

@@ -12,8 +12,8 @@ from pathlib import Path
 import typer
 from rich.console import Console
 
-from meshwright.cli.flags import JsonFlag
 from meshwright.cli.options import REQUIRED, argument, command, option
+from meshwright.cli.terminal import JsonFlag
 from meshwright.runs.watch.follow import Output, follow, watched
 from meshwright.runs.watch.status import RunStatus
 from meshwright.values.errors import ConfigError

@@ -8,9 +8,8 @@ from typing import Any
 import typer
 
 from meshwright.cli.export import deliver, read_settings
-from meshwright.cli.flags import JsonFlag
 from meshwright.cli.options import REQUIRED, Given, argument, command, fields_of, option
-from meshwright.cli.terminal import print_json, tell, tell_notes
+from meshwright.cli.terminal import JsonFlag, print_json, tell, tell_notes
 from meshwright.platforms.job import JobOptions
 from meshwright.runs.workflows.render import workflow as run
 from meshwright.runs.workflows.spec import plain_spec

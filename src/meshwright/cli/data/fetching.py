@@ -13,13 +13,12 @@ from meshwright import data
 from meshwright.cli.data.flags import (
     ConsumeFlag,
     InputsArgument,
-    JsonFlag,
     OutputFlag,
     WorkersFlag,
     show,
 )
 from meshwright.cli.options import REQUIRED, Given, argument, command, fields_of, option
-from meshwright.cli.terminal import QuietFlag, print_json
+from meshwright.cli.terminal import JsonFlag, QuietFlag, print_json
 from meshwright.data.atomic import parse_size
 from meshwright.data.join import MAX_BYTES, MIN_BYTES
 from meshwright.data.pipeline import recipe_job

@@ -19,7 +19,6 @@ __all__ = [
     "TOKENIZER_TYPE",
     "ConsumeFlag",
     "InputsArgument",
-    "JsonFlag",
     "OutputFileFlag",
     "OutputFlag",
     "WorkersFlag",
@@ -56,7 +55,6 @@ OutputFileFlag = Annotated[
     Path | None,
     typer.Option("--output", "-o", metavar="FILE", help="Write the JSON object here too."),
 ]
-JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object for programs.")]
 
 
 def show(result: StepResult, *, json_output: bool) -> None:

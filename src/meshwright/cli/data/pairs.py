@@ -12,13 +12,12 @@ import typer
 from meshwright import data
 from meshwright.cli.data.flags import (
     TOKENIZER_TYPE,
-    JsonFlag,
     OutputFileFlag,
     tokenizer_spec,
     write_json,
 )
 from meshwright.cli.options import REQUIRED, Given, argument, command, fields_of, option
-from meshwright.cli.terminal import print_json, tell
+from meshwright.cli.terminal import JsonFlag, print_json, tell
 from meshwright.data.atomic import parse_size
 from meshwright.data.encoders import EncoderSpec
 from meshwright.data.engines import open_reference

@@ -12,11 +12,10 @@ from meshwright import data
 from meshwright.cli.data.flags import (
     TOKENIZER_TYPE,
     InputsArgument,
-    JsonFlag,
     tokenizer_spec,
 )
 from meshwright.cli.options import REQUIRED, Given, argument, command, fields_of, option
-from meshwright.cli.terminal import QuietFlag, print_json, tell
+from meshwright.cli.terminal import JsonFlag, QuietFlag, print_json, tell
 from meshwright.data.encoders import EncoderSpec
 from meshwright.data.progress import format_size
 from meshwright.data.tokenize_request import (
@@ -133,7 +132,7 @@ def tokenize(
         False, "Megatron's; here documents are always in their order."
     ),
     quiet: QuietFlag = False,
-    json_output: bool = option(False, "Print one JSON object for programs.", "--json"),
+    json_output: JsonFlag = False,
 ) -> None:
     """Tokenize JSON lines, JSON, text or Parquet, also compressed, to Megatron's .bin/.idx.
 

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from meshwright.cli.options import REQUIRED, argument, command, option
 from meshwright.cli.serving.flags import limits_of, loads_of
-from meshwright.cli.terminal import print_json, tell, warn
+from meshwright.cli.terminal import JsonFlag, print_json, tell, warn
 from meshwright.report.columns import Column, print_columns
 from meshwright.report.serving_table import DEFINITIONS, load_lines
 from meshwright.runs.loads.client import Target
@@ -72,7 +72,7 @@ def measure(
         600.0, "A request that says nothing for so long has failed.", metavar="S"
     ),
     seed: int = option(0, "Of arrivals, lengths and tokens."),
-    json_output: bool = option(False, "Print one JSON object for programs.", "--json"),
+    json_output: JsonFlag = False,
 ) -> None:
     """Measure a server under load: TTFT, TPOT, time between tokens, end-to-end time, throughput and
     goodput.
@@ -152,7 +152,7 @@ def read(
     files: list[Path] = argument(
         REQUIRED, "What vllm bench serve, guidellm or aiperf wrote.", metavar="RESULT.json..."
     ),
-    json_output: bool = option(False, "Print one JSON object for programs.", "--json"),
+    json_output: JsonFlag = False,
 ) -> None:
     """Read results of vllm bench serve, guidellm and aiperf in the figures of `meshwright serving
     measure`.
@@ -272,7 +272,7 @@ def validate(
     predictions: Path | None = option(
         None, "Score these predictions instead of making them.", metavar="CSV"
     ),
-    json_output: bool = option(False, "Print one JSON object for programs.", "--json"),
+    json_output: JsonFlag = False,
 ) -> None:
     """Predict published serving runs and compare the predictions with what was measured.
 

@@ -8,10 +8,10 @@ from typing import Any
 import typer
 from rich.console import Console
 
-from meshwright.cli.flags import GPUS_PER_NODE, HF, JsonFlag
+from meshwright.cli.flags import GPUS_PER_NODE, HF
 from meshwright.cli.options import Given, command, fields_of, option
 from meshwright.cli.serving.flags import CHUNK, ENGINE, PLACE, request_of, worker_of
-from meshwright.cli.terminal import print_json
+from meshwright.cli.terminal import JsonFlag, print_json
 from meshwright.report.serving_table import print_load
 from meshwright.runs.loads.load import Lengths, closed_loop, poisson, read_trace
 from meshwright.serving.load import simulate_load

@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from meshwright.cli.flags import GPUS_PER_NODE, HF, RUN_JOB, JobFileFlag, JsonFlag, job_options
+from meshwright.cli.flags import GPUS_PER_NODE, HF, RUN_JOB, JobFileFlag, job_options
 from meshwright.cli.options import Given, command, fields_of, option
 from meshwright.cli.serving.flags import (
     AXES,
@@ -17,7 +17,7 @@ from meshwright.cli.serving.flags import (
     numbers,
 )
 from meshwright.cli.study_view import dry_lines, end_lines, interruptible, serving_progress
-from meshwright.cli.terminal import QuietFlag, print_json, tell
+from meshwright.cli.terminal import JsonFlag, QuietFlag, print_json, tell
 from meshwright.runs.loads.load import Lengths
 from meshwright.runs.loop import StudyLimits
 from meshwright.runs.serving.tune import (
