@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from meshwright.api.problems import read_text
 from meshwright.cli.options import REQUIRED, Given, fields_of, option
 from meshwright.cli.terminal import tell_notes
 from meshwright.platforms.job import JobOptions
@@ -42,7 +43,6 @@ __all__ = [
     "model_words",
     "price_per_chip",
     "read_job_file",
-    "read_text",
     "training_of",
 ]
 
@@ -124,15 +124,6 @@ def job_for(
     options = job_options(job_file, given)
     job = job_of(exported, model=plan.model.name, pool=plan.pool, options=options)
     return job_text(job, launcher=launcher)
-
-
-def read_text(path: Path, what: str) -> str:
-    """Return what a file holds; ConfigError for one that can't be read, or is no text."""
-    try:
-        return path.read_bytes().decode("utf-8")
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "not a text in UTF-8"
-        raise ConfigError(f"{what}: {reason}") from None
 
 
 def read_job_file(path: Path | None) -> dict[str, Any]:

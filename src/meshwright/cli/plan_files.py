@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from meshwright import api
+from meshwright.api.problems import read_text
 from meshwright.cli.terminal import narrow_console
 from meshwright.report.diff_text import print_comparison, print_prices
 from meshwright.search.asked import Asked, ask
@@ -308,12 +309,7 @@ def _usual_batch(layout: dict[str, Any], problem: Problem) -> str:
 
 def read_run(path: Path, flags: dict[str, Any]) -> Run:
     """Read a file of any known kind; ConfigError where a flag and the file both name the model."""
-    try:
-        text = path.read_bytes().decode("utf-8")
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"{path}: {getattr(error, 'strerror', None) or 'not a text in UTF-8'}"
-        ) from None
+    text = read_text(path, str(path))
     if "model" in flags:
         raise ConfigError(f"--from {path} names a model of its own; leave the other out")
     if "cluster" not in flags:
@@ -359,12 +355,7 @@ def print_change(current: Asked, result: PlanResult, *, problem: Problem) -> Non
 
 def read_request(path: Path) -> dict[str, Any]:
     """Return the fields of a request file, YAML or JSON, for `PlanRequest.of`."""
-    try:
-        text = path.read_bytes().decode("utf-8")
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"request {str(path)!r}: {getattr(error, 'strerror', None) or 'not a text in UTF-8'}"
-        ) from None
+    text = read_text(path, f"request {str(path)!r}")
     fields = (
         _json_fields(text, path) if path.suffix.lower() == ".json" else _yaml_fields(text, path)
     )
