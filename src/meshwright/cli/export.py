@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 import yaml
@@ -29,8 +29,43 @@ from meshwright.software.registry import find_target
 from meshwright.software.settings import TrainingSettings
 from meshwright.values.errors import CannotExpress, ConfigError, LayoutError
 from meshwright.values.layout import Layout
+from meshwright.values.options import Option
 
-__all__ = ["deliver", "export", "read_settings"]
+__all__ = ["Delivery", "export", "read_settings"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Delivery:
+    """Where files go, and whether they are written at all."""
+
+    output: Annotated[
+        Path | None,
+        Option("Folder to write into.", ("--output", "-o"), metavar="DIR", read=Path),
+    ] = None
+    dry_run: Annotated[bool, Option("Print what would be written, and write nothing.")] = False
+    force: Annotated[bool, Option("Write over files that differ.")] = False
+
+    def deliver(self, files: tuple[ExportedFile, ...]) -> None:
+        """Write the files, or print them."""
+        if self.dry_run:
+            for file in files:
+                print(f"==> {Path(self.output or '', file.name)}\n{file.text}")
+            return
+        if self.output is None:
+            raise ConfigError("nothing is written without -o DIR; --dry-run prints the files")
+        paths = {self.output / file.name: file for file in files}
+        differing = [
+            str(path)
+            for path, file in paths.items()
+            if path.exists() and path.read_text("utf-8") != file.text
+        ]
+        if differing and not self.force:
+            raise ConfigError(
+                f"{', '.join(differing)}: there already, with other contents; --force writes over"
+                " it"
+            )
+        for path, file in paths.items():
+            _write(path, file)
 
 
 @command
@@ -41,9 +76,7 @@ def export(
         "A file of `plan --json`, FILE#2 for its second plan; or a model.",
         metavar="PLAN|MODEL",
     ),
-    output: Path | None = option(None, "Folder to write into.", "--output", "-o", metavar="DIR"),
-    dry_run: bool = option(False, "Print what would be written, and write nothing."),
-    force: bool = option(False, "Write over files that differ."),
+    delivery: Given = fields_of(Delivery),
     settings: list[str] | None = option(
         None,
         "A setting of the training: learning_rate=1e-4, data=/corpus.",
@@ -98,17 +131,13 @@ def export(
         exported = export_mixed_plan(
             mixed, target, chosen, job_words=[*_named(launcher, job), *options]
         )
-        _write_out(
-            exported, None, target, output, dry_run=dry_run, force=force, json_output=json_output
-        )
+        _write_out(exported, None, target, Delivery(**delivery), json_output=json_output)
         return
     asked = _asked(plan, hf, layout, case, target, chosen)
     whole = plan_of(asked, settings=chosen)
     exported = export_plan(whole, target=target)
     script = job_for(exported, whole, launcher=launcher, job_file=job, given=options)
-    _write_out(
-        exported, script, target, output, dry_run=dry_run, force=force, json_output=json_output
-    )
+    _write_out(exported, script, target, Delivery(**delivery), json_output=json_output)
 
 
 def _named(launcher: str | None, job: Path | None) -> list[str]:
@@ -122,10 +151,8 @@ def _write_out(
     exported: Exported,
     script: JobText | None,
     target: ExportTarget,
-    output: Path | None,
+    delivery: Delivery,
     *,
-    dry_run: bool,
-    force: bool,
     json_output: bool,
 ) -> None:
     """Print everything as JSON, or write the files and say how they are started."""
@@ -137,7 +164,7 @@ def _write_out(
         )
         print_json({**exported.to_dict(), "job": record})
         return
-    deliver(_files(exported, script), output, dry_run=dry_run, force=force)
+    delivery.deliver(_files(exported, script))
     tell(f"for {target.title}: {target.versions}")
     _say_how(exported, script)
 
@@ -281,32 +308,6 @@ def _files(exported: Exported, script: JobText | None) -> tuple[ExportedFile, ..
         )
     )
     return (*exported.files, *job)
-
-
-def deliver(
-    files: tuple[ExportedFile, ...], output: Path | None, *, dry_run: bool, force: bool
-) -> None:
-    """Write the files, or print them."""
-    if dry_run:
-        for file in files:
-            print(f"==> {file.name if output is None else output / file.name}\n{file.text}")
-        return
-    if output is None:
-        raise ConfigError("nothing is written without -o DIR; --dry-run prints the files")
-    paths = [output / file.name for file in files]
-    if not force and (
-        differing := [
-            path
-            for path, file in zip(paths, files, strict=True)
-            if path.exists() and path.read_text("utf-8") != file.text
-        ]
-    ):
-        raise ConfigError(
-            f"{', '.join(map(str, differing))}: there already, with other contents; --force writes"
-            " over it"
-        )
-    for path, file in zip(paths, files, strict=True):
-        _write(path, file)
 
 
 def _write(path: Path, file: ExportedFile) -> None:

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from meshwright import api
-from meshwright.cli.export import deliver
+from meshwright.cli.export import Delivery
 from meshwright.cli.options import Given, command, fields_of, option
 from meshwright.cli.plan_files import (
     Run,
@@ -212,7 +212,7 @@ def _export(
     exported = export_plan(
         plan_of(asked, settings=settings, details=details), target=find_target(to)
     )
-    deliver(exported.files, folder, dry_run=False, force=False)
+    Delivery(output=folder).deliver(exported.files)
     tell(f"wrote {', '.join(str(folder / file.name) for file in exported.files)}")
     tell_notes(exported.notes)
 

@@ -254,7 +254,7 @@ def for_export(asked: PlanRequest, to: str) -> PlanRequest:
 
 def export_first(result: PlanResult, problem: MixedProblem, folder: Path, to: str) -> None:
     """Write the best plan that the software has words for, saying why others were passed over."""
-    from meshwright.cli.export import deliver
+    from meshwright.cli.export import Delivery
 
     refused: CannotExpress | None = None
     for plan in result.plans:
@@ -268,7 +268,7 @@ def export_first(result: PlanResult, problem: MixedProblem, folder: Path, to: st
             slower = plan.step_s / result.plans[0].step_s - 1.0
             tell(f"#1 was passed over: {refused}")
             tell(f"#{plan.rank} is written, {slower:.1%} slower by prediction")
-        deliver(exported.files, folder, dry_run=False, force=False)
+        Delivery(output=folder).deliver(exported.files)
         tell_notes(exported.notes)
         return
     assert refused is not None, "there is a plan"

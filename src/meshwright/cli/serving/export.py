@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from meshwright.cli.export import deliver
-from meshwright.cli.options import REQUIRED, argument, command, option
+from meshwright.cli.export import Delivery
+from meshwright.cli.options import REQUIRED, Given, argument, command, fields_of, option
 from meshwright.cli.terminal import print_json, tell_notes
 from meshwright.platforms.kubernetes.serving import Where, export_serving
 from meshwright.software.engines.chosen import read_choice
@@ -25,11 +25,10 @@ def export(
     model_path: str = option(
         REQUIRED, "What the engine loads: a folder, or a name that it can fetch.", metavar="PATH"
     ),
-    output: Path | None = option(None, "Folder to write into.", "--output", "-o", metavar="DIR"),
+    output: Given = fields_of(Delivery, "output"),
     image: str | None = option(None, "Container of manifests: one with the engine."),
     name: str | None = option(None, "Of the deployment on Kubernetes [default: the model's]."),
-    dry_run: bool = option(False, "Print what would be written, and write nothing."),
-    force: bool = option(False, "Write over files that differ."),
+    how: Given = fields_of(Delivery, "dry_run", "force"),
     json_output: bool = option(
         False, "Print one JSON object for programs, and write nothing.", "--json"
     ),
@@ -59,7 +58,7 @@ def export(
     if json_output:
         print_json(found.to_dict())
         return
-    deliver(found.files, output, dry_run=dry_run, force=force)
+    Delivery(**output, **how).deliver(found.files)
     tell_notes(found.notes)
 
 
