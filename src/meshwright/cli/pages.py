@@ -11,10 +11,11 @@ from pathlib import Path
 import typer
 
 from meshwright import api
-from meshwright.api.report import FORMATS, chart_bytes, find_chart, page_bytes, report_parts
+from meshwright.api.report import FORMATS, Format, chart_bytes, find_chart, page_bytes, report_parts
 from meshwright.cli.options import REQUIRED, argument, command, option
 from meshwright.cli.terminal import print_json, tell
 from meshwright.report.parts.answers import report_record
+from meshwright.report.parts.part import Part
 from meshwright.values.errors import ConfigError, UnknownNameError
 
 __all__ = ["report", "ui"]
@@ -73,26 +74,33 @@ def report(
             f" {', '.join(keys) or '(this report has none)'}"
         )
     if json_output:
-        _print_json(report_record(parts))
+        print_json(report_record(parts))
         if output is None:
             return
-    content = (
-        page_bytes(parts, title=title)
-        if chart is None
-        else chart_bytes(find_chart(parts, chart), form)
-    )
-    path = output or Path(
-        "report.html" if chart is None else f"{chart.partition(':')[2] or chart}.{form}"
-    )
+    _write(parts, chart, form, output, title=title, beside_json=json_output)
+
+
+def _write(
+    parts: list[Part],
+    chart: str | None,
+    form: Format,
+    output: Path | None,
+    *,
+    title: str | None,
+    beside_json: bool,
+) -> None:
+    """Write the page, or one chart of it, and say where."""
+    if chart is None:
+        content, name = page_bytes(parts, title=title), "report.html"
+    else:
+        content = chart_bytes(find_chart(parts, chart), form)
+        name = f"{chart.partition(':')[2] or chart}.{form}"
+    path = output or Path(name)
     try:
         path.write_bytes(content)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be written ({error.strerror})") from None
-    typer.echo(f"written to {path} ({len(content) / 1e6:.2f} MB)", err=json_output)
-
-
-def _print_json(record: object) -> None:
-    print_json(record)
+    typer.echo(f"written to {path} ({len(content) / 1e6:.2f} MB)", err=beside_json)
 
 
 @command

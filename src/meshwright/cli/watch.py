@@ -78,16 +78,14 @@ def watch(
             "--metrics-port: a look that ends serves nobody; --textfile writes the metrics of"
             " --once"
         )
-
     every_s = float(parse_duration(every, name="every"))
     follower = follow(target, plan=plan, steps=steps, chips=gpus, usd_per_hour=usd_per_hour)
     output = Output(port=metrics_port, host=metrics_host, textfile=textfile)
     if once:
         now_s = time.time()
         status = output.write(follower.poll(now_s=now_s))
-        typer.echo(
-            json.dumps(status.to_dict()) if json_output else "\n".join(page(status, now_s=now_s))
-        )
+        lines = [json.dumps(status.to_dict())] if json_output else page(status, now_s=now_s)
+        typer.echo("\n".join(lines))
     else:
         with shown(as_json=json_output) as show:
             status = watched(follower, every_s=every_s, output=output, show=show)

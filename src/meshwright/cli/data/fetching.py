@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Any
 
 import typer
 
@@ -24,7 +23,7 @@ from meshwright.data.join import MAX_BYTES, MIN_BYTES
 from meshwright.data.pipeline import recipe_job
 from meshwright.data.recipe import read_recipe
 from meshwright.data.transfer import Patience
-from meshwright.platforms.job import JobOptions
+from meshwright.platforms.job import JobOptions, JobText
 from meshwright.values.errors import ConfigError
 
 __all__ = ["concat", "download", "extract", "run", "wiki"]
@@ -72,25 +71,14 @@ def run(
       meshwright data run recipe.yaml --launcher slurm --nodes 16 --time 12h --partition cpu -o jobs
     """
     if launcher is not None:
-        _write_job(
-            recipe,
-            launcher=launcher,
-            nodes=nodes,
-            output=output,
-            flags=flags,
-            json_output=json_output,
-        )
+        job = recipe_job(recipe, launcher=launcher, nodes=nodes, options=flags)
+        _write_job(job, output, json_output=json_output)
         return
     if flags or nodes != 1:
         names = ", ".join([*(["nodes"] if nodes != 1 else []), *flags])
         raise ConfigError(f"{names}: of no effect without --launcher, such as --launcher slurm")
     if dry_run:
-        steps = read_recipe(recipe).steps
-        if json_output:
-            print_json({"steps": [{"name": step.name, "line": step.line()} for step in steps]})
-            return
-        for step in steps:
-            print(step.line())
+        _print_steps(recipe, json_output=json_output)
         return
     from meshwright.cli import run as execute
 
@@ -104,16 +92,15 @@ def run(
         raise typer.Exit(report.code)
 
 
-def _write_job(
-    recipe: Path,
-    *,
-    launcher: str,
-    nodes: int,
-    output: Path,
-    flags: dict[str, Any],
-    json_output: bool,
-) -> None:
-    text = recipe_job(recipe, launcher=launcher, nodes=nodes, options=flags)
+def _print_steps(recipe: Path, *, json_output: bool) -> None:
+    steps = read_recipe(recipe).steps
+    if json_output:
+        print_json({"steps": [{"name": step.name, "line": step.line()} for step in steps]})
+    else:
+        print("\n".join(step.line() for step in steps))
+
+
+def _write_job(text: JobText, output: Path, *, json_output: bool) -> None:
     path = output / text.file_name
     try:
         output.mkdir(parents=True, exist_ok=True)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import get_args
 
@@ -22,7 +23,7 @@ from meshwright.data.atomic import parse_size
 from meshwright.data.encoders import EncoderSpec
 from meshwright.data.engines import open_reference
 from meshwright.data.footprint import BYTES_PER_TOKEN
-from meshwright.data.pairs import FORMS, By, LengthStats
+from meshwright.data.pairs import FORMS, Blend, By, LengthStats
 from meshwright.data.progress import format_size
 from meshwright.data.workers import find_place
 from meshwright.values.errors import ConfigError, UnknownNameError
@@ -271,34 +272,26 @@ def blend(
         temperature=temperature,
         weights=None if weights is None else _weights(weights),
     )
-    epochs = None if train is None else mixture.epochs(train)
-    rows = [
-        {
-            "prefix": prefix,
-            "weight": weight,
-            "tokens": tokens,
-            "epochs": None if epochs is None else epochs[place],
-        }
-        for place, (prefix, weight, tokens) in enumerate(
-            zip(mixture.prefixes, mixture.weights, mixture.tokens, strict=True)
-        )
-    ]
+    epochs = [None] * len(mixture.tokens) if train is None else mixture.epochs(train)
+    columns = (mixture.prefixes, mixture.weights, mixture.tokens, epochs)
+    names = ("prefix", "weight", "tokens", "epochs")
+    rows = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
     record = {"blend": rows, "forms": mixture.forms()}
     if output is not None:
         write_json(output, record)
     if json_output:
         print_json(record)
-        return
-    if form is not None:
+    elif form is not None:
         print(mixture.forms()[form])
-        return
-    for place, (prefix, word, tokens) in enumerate(
-        zip(mixture.prefixes, mixture.words(), mixture.tokens, strict=True)
-    ):
-        print(
-            f"{word}  {prefix}: {format_count(tokens)} tokens"
-            + ("" if epochs is None else f", read {epochs[place]:.2f} times")
-        )
+    else:
+        _print_blend(mixture, epochs)
+
+
+def _print_blend(mixture: Blend, epochs: Sequence[float | None]) -> None:
+    columns = (mixture.words(), mixture.prefixes, mixture.tokens, epochs)
+    for word, prefix, tokens, read in zip(*columns, strict=True):
+        times = "" if read is None else f", read {read:.2f} times"
+        print(f"{word}  {prefix}: {format_count(tokens)} tokens{times}")
     print()
     for name, text in mixture.forms().items():
         print(f"{name}: {text}")

@@ -12,7 +12,7 @@ from meshwright.cli.flags import GPUS_PER_NODE, HF
 from meshwright.cli.options import Given, command, fields_of, option
 from meshwright.cli.serving.flags import CHUNK, ENGINE, PLACE, request_of, worker_of
 from meshwright.cli.terminal import JsonFlag, print_json
-from meshwright.report.serving_table import print_load
+from meshwright.report.serving_table import print_load, print_miss, print_serving_plan
 from meshwright.runs.loads.load import Lengths, closed_loop, poisson, read_trace
 from meshwright.serving.load import simulate_load
 from meshwright.serving.request import ServingRequest
@@ -83,16 +83,10 @@ def plan(
     found = search(request)
     if json_output:
         print_json({"request": request.to_dict(), **found.to_dict()})
+    elif found.options:
+        print_serving_plan(found, Console(), top=top)
     else:
-        from rich.console import Console
-
-        from meshwright.report.serving_table import print_miss, print_serving_plan
-
-        console = Console()
-        if found.options:
-            print_serving_plan(found, console, top=top)
-        else:
-            print_miss(found, console)
+        print_miss(found, Console())
     if not found.options:
         raise typer.Exit(1)
 
