@@ -73,8 +73,9 @@ def explain(
     asked = asked_with({**where, **how}, hf, layout)
     name = None if term is None else term_name(term)
     moved = json_output or sources or name is not None
-    depth = "constants" if moved else "functions"
-    found = explaining.explain(asked.layout, asked.problem, depth=depth)
+    found = explaining.explain(
+        asked.layout, asked.problem, depth="constants" if moved else "functions"
+    )
     if trace is not None:
         write_step(trace, asked.layout, asked.problem)
     if json_output:
@@ -179,7 +180,7 @@ def _compare(sides: list[Side], *, json_output: bool) -> None:
     """Compare, price where both sides can be priced, and print."""
     problems = [problem for side in sides if (problem := side.problem()) is not None]
     priced = _priced(sides, problems)
-    quotes = priced or [None] * len(sides)
+    quotes: list[Quote] | list[None] = priced or [None] * len(sides)
     a, b = (side.values(quote) for side, quote in zip(sides, quotes, strict=True))
     has_experts = any(problem.setting.model.moe is not None for problem in problems)
     found = compare(a, b, has_experts=has_experts)

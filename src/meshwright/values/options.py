@@ -36,10 +36,10 @@ class Option:
     """Given by its place, without a name."""
 
 
-def word_of(choices: Any, name: str) -> Callable[[str], str]:
+def word_of(choices: Any, name: str) -> Callable[[str], Any]:
     """Return what reads a word that is one of a Literal's; UnknownNameError for another."""
 
-    def read(word: str) -> str:
+    def read(word: str) -> Any:
         if word not in get_args(choices):
             raise UnknownNameError(f"value of {name}", word, get_args(choices))
         return word

@@ -41,7 +41,7 @@ _RUN_MINUTES = 30.0
 
 @command
 def tune(
-    place: Given = fields_of(
+    where: Given = fields_of(
         PlanRequest, "model", "cluster", cluster="Chips, such as h100:8, or local: what is here."
     ),
     engine: str = option("transformers", "transformers, vllm, sglang or trtllm."),
@@ -139,9 +139,9 @@ def tune(
 
       meshwright serving tune llama3.1-70b --cluster h100:8 --engine sglang --model-path /models/70b --set tp=4,8 --launcher slurm --dry-run
     """  # noqa: E501
-    if (cluster := place.get("cluster")) is None:
+    if (cluster := where.get("cluster")) is None:
         raise ConfigError("give --cluster, such as h100:8 or local")
-    spec = model_of(place.get("model"), hf)
+    spec = model_of(where.get("model"), hf)
     folder = output or default_serving_folder(spec, engine, cluster)
     place = serving_place(cluster, folder=folder, gpus_per_node=gpus_per_node)
     limits = limits_of(ttft_ms=ttft, tpot_ms=tpot, e2e_ms=e2e)
