@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from meshwright.cli.options import Given, fields_of, option
 from meshwright.platforms.given import cluster_from_flag, read_hf_config
@@ -16,14 +16,14 @@ from meshwright.serving.request import ServingRequest, parse_words
 from meshwright.values.errors import ConfigError, UnknownNameError
 from meshwright.values.models.catalogue import named_model
 from meshwright.values.models.spec import ModelSpec
+from meshwright.values.options import Option
 
 __all__ = [
     "AXES",
     "CHUNK",
     "ENGINE",
     "PLACE",
-    "limits_of",
-    "loads_of",
+    "Sending",
     "model_of",
     "numbers",
     "request_of",
@@ -38,34 +38,83 @@ ENGINE: Any = option("vllm", "vllm, sglang, trtllm, fastertransformer or transfo
 CHUNK: Any = option(None, "Tokens of prompts in one iteration [default: the engine's].")
 
 
-def loads_of(
-    *,
-    lengths: Lengths,
-    concurrency: str | None,
-    rate: str | None,
-    trace: Path | None,
-    requests: int | None,
-    default: tuple[int, ...],
-) -> tuple[Load, ...]:
-    """Return the loads of flags: clients, rates or a trace; ConfigError for two of them."""
-    if sum(given is not None for given in (concurrency, rate, trace)) > 1:
-        raise ConfigError("give one of --concurrency, --rate and --trace")
-    if trace is not None:
-        if requests is not None:
-            raise ConfigError("--requests has no effect with --trace, which names every request")
-        return (read_trace(trace, seed=lengths.seed),)
-    if rate is not None:
-        return tuple(
-            poisson(value, lengths, requests=requests) for value in numbers("--rate", rate)
-        )
-    clients = (
-        [float(count) for count in default]
-        if concurrency is None
-        else numbers("--concurrency", concurrency)
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sending:
+    """The requests that a command sends, and what makes an answer good, as its flags say it."""
+
+    concurrency: Annotated[
+        str | None,
+        Option("Clients that each wait for their answer [default: 1,2,4,8].", metavar="N[,N...]"),
+    ] = None
+    rate: Annotated[
+        str | None,
+        Option("Instead: Poisson arrivals at these mean rates.", metavar="REQ/S[,...]"),
+    ] = None
+    trace: Annotated[
+        Path | None,
+        Option(
+            "Instead: a CSV with sent_s, input_len, output_len, one request per line.",
+            metavar="FILE",
+            read=Path,
+        ),
+    ] = None
+    input_len: Annotated[int | None, Option("Mean tokens of a prompt.", usual=1024)] = None
+    output_len: Annotated[int | None, Option("Mean new tokens of an answer.", usual=128)] = None
+    spread: Annotated[
+        float,
+        Option("Lengths lie evenly within this share of the mean on both sides.", usual=0.0),
+    ] = 0.0
+    requests: Annotated[
+        int | None, Option("Requests of a load [default: 4 a client, or a minute's].")
+    ] = None
+    ttft: Annotated[
+        float | None, Option("A request is good with its first token in this time.", metavar="MS")
+    ] = None
+    tpot: Annotated[
+        float | None, Option("And with this mean time between later tokens.", metavar="MS")
+    ] = None
+    e2e: Annotated[float | None, Option("And with its last token in this time.", metavar="MS")] = (
+        None
     )
-    if fraction := next((value for value in clients if value != int(value)), None):
-        raise ConfigError(f"--concurrency {fraction:g}: expected whole numbers of clients")
-    return tuple(closed_loop(int(count), lengths, requests=requests) for count in clients)
+    seed: Annotated[int, Option("Of arrivals, lengths and tokens.", usual=0)] = 0
+
+    def loads(
+        self, *, lengths: tuple[int, int] = (1024, 128), clients: tuple[int, ...] = (1, 2, 4, 8)
+    ) -> tuple[Load, ...]:
+        """Return the loads: clients, rates or a trace; ConfigError for two of them. Lengths and
+        numbers of clients stand for what was not said."""
+        asked = Lengths(
+            input_len=lengths[0] if self.input_len is None else self.input_len,
+            output_len=lengths[1] if self.output_len is None else self.output_len,
+            spread=self.spread,
+            seed=self.seed,
+        )
+        if sum(given is not None for given in (self.concurrency, self.rate, self.trace)) > 1:
+            raise ConfigError("give one of --concurrency, --rate and --trace")
+        if self.trace is not None:
+            if self.requests is not None:
+                raise ConfigError(
+                    "--requests has no effect with --trace, which names every request"
+                )
+            return (read_trace(self.trace, seed=self.seed),)
+        if self.rate is not None:
+            rates = numbers("--rate", self.rate)
+            return tuple(poisson(rate, asked, requests=self.requests) for rate in rates)
+        named = self.concurrency
+        counts = clients if named is None else numbers("--concurrency", named)
+        if fraction := next((count for count in counts if count != int(count)), None):
+            raise ConfigError(f"--concurrency {fraction:g}: expected whole numbers of clients")
+        return tuple(closed_loop(int(count), asked, requests=self.requests) for count in counts)
+
+    def limits(self) -> Limits:
+        """Return limits in seconds; ConfigError for one that is no positive number."""
+        given = {"ttft": self.ttft, "tpot": self.tpot, "e2e": self.e2e}
+        for name, value in given.items():
+            if value is not None and not 0 < value < float("inf"):
+                raise ConfigError(f"--{name} {value:g}: expected a positive number of milliseconds")
+        return Limits(
+            **{f"{name}_s": None if value is None else value / 1e3 for name, value in given.items()}
+        )
 
 
 def numbers(flag: str, text: str) -> list[float]:
@@ -79,17 +128,6 @@ def numbers(flag: str, text: str) -> list[float]:
     if len(set(found)) < len(found):
         raise ConfigError(f"{flag} {text}: a number occurs twice")
     return found
-
-
-def limits_of(*, ttft_ms: float | None, tpot_ms: float | None, e2e_ms: float | None) -> Limits:
-    """Return limits in seconds; ConfigError for one that is no positive number."""
-    given = {"ttft": ttft_ms, "tpot": tpot_ms, "e2e": e2e_ms}
-    for name, value in given.items():
-        if value is not None and not 0 < value < float("inf"):
-            raise ConfigError(f"--{name} {value:g}: expected a positive number of milliseconds")
-    return Limits(
-        **{f"{name}_s": None if value is None else value / 1e3 for name, value in given.items()}
-    )
 
 
 def request_of(

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 import typer
 from rich.console import Console
 
-from meshwright.cli.options import REQUIRED, argument, command, option
-from meshwright.cli.serving.flags import limits_of, loads_of
+from meshwright.cli.options import REQUIRED, Given, argument, command, fields_of, option
+from meshwright.cli.serving.flags import Sending
 from meshwright.cli.terminal import JsonFlag, print_json, tell, warn
 from meshwright.report.columns import Column, print_columns
 from meshwright.report.serving_table import DEFINITIONS, load_lines
 from meshwright.runs.loads.client import Target
-from meshwright.runs.loads.load import Lengths
 from meshwright.runs.loads.measure import MeasuredLoad, measure_server
 from meshwright.runs.loads.readers import ReadLoad, read_results
 from meshwright.runs.measured.serving_predict import (
@@ -39,28 +38,11 @@ def measure(
     url: str = argument(
         REQUIRED, "A server that speaks OpenAI's protocol: http://HOST:PORT", metavar="URL"
     ),
-    concurrency: str | None = option(
-        None, "Clients that each wait for their answer [default: 1,2,4,8].", metavar="N[,N...]"
+    sent: Given = fields_of(
+        Sending,
+        *("concurrency", "rate", "trace", "input_len", "output_len", "spread", "requests"),
+        *("ttft", "tpot", "e2e"),
     ),
-    rate: str | None = option(
-        None, "Instead: Poisson arrivals at these mean rates.", metavar="REQ/S[,...]"
-    ),
-    trace: Path | None = option(
-        None,
-        "Instead: a CSV with sent_s, input_len, output_len, one request per line.",
-        metavar="FILE",
-    ),
-    input_len: int = option(1024, "Mean tokens of a prompt."),
-    output_len: int = option(128, "Mean new tokens of an answer."),
-    spread: float = option(0.0, "Lengths lie evenly within this share of the mean on both sides."),
-    requests: int | None = option(None, "Requests of a load [default: 4 a client, or a minute's]."),
-    ttft: float | None = option(
-        None, "A request is good with its first token in this time.", metavar="MS"
-    ),
-    tpot: float | None = option(
-        None, "And with this mean time between later tokens.", metavar="MS"
-    ),
-    e2e: float | None = option(None, "And with its last token in this time.", metavar="MS"),
     model: str | None = option(
         None, "The model's name there [default: the first that the server lists]."
     ),
@@ -71,7 +53,7 @@ def measure(
     patience: float = option(
         600.0, "A request that says nothing for so long has failed.", metavar="S"
     ),
-    seed: int = option(0, "Of arrivals, lengths and tokens."),
+    seed: Given = fields_of(Sending, "seed"),
     json_output: JsonFlag = False,
 ) -> None:
     """Measure a server under load: TTFT, TPOT, time between tokens, end-to-end time, throughput and
@@ -94,18 +76,10 @@ def measure(
 
       meshwright serving measure http://127.0.0.1:8000 --trace requests.csv --model meta-llama/Llama-3.1-8B-Instruct
     """  # noqa: E501
-    lengths = Lengths(input_len=input_len, output_len=output_len, spread=spread, seed=seed)
-    loads = loads_of(
-        lengths=lengths,
-        concurrency=concurrency,
-        rate=rate,
-        trace=trace,
-        requests=requests,
-        default=(1, 2, 4, 8),
-    )
+    asked = Sending(**sent, **seed)
+    loads = asked.loads()
     target = Target(url=url, model=model, vocab=vocab, key=_key(key_file), patience_s=patience)
-    limits = limits_of(ttft_ms=ttft, tpot_ms=tpot, e2e_ms=e2e)
-    found = measure_server(target, loads, limits=limits, show=tell)
+    found = measure_server(target, loads, limits=asked.limits(), show=tell)
     _print_measured(found, json_output=json_output)
     if not all(one.figures.requests for one in found):
         raise typer.Exit(1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import typer
 
@@ -11,14 +10,13 @@ from meshwright.cli.flags import GPUS_PER_NODE, HF, RUN_JOB, JobFileFlag, job_op
 from meshwright.cli.options import Given, command, fields_of, option
 from meshwright.cli.serving.flags import (
     AXES,
-    limits_of,
-    loads_of,
+    Sending,
     model_of,
     numbers,
 )
 from meshwright.cli.study_view import dry_lines, end_lines, interruptible, serving_progress
 from meshwright.cli.terminal import JsonFlag, QuietFlag, print_json, tell
-from meshwright.runs.loads.load import Lengths
+from meshwright.runs.loads.load import Load
 from meshwright.runs.loop import StudyLimits
 from meshwright.runs.serving.tune import (
     PreparedServing,
@@ -50,28 +48,22 @@ def tune(
         "What the engine loads [default of transformers: random weights of the model's shape].",
         metavar="PATH",
     ),
-    concurrency: str | None = option(
-        None,
-        "Clients that each wait for their answer [default: 1,2,4,8; on GPUs 1,4,16,64].",
-        metavar="N[,N...]",
+    sent: Given = fields_of(
+        Sending,
+        *("concurrency", "rate", "trace", "input_len", "output_len", "spread", "requests"),
+        *("ttft", "tpot", "e2e"),
+        concurrency=(
+            "Clients that each wait for their answer [default: 1,2,4,8; on GPUs 1,4,16,64]."
+        ),
+        input_len={
+            "help": "Tokens of a prompt [default: 1024; on processors 128].",
+            "usual": None,
+        },
+        output_len={"help": "New tokens [default: 128; on processors 32].", "usual": None},
+        ttft="Most milliseconds to the first token, mean.",
+        tpot="Most milliseconds between later tokens, mean.",
+        e2e="Most milliseconds of a whole request, mean.",
     ),
-    rate: str | None = option(
-        None, "Instead: Poisson arrivals at these mean rates.", metavar="REQ/S[,...]"
-    ),
-    trace: Path | None = option(
-        None,
-        "Instead: a CSV with sent_s, input_len, output_len, one request per line.",
-        metavar="FILE",
-    ),
-    input_len: int | None = option(None, "Tokens of a prompt [default: 1024; on processors 128]."),
-    output_len: int | None = option(None, "New tokens [default: 128; on processors 32]."),
-    spread: float = option(0.0, "Lengths lie evenly within this share of the mean on both sides."),
-    requests: int | None = option(None, "Requests of a load [default: 4 a client, or a minute's]."),
-    ttft: float | None = option(None, "Most milliseconds to the first token, mean.", metavar="MS"),
-    tpot: float | None = option(
-        None, "Most milliseconds between later tokens, mean.", metavar="MS"
-    ),
-    e2e: float | None = option(None, "Most milliseconds of a whole request, mean.", metavar="MS"),
     latency: bool = option(
         False, "The shortest requests win, instead of the most new tokens a GPU."
     ),
@@ -111,7 +103,7 @@ def tune(
     ),
     gpus_per_node: int | None = GPUS_PER_NODE,
     hf: Path | None = HF,
-    seed: int = option(0, "Of arrivals, lengths and tokens."),
+    seed: Given = fields_of(Sending, "seed"),
     job: JobFileFlag = None,
     options: Given = RUN_JOB,
     dry_run: bool = option(False, "Print the deployments and the first job, and start nothing."),
@@ -144,20 +136,13 @@ def tune(
     spec = model_of(where.get("model"), hf)
     folder = output or default_serving_folder(spec, engine, cluster)
     place = serving_place(cluster, folder=folder, gpus_per_node=gpus_per_node)
-    limits = limits_of(ttft_ms=ttft, tpot_ms=tpot, e2e_ms=e2e)
+    asked = Sending(**sent, **seed)
     prepared = prepare_serving_study(
         spec,
         place,
         engine=engine,
-        loads=_loads(
-            place.on_cores,
-            (input_len, output_len, spread, seed),
-            concurrency,
-            rate,
-            trace,
-            requests,
-        ),
-        limits=limits,
+        loads=_loads(asked, on_cores=place.on_cores),
+        limits=asked.limits(),
         objective="latency" if latency else "throughput",
         weights=types.get("weights"),
         cache=types.get("cache"),
@@ -182,36 +167,15 @@ def tune(
         raise typer.Exit(1)
 
 
-def _loads(
-    on_cores: bool,
-    lengths: tuple[int | None, int | None, float, int],
-    concurrency: str | None,
-    rate: str | None,
-    trace: Path | None,
-    requests: int | None,
-) -> Any:
+def _loads(asked: Sending, *, on_cores: bool) -> tuple[Load, ...]:
     """Return loads; on processors by default those that a laptop answers in seconds."""
-    input_len, output_len, spread, seed = lengths
-    if trace is not None and (input_len is not None or output_len is not None):
+    if asked.trace is not None and (asked.input_len, asked.output_len) != (None, None):
         raise ConfigError(
             "--input-len and --output-len have no effect with --trace, which holds the lengths"
         )
-    usual = (128, 32) if on_cores else (1024, 128)
-    asked = Lengths(
-        input_len=usual[0] if input_len is None else input_len,
-        output_len=usual[1] if output_len is None else output_len,
-        spread=spread,
-        seed=seed,
-    )
-    default = (1, 2, 4, 8) if on_cores else (1, 4, 16, 64)
-    return loads_of(
-        lengths=asked,
-        concurrency=concurrency,
-        rate=rate,
-        trace=trace,
-        requests=requests,
-        default=default,
-    )
+    if on_cores:
+        return asked.loads(lengths=(128, 32), clients=(1, 2, 4, 8))
+    return asked.loads(lengths=(1024, 128), clients=(1, 4, 16, 64))
 
 
 def _pins(words: list[str]) -> dict[str, tuple[int, ...]]:
