@@ -11,7 +11,7 @@ from tests.runs.measured.logs import megatron_log, nccl_output
 import meshwright
 from meshwright import ConfigError, api
 from meshwright.cli import run
-from meshwright.cli.request_files import read_request
+from meshwright.cli.plan_files import read_request
 from meshwright.search.request import PlanRequest
 
 PLAN = ["llama3-8b", "--cluster", "h100:64", "--seq", "8192", "--gbs", "128"]

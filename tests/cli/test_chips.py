@@ -6,7 +6,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from meshwright.cli.chips import chips
+from meshwright.cli.catalogues import chips
 from meshwright.values.errors import UnknownNameError
 from meshwright.values.hardware.catalogue import ChipRow, chip_rows
 from meshwright.values.hardware.parse import servers

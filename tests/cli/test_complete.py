@@ -10,7 +10,7 @@ from typing import Protocol
 
 import pytest
 
-from meshwright.cli import run
+from meshwright.cli import complete, run
 
 
 class Completions(Protocol):
@@ -60,6 +60,15 @@ def completions(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPa
         (("serving", "plan", "x", "--engine", "vl"), ["vllm"]),
         (("serving", "simulate", "x", "--layout", "attention_dp", "="), ["1", "2", "4", "8", "16"]),
         (("data", "plan", "--corpus", "x"), []),
+        (("plan", "x", "--precision", "fp1"), ["fp16"]),
+        (("plan", "x", "--routing", "ty"), ["typical"]),
+        (("plan", "x", "--stack", "torcht"), ["torchtitan"]),
+        (("plan", "x", "--objective", "tokens_per_d"), ["tokens_per_dollar"]),
+        (("workflow", "slimpa"), ["slimpajama-8b"]),
+        (("workflow", "x", "--launcher", "sl"), ["slurm"]),
+        (("data", "run", "x", "--launcher", "sl"), ["slurm"]),
+        (("export", "x", "--launcher", "torch"), ["torchrun"]),
+        (("models", "llama2-7"), ["llama2-7b", "llama2-70b"]),
         (("nope", "x"), []),
     ],
 )
@@ -67,6 +76,11 @@ def test_bash_is_told_the_values_of_an_option(
     words: tuple[str, ...], found: list[str], completions: Completions
 ) -> None:
     assert completions(*words) == found
+
+
+@pytest.mark.parametrize("key", sorted(complete._VALUES), ids=" ".join)
+def test_every_list_of_values_is_where_it_is_looked_for(key: tuple[str, str]) -> None:
+    assert list(complete._VALUES[key](""))
 
 
 def test_zsh_is_told_whole_words(completions: Completions) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from meshwright.cli import run
-from meshwright.cli.request_files import read_request, request_to_yaml
+from meshwright.cli.plan_files import read_request, request_to_yaml
 from meshwright.search.request import PlanRequest
 
 DIMS = "layers=32,hidden=4096,heads=32,kv_heads=8,ffn=14336,vocab=128256"

@@ -95,3 +95,24 @@ def test_export_has_an_option_for_every_field_of_a_job() -> None:
 def test_a_switch_has_no_negative_form(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["plan", "llama3-8b", "--no-unlike-batch"]) == 2
     assert "No such option: --no-unlike-batch" in capsys.readouterr().err
+
+
+def test_a_default_that_the_command_line_writes_otherwise_is_shown_and_read() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Words:
+        ways: Annotated[
+            tuple[str, ...],
+            Option("Ways.", ("--way",), kind=str, read=lambda text: text.split(","), usual="a,b"),
+        ] = ("a", "b")
+
+    seen: list[Given] = []
+
+    @command
+    def asks(given: Given = fields_of(Words)) -> None:
+        seen.append(given)
+
+    found = parameters(asks)["ways"]
+    assert (found.default, help_of(found)) == ("a,b", "Ways.")
+    asks(ways=found.default)
+    asks(ways="c")
+    assert seen == [{"ways": ["a", "b"]}, {"ways": ["c"]}]

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshwright import api, cli
-from meshwright.cli.request_files import read_request
+from meshwright.cli.plan_files import read_request
 from meshwright.search.request import PlanRequest
 
 SMALL = ["plan", "llama3-8b", "--cluster", "h100:16", "--seq", "4096", "--gbs", "32"]

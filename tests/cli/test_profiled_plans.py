@@ -12,7 +12,7 @@ from tests.values.hardware.profiles import ON_CPU, ON_H100
 
 from meshwright import api
 from meshwright.cli import run
-from meshwright.cli.request_files import read_request
+from meshwright.cli.plan_files import read_request
 from meshwright.search.request import PlanRequest
 from meshwright.values.hardware.profile import Profile, profile_to_bytes
 

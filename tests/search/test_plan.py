@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 import meshwright
-from meshwright.cli.request_files import read_request, request_to_yaml
+from meshwright.cli.plan_files import read_request, request_to_yaml
 from meshwright.search.problem import dims_of, model_of, resolve
 from meshwright.search.request import PlanRequest, parse_pins
 from meshwright.search.result import PlanResult

@@ -9,6 +9,13 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from meshwright.api.problems import (
+    cluster_file_of,
+    files_of,
+    mixed_problem_of,
+    problem_of,
+    read_calibration,
+)
 from meshwright.values.errors import ConfigError
 from meshwright.values.units import DAY_S, TERA
 
@@ -23,9 +30,8 @@ if TYPE_CHECKING:
     from meshwright.runs.tune import Finder, Prepared, StudyResult, Tuning
     from meshwright.search.diff import Comparison
     from meshwright.search.explain import Explanation
-    from meshwright.search.mixed.problem import MixedProblem
     from meshwright.search.oom import Ladder
-    from meshwright.search.problem import Files, Problem
+    from meshwright.search.problem import Problem
     from meshwright.search.request import PlanRequest
     from meshwright.search.result import Plan, PlanResult
     from meshwright.sizing.duration import Training
@@ -33,7 +39,6 @@ if TYPE_CHECKING:
     from meshwright.sizing.size import SizeResult
     from meshwright.software.contract import Exported
     from meshwright.software.settings import ModelDetails, TrainingSettings
-    from meshwright.trust.calibration import Calibration
     from meshwright.values.hardware.profile import Profile
 
 __all__ = [
@@ -131,8 +136,7 @@ def explain(
 def why_oom(
     layout: str | Mapping[str, Any], /, request: PlanRequest | None = None, **fields: Any
 ) -> Ladder:
-    """Return what fills a layout's memory and a ladder of fixes, each priced; the arguments are
-    those of `explain`."""
+    """Return what fills a layout's memory, and priced fixes; arguments are those of `explain`."""
     from meshwright.search.asked import ask
     from meshwright.search.oom import why_oom as mend_layout
 
@@ -445,69 +449,6 @@ def ui(
         files, **{name: str(path) for name, path in names.items() if path is not None}
     )
     serve(answers, port=port, state=state, ready=ready)
-
-
-def problem_of(request: PlanRequest) -> Problem:
-    """Return a request with its names looked up and its files read."""
-    from meshwright.search.problem import resolve
-
-    return resolve(request, files=files_of(request))
-
-
-def mixed_problem_of(request: PlanRequest) -> MixedProblem | None:
-    """Return a request over several kinds of chips, or of chips that may idle, with its names
-    looked up; None for any other."""
-    from meshwright.search.mixed.problem import is_mixed, resolve_mixed
-
-    known = cluster_file_of(request)
-    return resolve_mixed(request, files=known) if is_mixed(request, files=known) else None
-
-
-def read_calibration(path: str | Path) -> Calibration:
-    """Return what `meshwright calibrate` wrote."""
-    from meshwright.trust.calibration_file import parse_calibration
-
-    try:
-        text = Path(path).read_bytes().decode("utf-8")
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"calibration {str(path)!r}:"
-            f" {getattr(error, 'strerror', None) or 'not a text in UTF-8'}"
-        ) from None
-    return parse_calibration(text, source=f"calibration {str(path)!r}")
-
-
-def files_of(request: PlanRequest) -> Files:
-    """Return what the files that a request names hold, and what this machine is where its cluster
-    is `local`."""
-    from meshwright.platforms.given import (
-        cluster_from_flag,
-        load_profile,
-    )
-    from meshwright.search.problem import Files
-    from meshwright.values.hardware.parse import LOCAL
-
-    is_local = request.cluster.strip().lower() == LOCAL
-    return Files(
-        calibration=None if request.calibration is None else read_calibration(request.calibration),
-        profile=None if request.profile is None else load_profile(Path(request.profile)),
-        cluster=(
-            cluster_from_flag(LOCAL, gpus_per_node=request.gpus_per_node)
-            if is_local and request.profile is None
-            else cluster_file_of(request).cluster
-        ),
-    )
-
-
-def cluster_file_of(request: PlanRequest) -> Files:
-    """Return what the request's cluster file holds, and nothing where the short form says all."""
-    from meshwright.platforms.given import load_cluster
-    from meshwright.search.problem import Files
-    from meshwright.values.hardware.parse import is_cluster_file
-
-    if not is_cluster_file(request.cluster):
-        return Files()
-    return Files(cluster=load_cluster(request.cluster, gpus_per_node=request.gpus_per_node))
 
 
 def _one_request(name: str, request: PlanRequest | None, fields: Mapping[str, Any]) -> PlanRequest:

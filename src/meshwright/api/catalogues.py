@@ -1,5 +1,4 @@
-"""What is known by name, in the Python API: the functions behind `meshwright models` and
-`meshwright chips`."""
+"""What is known by name: the functions behind `meshwright models` and `meshwright chips`."""
 
 from __future__ import annotations
 
@@ -13,13 +12,7 @@ from meshwright.values.hardware.parse import Server, servers
 from meshwright.values.models.catalogue import named_model
 from meshwright.values.models.params import ModelInfo, ModelRow, model_info, models_info
 
-__all__ = [
-    "describe_chip",
-    "describe_model",
-    "list_chips",
-    "list_models",
-    "list_servers",
-]
+__all__ = ["describe_chip", "describe_model", "list_chips", "list_models", "list_servers"]
 
 
 def list_models() -> list[ModelRow]:
@@ -43,18 +36,15 @@ def describe_model(name: str | None = None, /, *, hf: str | Path | None = None) 
 
 
 def list_chips() -> tuple[ChipRow, ...]:
-    """Return the chips that clusters are made of, each with its server, its links and its
-    sources."""
+    """Return the chips of clusters, each with its server, its links and its sources."""
     return chip_rows()
 
 
 def describe_chip(name: str, /) -> ChipRow:
-    """Return one chip by name or alias: `describe_chip("h100")`; UnknownNameError with the nearest
-    names."""
+    """Return one chip by name or alias, `describe_chip("h100")`; UnknownNameError for none."""
     return find_row(name)
 
 
 def list_servers() -> tuple[Server, ...]:
-    """Return the servers that clouds and makers sell, by the names that `cluster` takes:
-    `p5.48xlarge:32`."""
+    """Return the servers that are sold, by the names that `cluster` takes: `p5.48xlarge:32`."""
     return servers()

@@ -24,10 +24,7 @@ from meshwright.sizing.duration import Reliability
 from meshwright.software.log_reader import read_log
 from meshwright.values.errors import ConfigError
 
-__all__ = [
-    "ckpt_plan",
-    "read_losses",
-]
+__all__ = ["ckpt_plan", "read_losses"]
 
 
 def ckpt_plan(

@@ -7,17 +7,22 @@ import sys
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
-from meshwright import api
+from meshwright import __version__, api
+from meshwright.report.charts.draw import alone, chart_markdown
+from meshwright.report.charts.forms import Chart
+from meshwright.report.charts.svg import chart_css
+from meshwright.report.page import page_html
+from meshwright.report.parts.answers import part_of
+from meshwright.report.parts.part import Part, Record
+from meshwright.runs.tune import (
+    study_record,
+)
+from meshwright.search.mixed.problem import MixedProblem
+from meshwright.search.problem import Problem
 from meshwright.search.request import PlanRequest
 from meshwright.values.errors import ConfigError, MissingExtraError, UnknownNameError
-
-if TYPE_CHECKING:
-    from meshwright.report.charts.forms import Chart
-    from meshwright.report.parts.part import Part, Record
-    from meshwright.search.mixed.problem import MixedProblem
-    from meshwright.search.problem import Problem
 
 __all__ = [
     "FORMATS",
@@ -58,8 +63,6 @@ def write_report(
 
 def report_parts(results: Iterable[str | Path | Mapping[str, Any]]) -> list[Part]:
     """Return a part for each result."""
-    from meshwright.report.parts.answers import part_of
-
     read = [(read_result(result), _name(result)) for result in results]
     if not read:
         raise ConfigError(
@@ -86,8 +89,6 @@ def read_result(result: str | Path | Mapping[str, Any]) -> Record:
     if isinstance(result, Mapping):
         return result
     if str(result) != STANDARD_INPUT and Path(result).is_dir():
-        from meshwright.runs.tune import study_record
-
         return study_record(Path(result))
     try:
         text = (
@@ -114,9 +115,6 @@ def read_result(result: str | Path | Mapping[str, Any]) -> Record:
 
 def page_bytes(parts: list[Part], *, title: str | None = None) -> bytes:
     """Return the page of some parts."""
-    from meshwright import __version__
-    from meshwright.report.page import page_html
-
     made = f"Meshwright {__version__}, {datetime.now().astimezone():%d %B %Y %H:%M %Z}"
     return page_html(parts, title=title or _title(parts), made=made).encode("utf-8")
 
@@ -127,8 +125,7 @@ def _title(parts: list[Part]) -> str:
 
 
 def find_chart(parts: list[Part], key: str) -> Chart:
-    """Return a chart by its key; of several parts the first that has it, or the one that `2:time`
-    names."""
+    """Return a chart by its key, of several parts the first that has it, or that of `2:time`."""
     number, colon, rest = key.partition(":")
     chosen, name = (
         (parts, key)
@@ -148,8 +145,6 @@ def find_chart(parts: list[Part], key: str) -> Chart:
 
 def chart_bytes(chart: Chart, form: Format) -> bytes:
     """Return one chart as a file: an image, or its numbers as a table in Markdown."""
-    from meshwright.report.charts.draw import alone, chart_markdown
-
     if form == "md":
         return chart_markdown(chart).encode("utf-8")
     drawn = alone(chart)
@@ -157,8 +152,6 @@ def chart_bytes(chart: Chart, form: Format) -> bytes:
 
 
 def _png(drawn: str) -> bytes:
-    from meshwright.report.charts.svg import chart_css
-
     try:
         import resvg_py
     except ImportError:

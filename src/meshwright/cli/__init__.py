@@ -19,6 +19,7 @@ import typer.core
 import typer.main
 
 from meshwright.cli.complete import add_values, is_asked, rejoin_words
+from meshwright.cli.terminal import INTERRUPTED
 from meshwright.values.errors import ConfigError, MeshwrightError, UnknownNameError
 
 __all__ = ["app", "commands", "main", "run"]
@@ -56,15 +57,20 @@ _NAMES = (
     "bcp",
 )
 """In the order of the help."""
-_COMMANDS = {name: name.replace("-", "_") for name in _NAMES} | dict.fromkeys(
-    ("train status", "train logs", "train cancel", "train list"), "train_jobs"
-)
+_COMMANDS = {name: name for name in _NAMES} | {
+    **dict.fromkeys(("size", "estimate"), "sizing"),
+    **dict.fromkeys(("explain", "why-oom", "diff"), "layouts"),
+    **dict.fromkeys(("train status", "train logs", "train cancel", "train list"), "train_jobs"),
+    **dict.fromkeys(("report", "ui"), "pages"),
+    **dict.fromkeys(("autoconfigurator", "apss"), "doors"),
+    **dict.fromkeys(("models", "chips"), "catalogues"),
+    **dict.fromkeys(("predict", "calibrate", "profile"), "measured"),
+}
 """Module of each command. The command `why-oom` is the function `why_oom` there; a module with
 COMMANDS, such a table, is a group. `train logs` is the function `train_logs`: `train` takes other
 words too."""
 
 _SETTINGS = {"help_option_names": ["-h", "--help"]}
-_INTERRUPTED = 130
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 """Typer's own error for a wrong command line; its home differs from version to version."""
 
@@ -113,8 +119,7 @@ class _Commands(typer.core.TyperGroup):
         )
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return one command, or a group of them; UnknownNameError where there is none of that
-        name."""
+        """Return one command, or a group of them; UnknownNameError where there is none."""
         if cmd_name not in self.list_commands(ctx):
             raise UnknownNameError("command", cmd_name, self.list_commands(ctx))
         module = import_module(self.module(cmd_name))
@@ -138,7 +143,7 @@ def _help(name: str, module: str) -> str:
     spec = find_spec(module)
     assert spec is not None and spec.origin is not None, "commands that exist are listed"
     text = Path(spec.origin).read_text(encoding="utf-8")
-    start = rf"^def {_identifier(name)}_?\(.*?^\) -> None:\s*"
+    start = rf"^def {_identifier(name)}_?\(.*?\) -> None:\s*"
     found = re.search(start + r'"""(.*?)(?:"""|\n\n)', text, re.MULTILINE | re.DOTALL)
     found = found or re.match(r'"""(.*?)(?:"""|\n\n)', text, re.DOTALL)
     assert found is not None, f"{module} has a docstring"
@@ -176,8 +181,7 @@ def _group(name: str, module: ModuleType) -> Any:
 
 
 def commands() -> dict[str, Any]:
-    """Return the function of every command by its words, such as `plan` and `data download`, in the
-    order of the help."""
+    """Return the function of every command by its words (`data download`), in the help's order."""
     return _functions(typer.main.get_command(app), "")
 
 
@@ -236,8 +240,7 @@ _EXPECTED = {
 
 
 def run(args: Sequence[str]) -> int:
-    """Run one command line and return its exit code; errors that were foreseen are one line on
-    stderr."""
+    """Run a command line and return its exit code; foreseen errors are one line on stderr."""
     command = typer.main.get_command(app)
     if is_asked():
         rejoin_words()
@@ -258,9 +261,9 @@ def run(args: Sequence[str]) -> int:
         return _refuse(_usage_words(error))
     except (typer.Abort, KeyboardInterrupt):
         print("interrupted", file=sys.stderr)
-        return _INTERRUPTED
+        return INTERRUPTED
     code = outcome if isinstance(outcome, int) else 0
-    if code == _INTERRUPTED:
+    if code == INTERRUPTED:
         print("interrupted", file=sys.stderr)
     return code
 
@@ -281,8 +284,7 @@ def _require_values(args: Sequence[str]) -> None:
 
 
 def _usage_words(error: Any) -> str:
-    """Say what is wrong with a command line: of a value that is no number, the value and what was
-    expected."""
+    """Say what is wrong with a command line: the value that is no number, what was expected."""
     faults = getattr(error.__cause__, "errors", None)
     kind, given = (
         (faults()[0][key] for key in ("type", "input")) if faults is not None else ("", "")

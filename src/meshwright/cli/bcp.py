@@ -3,26 +3,25 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Any
 
 import typer
 
-from meshwright.cli.options import REQUIRED, argument, command, option
+from meshwright.cli.options import REQUIRED, Given, argument, command, fields_of, option
+from meshwright.cli.terminal import JsonFlag, print_json, tell
+from meshwright.data.progress import format_size
+from meshwright.platforms.base_command.storage import Place, Storage, Target, Transfer, choose
+from meshwright.values.errors import UnknownNameError
 from meshwright.values.units import counted
-
-if TYPE_CHECKING:
-    from meshwright.platforms.base_command.storage import Storage, Transfer
 
 __all__ = [
     "COMMANDS",
-    "AceFlag",
-    "DryRunFlag",
-    "JsonFlag",
-    "OrgFlag",
-    "TargetArgument",
-    "TeamFlag",
+    "DRY_RUN",
+    "PLACE",
+    "TARGET",
     "create",
     "download",
     "list_",
@@ -36,33 +35,16 @@ __all__ = [
 COMMANDS = dict.fromkeys(("list", "create", "upload", "download", "mount", "unmount"), "")
 
 
-OrgFlag = Annotated[
-    str | None,
-    typer.Option("--org", metavar="NAME", help="Organization [default: as NGC CLI is set up]."),
-]
-TeamFlag = Annotated[str | None, typer.Option("--team", metavar="NAME", help="Team.")]
-AceFlag = Annotated[str | None, typer.Option("--ace", metavar="NAME", help="Environment (ACE).")]
-DryRunFlag = Annotated[
-    bool, typer.Option("--dry-run", help="Print the command of NGC CLI, and run nothing.")
-]
-JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object for programs.")]
-TargetArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="KIND=NAME",
-        help="workspace=NAME, dataset=NAME or result=JOB[:REPLICA].",
-        show_default=False,
-    ),
-]
+PLACE: Any = fields_of(Place)
+DRY_RUN: Any = option(False, "Print the command of NGC CLI, and run nothing.")
+TARGET: Any = argument(
+    REQUIRED, "workspace=NAME, dataset=NAME or result=JOB[:REPLICA].", metavar="KIND=NAME"
+)
 
 
-def storage(
-    *, org: str | None, team: str | None, ace: str | None, dry_run: bool = False
-) -> Storage:
+def storage(where: Given, *, dry_run: bool = False) -> Storage:
     """Return where it is asked."""
-    from meshwright.platforms.base_command.storage import Place, Storage
-
-    return Storage(place=Place(org=org, team=team, ace=ace), is_dry=dry_run)
+    return Storage(place=Place(**where), is_dry=dry_run)
 
 
 def show(
@@ -70,26 +52,18 @@ def show(
 ) -> None:
     """Print what was done, or would be; exit code 3 where NGC CLI ended with an error, for some of
     it may have arrived."""
-    import json
-    import shlex
-
     if json_output:
-        print(
-            json.dumps(
-                {
-                    **(more or {}),
-                    "command": list(transfer.command),
-                    "code": None if dry_run else transfer.code,
-                },
-                indent=2,
-            )
+        print_json(
+            {
+                **(more or {}),
+                "command": list(transfer.command),
+                "code": None if dry_run else transfer.code,
+            }
         )
     elif dry_run:
         print(shlex.join(transfer.command))
     if transfer.code:
-        typer.echo(
-            f"NGC CLI ended with code {transfer.code}: {shlex.join(transfer.command)}", err=True
-        )
+        tell(f"NGC CLI ended with code {transfer.code}: {shlex.join(transfer.command)}")
         raise typer.Exit(3)
 
 
@@ -101,9 +75,7 @@ def list_(
     kind: str = argument(REQUIRED, "workspaces, datasets or results.", metavar="KIND"),
     name: str | None = option(None, "Only of this name; * and ? are taken.", metavar="PATTERN"),
     owned: bool = option(False, "Only your own."),
-    org: OrgFlag = None,
-    team: TeamFlag = None,
-    ace: AceFlag = None,
+    where: Given = PLACE,
     json_output: JsonFlag = False,
 ) -> None:
     """List workspaces, datasets, or the results of the jobs that ended in the last 30 days.
@@ -122,26 +94,20 @@ def list_(
 
       meshwright bcp list results --ace my-ace
     """
-    import json
-
-    from meshwright.values.errors import UnknownNameError
-
     if kind not in _KINDS:
         raise UnknownNameError("kind of storage", kind, _KINDS)
-    rows = storage(org=org, team=team, ace=ace).listed(_KINDS[kind], name=name, owned=owned)  # type: ignore[arg-type]
+    rows = storage(where).listed(_KINDS[kind], name=name, owned=owned)  # type: ignore[arg-type]
     if json_output:
-        print(json.dumps(rows, indent=2))
+        print_json(rows)
     else:
         for row in rows:
             print(_result(row) if kind == "results" else _stored(row))
     if not rows:
-        typer.echo(f"no {kind}", err=True)
+        tell(f"no {kind}")
         raise typer.Exit(1)
 
 
 def _stored(row: Mapping[str, Any]) -> str:
-    from meshwright.data.progress import format_size
-
     size = row.get("sizeInBytes", row.get("size"))
     words = [
         str(row.get("id", row.get("datasetUuid", ""))),
@@ -157,12 +123,11 @@ def _result(row: Mapping[str, Any]) -> str:
     return f"{row.get('id')}  {name}  {status.get('status', '')}  {status.get('endedAt', '')}"
 
 
+@command
 def create(
-    target: TargetArgument,
-    dry_run: DryRunFlag = False,
-    org: OrgFlag = None,
-    team: TeamFlag = None,
-    ace: AceFlag = None,
+    target: str = TARGET,
+    dry_run: bool = DRY_RUN,
+    where: Given = PLACE,
     json_output: JsonFlag = False,
 ) -> None:
     """Make a workspace. One of that name that is there is not made again.
@@ -180,14 +145,9 @@ def create(
 
       meshwright bcp create workspace=slimpajama --dry-run
     """
-    import json
-    import shlex
-
-    from meshwright.platforms.base_command.storage import Target
-
-    made = storage(org=org, team=team, ace=ace, dry_run=dry_run).create(Target.of(target))
+    made = storage(where, dry_run=dry_run).create(Target.of(target))
     if json_output:
-        print(json.dumps(made, indent=2))
+        print_json(made)
     elif dry_run:
         print(shlex.join(made["command"]))
     else:
@@ -202,7 +162,7 @@ _SHOWN = 50
 
 @command
 def upload(
-    target: TargetArgument,
+    target: str = TARGET,
     source: Path = argument(REQUIRED, "A file or a folder.", metavar="SOURCE"),
     remote: str | None = option(
         None, "Folder of the workspace [default: /].", "--to", metavar="PATH"
@@ -210,10 +170,8 @@ def upload(
     exclude: list[str] | None = option(
         None, "Left out: *.tmp, raw/part_*; may be given often.", metavar="PATTERN"
     ),
-    dry_run: DryRunFlag = False,
-    org: OrgFlag = None,
-    team: TeamFlag = None,
-    ace: AceFlag = None,
+    dry_run: bool = DRY_RUN,
+    where: Given = PLACE,
     json_output: JsonFlag = False,
 ) -> None:
     """Send a file or a folder to a workspace or a dataset, without what patterns leave out.
@@ -234,9 +192,6 @@ def upload(
 
       meshwright bcp upload workspace=slimpajama dist/meshwright.whl
     """
-    from meshwright.data.progress import format_size
-    from meshwright.platforms.base_command.storage import Target, choose
-
     found = Target.of(target)
     chosen = choose(source, exclude=exclude or ())
     if not json_output:
@@ -250,12 +205,8 @@ def upload(
             flush=True,
         )
     if dry_run and chosen.excluded:
-        typer.echo(
-            "note: in place of SOURCE the command gets a folder of links to these files", err=True
-        )
-    transfer = storage(org=org, team=team, ace=ace, dry_run=dry_run).upload(
-        found, chosen, to=remote, quiet=json_output
-    )
+        tell("note: in place of SOURCE the command gets a folder of links to these files")
+    transfer = storage(where, dry_run=dry_run).upload(found, chosen, to=remote, quiet=json_output)
     more = {
         "files": list(chosen.files),
         "size_bytes": chosen.size_bytes,
@@ -266,7 +217,7 @@ def upload(
 
 @command
 def download(
-    target: TargetArgument,
+    target: str = TARGET,
     folder: Path = option(Path("."), "Where it goes.", "--to", "-o", metavar="FOLDER"),
     file: list[str] | None = option(
         None, "Only these; patterns for datasets and results.", metavar="FILE"
@@ -275,10 +226,8 @@ def download(
     exclude: list[str] | None = option(
         None, "Left out, of datasets and results.", metavar="PATTERN"
     ),
-    dry_run: DryRunFlag = False,
-    org: OrgFlag = None,
-    team: TeamFlag = None,
-    ace: AceFlag = None,
+    dry_run: bool = DRY_RUN,
+    where: Given = PLACE,
     json_output: JsonFlag = False,
 ) -> None:
     """Fetch a workspace, a dataset, or what a job (or one replica of it) left in its result folder.
@@ -296,9 +245,7 @@ def download(
 
       meshwright bcp download workspace=slimpajama --file tokens/blend.json
     """
-    from meshwright.platforms.base_command.storage import Target
-
-    asked = storage(org=org, team=team, ace=ace, dry_run=dry_run)
+    asked = storage(where, dry_run=dry_run)
     transfer = asked.download(
         Target.of(target),
         folder,
@@ -312,16 +259,14 @@ def download(
 
 @command
 def mount(
-    target: TargetArgument,
+    target: str = TARGET,
     folder: Path = argument(REQUIRED, "Empty, or made.", metavar="FOLDER"),
     rw: bool = option(False, "To write too; without it, to read."),
     remote: str | None = option(
         None, "A folder of the workspace [default: all].", "--remote-path", metavar="PATH"
     ),
-    dry_run: DryRunFlag = False,
-    org: OrgFlag = None,
-    team: TeamFlag = None,
-    ace: AceFlag = None,
+    dry_run: bool = DRY_RUN,
+    where: Given = PLACE,
     json_output: JsonFlag = False,
 ) -> None:
     """Mount a workspace on this machine, to read unless --rw is given. NGC CLI does it by sshfs,
@@ -340,9 +285,7 @@ def mount(
 
       meshwright bcp mount workspace=slimpajama ~/slimpajama --rw --dry-run
     """
-    from meshwright.platforms.base_command.storage import Target
-
-    asked = storage(org=org, team=team, ace=ace, dry_run=dry_run)
+    asked = storage(where, dry_run=dry_run)
     transfer = asked.mount(
         Target.of(target), folder, mode="RW" if rw else "RO", remote=remote, quiet=json_output
     )
@@ -352,7 +295,7 @@ def mount(
 @command
 def unmount(
     folder: Path = argument(REQUIRED, "Where it is mounted.", metavar="FOLDER"),
-    dry_run: DryRunFlag = False,
+    dry_run: bool = DRY_RUN,
     json_output: JsonFlag = False,
 ) -> None:
     """Take a workspace off this machine.
@@ -369,7 +312,5 @@ def unmount(
 
       meshwright bcp unmount ~/slimpajama --json
     """
-    transfer = storage(org=None, team=None, ace=None, dry_run=dry_run).unmount(
-        folder, quiet=json_output
-    )
+    transfer = storage({}, dry_run=dry_run).unmount(folder, quiet=json_output)
     show(transfer, dry_run=dry_run, json_output=json_output)

@@ -7,24 +7,25 @@ from typing import Any
 
 import typer
 
-from meshwright.cli.layout_case import ClusterFlag, HfFlag, JsonFlag, ModelArgument
+from meshwright.api import checkpoints as ckpt
+from meshwright.cli.flags import HfFlag, model_words
 from meshwright.cli.options import Given, command, fields_of, option
-from meshwright.cli.terminal import print_page
+from meshwright.cli.terminal import JsonFlag, print_page
+from meshwright.report.sizing_text import checkpoint_lines
 from meshwright.search.request import PlanRequest
+from meshwright.sizing.checkpoints import OPTIMIZERS, SAVE_EVERY, Retention, Schedule
 from meshwright.sizing.duration import Reliability
+from meshwright.values.errors import ConfigError, UnknownNameError
+from meshwright.values.units import GIB, parse_count
 
-__all__ = [
-    "COMMANDS",
-    "plan",
-]
+__all__ = ["COMMANDS", "plan"]
 
 COMMANDS = {"plan": ""}
 
 
 @command
 def plan(
-    cluster: ClusterFlag,
-    model: ModelArgument = None,
+    where: Given = fields_of(PlanRequest, "model", "cluster", required=("cluster",)),
     hf: HfFlag = None,
     batch: Given = fields_of(
         PlanRequest,
@@ -78,13 +79,6 @@ def plan(
 
       meshwright ckpt plan gpt3-5b --cluster a100-80:64 --best 2 --losses 2.91,2.74,2.78,2.69 --json
     """  # noqa: E501
-    from meshwright.api import checkpoints as ckpt
-    from meshwright.cli.layout_case import model_words
-    from meshwright.report.sizing_text import checkpoint_lines
-    from meshwright.sizing.checkpoints import OPTIMIZERS, SAVE_EVERY, Retention, Schedule
-    from meshwright.values.errors import ConfigError, UnknownNameError
-    from meshwright.values.units import GIB, parse_count
-
     if optimizer is not None and optimizer not in OPTIMIZERS:
         raise UnknownNameError("optimizer", optimizer, OPTIMIZERS)
     seq, gbs = batch.get("seq_len"), batch.get("gbs")
@@ -109,8 +103,8 @@ def plan(
         raise ConfigError(f"--quota-gib {quota_gib:g}: expected a positive number")
     rule: dict[str, Any] = {"best": best, "last": last, "keep_every": keep_every}
     found = ckpt.ckpt_plan(
-        model=model_words(model, hf),
-        cluster=cluster,
+        model=model_words(where.get("model"), hf),
+        cluster=where["cluster"],
         schedule=Schedule(
             save_every=SAVE_EVERY if save_every is None else save_every, step_s=step_s, steps=steps
         ),

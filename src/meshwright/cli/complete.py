@@ -9,11 +9,7 @@ from importlib import import_module
 from itertools import product
 from typing import Any
 
-__all__ = [
-    "add_values",
-    "is_asked",
-    "rejoin_words",
-]
+__all__ = ["add_values", "is_asked", "rejoin_words"]
 
 _VARIABLE = "_MESHWRIGHT_COMPLETE"
 _BREAKS = ("=", ":")
@@ -30,8 +26,7 @@ def is_asked() -> bool:
 
 
 def add_values(command: Any, *, group: str, item: type) -> None:
-    """Let the arguments and options of a command, of a group or of none, complete values; `item` is
-    the class of one completion."""
+    """Let a command's arguments and options complete values; `item` is one completion's class."""
     for param in command.params:
         find = _of_param(f"{group} {command.name}".strip(), param.name)
         if find is not None:
@@ -59,16 +54,14 @@ def rejoin_words() -> None:
 def _items(
     _context: Any, incomplete: str, *, find: Callable[[str], Iterable[str]], item: type
 ) -> list[Any]:
-    """Values that begin so; bash gets the part behind its last cut, as it puts only that in
-    place."""
+    """Values that begin so; bash gets the part behind its last cut, all that it puts in place."""
     in_bash = os.environ.get(_VARIABLE, "").endswith("_bash")
     cut = 1 + max(incomplete.rfind(letter) for letter in _BREAKS) if in_bash else 0
     return [item(value[cut:]) for value in find(incomplete) if value.startswith(incomplete)]
 
 
 def _of_param(command: str, name: str) -> Callable[[str], Iterable[str]] | None:
-    """What completes a parameter: its command's own, else that of its name in the command's group,
-    else that of its name anywhere."""
+    """What completes a parameter of this command, else of its name in the group, else anywhere."""
     keys = ((command, name), (f"{command.rpartition(' ')[0]} *", name), ("", name))
     return next((_VALUES[key] for key in keys if key in _VALUES), None)
 
@@ -149,9 +142,9 @@ _VALUES: dict[tuple[str, str], Callable[[str], Iterable[str]]] = {
     ("", "model"): _models,
     ("", "cluster"): _clusters,
     ("", "engine"): partial(_listed, "serving.engine", "engine_names"),
-    ("", "precision"): partial(_listed, "workload", "PRECISIONS"),
-    ("", "routing"): partial(_listed, "workload", "ROUTINGS"),
-    ("", "stack"): partial(_listed, "stack", "stack_names"),
+    ("", "precision"): partial(_listed, "values.workload", "PRECISIONS"),
+    ("", "routing"): partial(_listed, "values.workload", "ROUTINGS"),
+    ("", "stack"): partial(_listed, "values.stack", "stack_names"),
     ("chips", "name"): _chips_and_servers,
     ("models", "name"): _models,
     ("export", "plan"): _models,

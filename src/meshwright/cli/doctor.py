@@ -6,7 +6,9 @@ from pathlib import Path
 
 import typer
 
+from meshwright import api
 from meshwright.cli.options import command, option
+from meshwright.cli.terminal import JsonFlag, print_json
 
 __all__ = ["doctor"]
 
@@ -15,7 +17,7 @@ __all__ = ["doctor"]
 def doctor(
     calibration: Path | None = option(None, "A calibration that plans are to use.", metavar="FILE"),
     profile: Path | None = option(None, "A profile that plans are to use.", metavar="FILE"),
-    json_output: bool = option(False, "Print one JSON object for programs.", "--json"),
+    json_output: JsonFlag = False,
 ) -> None:
     """Say what is installed here, which GPUs and schedulers are seen, and which figures predictions
     stand on.
@@ -36,13 +38,9 @@ def doctor(
 
       meshwright doctor --calibration calibration.yaml --profile here.npz
     """
-    from meshwright import api
-
     found = api.doctor(calibration=calibration, profile=profile)
     if json_output:
-        import json
-
-        print(json.dumps(found.to_dict(), indent=2))
+        print_json(found.to_dict())
     else:
         from meshwright.cli.terminal import print_page
         from meshwright.report.doctor import INDENT, health_lines

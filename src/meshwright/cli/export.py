@@ -2,26 +2,70 @@
 
 from __future__ import annotations
 
+import shlex
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, Any
 
 import typer
+import yaml
+from rich.console import Console
 
-from meshwright.cli.job_flags import JobFileFlag
-from meshwright.cli.layout_case import HfFlag, JsonFlag
+from meshwright import api
+from meshwright.cli.flags import HfFlag, JobFileFlag, job_for, model_words
 from meshwright.cli.options import REQUIRED, Given, argument, command, fields_of, option
-from meshwright.platforms.job import JobOptions
+from meshwright.cli.plan_files import read_mixed, read_side
+from meshwright.cli.terminal import JsonFlag, export_mixed_plan, print_json, tell, tell_notes
+from meshwright.platforms.job import JobOptions, JobText
+from meshwright.report.plan_table import print_miss
+from meshwright.runs.candidates import fitting_candidates
+from meshwright.search.asked import Asked, ask
+from meshwright.search.problem import Problem
 from meshwright.search.request import PlanRequest
+from meshwright.search.result import Plan
+from meshwright.software.contract import Exported, ExportedFile, ExportTarget, export_plan
+from meshwright.software.plan import plan_of
+from meshwright.software.registry import find_target
+from meshwright.software.settings import TrainingSettings
+from meshwright.values.errors import CannotExpress, ConfigError, LayoutError
+from meshwright.values.layout import Layout
+from meshwright.values.options import Option
 
-if TYPE_CHECKING:
-    from meshwright.platforms.job import JobText
-    from meshwright.search.asked import Asked
-    from meshwright.search.problem import Problem
-    from meshwright.search.result import Plan
-    from meshwright.software.contract import Exported, ExportedFile, ExportTarget
-    from meshwright.software.settings import TrainingSettings
+__all__ = ["Delivery", "export", "read_settings"]
 
-__all__ = ["deliver", "export", "read_settings"]
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Delivery:
+    """Where files go, and whether they are written at all."""
+
+    output: Annotated[
+        Path | None,
+        Option("Folder to write into.", ("--output", "-o"), metavar="DIR", read=Path),
+    ] = None
+    dry_run: Annotated[bool, Option("Print what would be written, and write nothing.")] = False
+    force: Annotated[bool, Option("Write over files that differ.")] = False
+
+    def deliver(self, files: tuple[ExportedFile, ...]) -> None:
+        """Write the files, or print them."""
+        if self.dry_run:
+            for file in files:
+                print(f"==> {Path(self.output or '', file.name)}\n{file.text}")
+            return
+        if self.output is None:
+            raise ConfigError("nothing is written without -o DIR; --dry-run prints the files")
+        paths = {self.output / file.name: file for file in files}
+        differing = [
+            str(path)
+            for path, file in paths.items()
+            if path.exists() and path.read_text("utf-8") != file.text
+        ]
+        if differing and not self.force:
+            raise ConfigError(
+                f"{', '.join(differing)}: there already, with other contents; --force writes over"
+                " it"
+            )
+        for path, file in paths.items():
+            _write(path, file)
 
 
 @command
@@ -32,9 +76,7 @@ def export(
         "A file of `plan --json`, FILE#2 for its second plan; or a model.",
         metavar="PLAN|MODEL",
     ),
-    output: Path | None = option(None, "Folder to write into.", "--output", "-o", metavar="DIR"),
-    dry_run: bool = option(False, "Print what would be written, and write nothing."),
-    force: bool = option(False, "Write over files that differ."),
+    delivery: Given = fields_of(Delivery),
     settings: list[str] | None = option(
         None,
         "A setting of the training: learning_rate=1e-4, data=/corpus.",
@@ -82,34 +124,20 @@ def export(
 
       meshwright export llama3-8b --cluster h100:16 --seq 8192 --gbs 64 --to torchtitan --launcher k8s-jobset --image IMAGE --dry-run
     """  # noqa: E501
-    from meshwright.cli.job_flags import job_for
-    from meshwright.cli.plan_files import read_mixed
-    from meshwright.cli.terminal import export_mixed_plan
-    from meshwright.software.contract import export_plan
-    from meshwright.software.plan import plan_of
-    from meshwright.software.registry import find_target
-
     target = find_target(to)
     chosen = _settings(settings or [])
     if (mixed := None if plan is None else read_mixed(plan)) is not None:
         _require_no_words(plan, case, layout, hf)
         exported = export_mixed_plan(
-            mixed,
-            target,
-            chosen,
-            job_words=[*_named(launcher, job), *options],
+            mixed, target, chosen, job_words=[*_named(launcher, job), *options]
         )
-        _write_out(
-            exported, None, target, output, dry_run=dry_run, force=force, json_output=json_output
-        )
+        _write_out(exported, None, target, Delivery(**delivery), json_output=json_output)
         return
     asked = _asked(plan, hf, layout, case, target, chosen)
     whole = plan_of(asked, settings=chosen)
     exported = export_plan(whole, target=target)
     script = job_for(exported, whole, launcher=launcher, job_file=job, given=options)
-    _write_out(
-        exported, script, target, output, dry_run=dry_run, force=force, json_output=json_output
-    )
+    _write_out(exported, script, target, Delivery(**delivery), json_output=json_output)
 
 
 def _named(launcher: str | None, job: Path | None) -> list[str]:
@@ -123,25 +151,21 @@ def _write_out(
     exported: Exported,
     script: JobText | None,
     target: ExportTarget,
-    output: Path | None,
+    delivery: Delivery,
     *,
-    dry_run: bool,
-    force: bool,
     json_output: bool,
 ) -> None:
     """Print everything as JSON, or write the files and say how they are started."""
     if json_output:
-        import json
-
         record = (
             None
             if script is None
             else {"file_name": script.file_name, "text": script.text, "submit": script.submit}
         )
-        print(json.dumps({**exported.to_dict(), "job": record}, indent=2))
+        print_json({**exported.to_dict(), "job": record})
         return
-    deliver(_files(exported, script), output, dry_run=dry_run, force=force)
-    typer.echo(f"for {target.title}: {target.versions}", err=True)
+    delivery.deliver(_files(exported, script))
+    tell(f"for {target.title}: {target.versions}")
     _say_how(exported, script)
 
 
@@ -154,10 +178,6 @@ def _asked(
     settings: TrainingSettings,
 ) -> Asked:
     """Return the layout to write, in its problem."""
-    from meshwright.cli.plan_files import read_side
-    from meshwright.search.asked import ask
-    from meshwright.values.errors import ConfigError
-
     if plan is not None and Path(plan.partition("#")[0]).is_file():
         _require_no_words(plan, case, layout, hf)
         side = read_side(plan)
@@ -180,8 +200,6 @@ def _require_no_words(
     plan: str | None, case: dict[str, Any], layout: str | None, hf: Path | None
 ) -> None:
     """Refuse words that a plan's file says already."""
-    from meshwright.values.errors import ConfigError
-
     if given := [*case, *(["layout"] if layout else []), *(["hf"] if hf else [])]:
         raise ConfigError(
             f"{', '.join(given)}: of no effect with the plan in {plan}, which says it; leave it out"
@@ -196,11 +214,6 @@ def _of_model(
     target: ExportTarget,
     settings: TrainingSettings,
 ) -> Asked:
-    from meshwright import api
-    from meshwright.cli.layout_case import model_words
-    from meshwright.search.asked import ask
-    from meshwright.values.errors import ConfigError
-
     missing = [
         flag for flag, key in (("--cluster", "cluster"), ("--seq", "seq_len")) if key not in case
     ]
@@ -216,10 +229,6 @@ def _of_model(
         return ask(layout, problem)
     result = api.plan(request)
     if not result.plans:
-        from rich.console import Console
-
-        from meshwright.report.plan_table import print_miss
-
         print_miss(result, Console(stderr=True))
         raise typer.Exit(1)
     return _best_that_runs(result.plans[0], problem, target, settings)
@@ -228,16 +237,7 @@ def _of_model(
 def _best_that_runs(
     best: Plan, problem: Problem, target: ExportTarget, settings: TrainingSettings
 ) -> Asked:
-    """Return the best plan, or where the software can't run it the best that it can, saying so; of
-    none the best, to be refused."""
-    from dataclasses import fields
-
-    from meshwright.runs.candidates import fitting_candidates
-    from meshwright.search.asked import ask
-    from meshwright.software.contract import export_plan
-    from meshwright.software.plan import plan_of
-    from meshwright.values.errors import CannotExpress, ConfigError, LayoutError
-    from meshwright.values.layout import Layout
+    """Return the best plan that the software runs, saying so; of none the best, to be refused."""
 
     def asked(layout: Layout) -> Asked:
         return ask({field.name: getattr(layout, field.name) for field in fields(Layout)}, problem)
@@ -251,7 +251,7 @@ def _best_that_runs(
 
     reason = refusal(best.layout)
     if reason is None:
-        typer.echo(f"plan: {best.layout.words()}", err=True)
+        tell(f"plan: {best.layout.words()}")
         return asked(best.layout)
     try:
         members = fitting_candidates(problem, refusal, count=1).members
@@ -259,16 +259,13 @@ def _best_that_runs(
         members = ()
     if not members:
         return asked(best.layout)
-    typer.echo(f"the best plan, {best.layout.words()}, was passed over: {reason}", err=True)
+    tell(f"the best plan, {best.layout.words()}, was passed over: {reason}")
     slower = members[0].predicted.step_s / best.step_s - 1.0
-    typer.echo(f"plan: {members[0].layout.words()}, {slower:.1%} slower by prediction", err=True)
+    tell(f"plan: {members[0].layout.words()}, {slower:.1%} slower by prediction")
     return asked(members[0].layout)
 
 
 def _settings(words: list[str]) -> TrainingSettings:
-    from meshwright.software.settings import TrainingSettings
-    from meshwright.values.errors import ConfigError
-
     try:
         return TrainingSettings.of(read_settings(words))
     except TypeError as error:
@@ -277,10 +274,6 @@ def _settings(words: list[str]) -> TrainingSettings:
 
 def read_settings(words: list[str]) -> dict[str, Any]:
     """Read KEY=VALUE words, values as YAML."""
-    import yaml
-
-    from meshwright.values.errors import ConfigError
-
     given: dict[str, Any] = {}
     for word in words:
         key, equals, value = word.partition("=")
@@ -305,8 +298,6 @@ def _number(text: str) -> float | str:
 
 
 def _files(exported: Exported, script: JobText | None) -> tuple[ExportedFile, ...]:
-    from meshwright.software.contract import ExportedFile
-
     job = (
         ()
         if script is None
@@ -319,37 +310,7 @@ def _files(exported: Exported, script: JobText | None) -> tuple[ExportedFile, ..
     return (*exported.files, *job)
 
 
-def deliver(
-    files: tuple[ExportedFile, ...], output: Path | None, *, dry_run: bool, force: bool
-) -> None:
-    """Write the files, or print them."""
-    from meshwright.values.errors import ConfigError
-
-    if dry_run:
-        for file in files:
-            print(f"==> {file.name if output is None else output / file.name}\n{file.text}")
-        return
-    if output is None:
-        raise ConfigError("nothing is written without -o DIR; --dry-run prints the files")
-    paths = [output / file.name for file in files]
-    if not force and (
-        differing := [
-            path
-            for path, file in zip(paths, files, strict=True)
-            if path.exists() and path.read_text("utf-8") != file.text
-        ]
-    ):
-        raise ConfigError(
-            f"{', '.join(map(str, differing))}: there already, with other contents; --force writes"
-            " over it"
-        )
-    for path, file in zip(paths, files, strict=True):
-        _write(path, file)
-
-
 def _write(path: Path, file: ExportedFile) -> None:
-    from meshwright.values.errors import ConfigError
-
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(file.text, encoding="utf-8")
@@ -357,18 +318,15 @@ def _write(path: Path, file: ExportedFile) -> None:
             path.chmod(path.stat().st_mode | 0o111)
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror or error}") from None
-    typer.echo(f"wrote {path}", err=True)
+    tell(f"wrote {path}")
 
 
 def _say_how(exported: Exported, script: JobText | None) -> None:
     """Say what the user must know, and the command that starts the run."""
-    import shlex
-
-    for note in exported.notes:
-        typer.echo(f"note: {note}", err=True)
+    tell_notes(exported.notes)
     if script is not None:
-        typer.echo(f"start it in that folder: {script.submit}", err=True)
+        tell(f"start it in that folder: {script.submit}")
         return
     for variable in exported.environment:
-        typer.echo(f"set {variable.name}={shlex.quote(variable.value)}: {variable.why}", err=True)
-    typer.echo(f"run behind torchrun or its like: {shlex.join(exported.command)}", err=True)
+        tell(f"set {variable.name}={shlex.quote(variable.value)}: {variable.why}")
+    tell(f"run behind torchrun or its like: {shlex.join(exported.command)}")

@@ -95,7 +95,7 @@ def _with_default(said: Option, default: Any) -> Option:
     """Return the option with a number or a word that is the default; a help that tells the default
     in words of its own stays as it is."""
     plain = isinstance(default, (str, int, float)) and not isinstance(default, bool)
-    if not plain or default == "" or "[default" in said.help:
+    if not plain or default == "" or "[default" in said.help or said.usual is not None:
         return said
     return replace(said, help=f"{said.help} [default: {default}]")
 
@@ -154,15 +154,14 @@ def _parameter(name: str, kind: Any, info: Any, default: Any) -> inspect.Paramet
 
 
 def _of_field(name: str, kind: Any, said: Option, *, needed: bool) -> inspect.Parameter:
-    """Return the option of a request's field; its default is False or None, which leave the
-    field's own."""
+    """Return the option of a request's field; False and None leave the field's own default."""
     taken = Path if said.is_file else said.kind or _plain(kind)
     info = _info(said)
     if taken is bool:
         return _parameter(name, bool, info, False)
     if needed:
         return _parameter(name, taken, info, REQUIRED)
-    return _parameter(name, taken | None, info, None)
+    return _parameter(name, taken | None, info, said.usual)
 
 
 def _info(said: Option) -> Any:
@@ -172,8 +171,7 @@ def _info(said: Option) -> Any:
 
 
 def _plain(kind: Any) -> Any:
-    """Return a field's type as a command line takes it: a word of several is a text, which the
-    request checks itself."""
+    """Return a field's type on the command line: a word of several is a text, checked later."""
     if get_origin(kind) in (Union, types.UnionType):
         kind = next(part for part in get_args(kind) if part is not type(None))
     if get_origin(kind) is Annotated:

@@ -2,26 +2,60 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
+from rich.console import Console
+from rich.progress import Progress
 
+from meshwright import api
+from meshwright.cli.export import Delivery
 from meshwright.cli.options import Given, command, fields_of, option
-from meshwright.cli.terminal import QuietFlag, export_first, for_export
+from meshwright.cli.plan_files import (
+    Run,
+    price_of,
+    print_change,
+    read_request,
+    read_run,
+    request_to_yaml,
+    side_of,
+)
+from meshwright.cli.terminal import (
+    Goal,
+    JsonFlag,
+    QuietFlag,
+    export_first,
+    for_export,
+    make_folder,
+    read_goal,
+    tell,
+    tell_notes,
+    write_steps,
+)
+from meshwright.platforms.given import read_hf_config
+from meshwright.report.columns import say
+from meshwright.report.explain_json import quote_record
+from meshwright.report.mixed_table import print_mixed_miss, print_mixed_plans
+from meshwright.report.plan_table import cost_words, plan_rows, print_front, print_miss, print_plans
+from meshwright.search.asked import Asked, ask
+from meshwright.search.mixed.problem import MixedProblem
+from meshwright.search.problem import Problem, dims_of
 from meshwright.search.request import PlanRequest
-
-if TYPE_CHECKING:
-    from meshwright.cli.plan_files import Run
-    from meshwright.cli.terminal import Goal
-    from meshwright.search.asked import Asked
-    from meshwright.search.mixed.problem import MixedProblem
-    from meshwright.search.problem import Problem
-    from meshwright.search.result import PlanResult
+from meshwright.search.requote import setting_of
+from meshwright.search.result import PlanResult
+from meshwright.software.contract import export_plan
+from meshwright.software.plan import plan_of
+from meshwright.software.registry import find_target
+from meshwright.values.errors import ConfigError
+from meshwright.values.layout import Layout
 
 __all__ = ["plan"]
 
@@ -33,8 +67,7 @@ _TARGET = "megatron-lm"
 @command
 def plan(
     given: Given = fields_of(
-        PlanRequest,
-        cluster="Chips, such as h100:256 or a800:128,h800:160, a YAML file, or local.",
+        PlanRequest, cluster="Chips, such as h100:256 or a800:128,h800:160, a YAML file, or local."
     ),
     tokens: str | None = option(None, "With --deadline: tokens to train on, such as 300B."),
     deadline: str | None = option(
@@ -45,7 +78,7 @@ def plan(
     request: Path | None = option(None, "A request in YAML or JSON; flags go before its values."),
     save_request: Path | None = option(None, "Write the request as YAML."),
     quiet: QuietFlag = False,
-    json_output: bool = option(False, "Print one JSON object for programs.", "--json"),
+    json_output: JsonFlag = False,
     csv_path: Path | None = option(None, "Write one row per plan.", "--csv", metavar="PATH"),
     trace: Path | None = option(
         None, "Write a step of each plan as a trace for Perfetto.", metavar="DIR"
@@ -98,11 +131,6 @@ def plan(
 
       meshwright plan --hf config.json --cluster h200:16 --seq 4096 --gbs 128 --stack fsdp --json
     """  # noqa: E501
-    from meshwright import api
-    from meshwright.cli.request_files import read_request, request_to_yaml
-    from meshwright.cli.terminal import make_folder, read_goal, write_steps
-    from meshwright.search.mixed.problem import MixedProblem
-
     goal = read_goal(tokens, deadline)
     flags = {**given, **_model(given.get("model"), hf)}
     flags |= goal.fields(flags) if goal is not None else {}
@@ -134,14 +162,11 @@ def plan(
         write_steps(trace, result, problem)
     _show(result, current, goal, json_output=json_output)
     if current is not None and not json_output:
-        from meshwright.cli.plan_files import print_change
-
         assert not isinstance(problem, MixedProblem), "such a file is of one kind of chip"
         print_change(current, result, problem=problem)
     if run is not None and json_output and export_dir is None and (names := run.set_names()):
-        typer.echo(
-            f"note: {', '.join(names)} of the file do not go with --json; --export DIR writes them",
-            err=True,
+        tell(
+            f"note: {', '.join(names)} of the file do not go with --json; --export DIR writes them"
         )
     if not result.plans:
         raise typer.Exit(1)
@@ -150,11 +175,7 @@ def plan(
 
 
 def _problem(asked: PlanRequest, from_file: Path | None) -> Problem | MixedProblem:
-    """Look up a request's names; several kinds of chips are planned, but no software's files are
-    read for them."""
-    from meshwright import api
-    from meshwright.values.errors import ConfigError
-
+    """Look up a request's names; no software's files are read for several kinds of chips."""
     problem = api.mixed_problem_of(asked)
     if problem is None:
         return api.problem_of(asked)
@@ -168,13 +189,9 @@ def _problem(asked: PlanRequest, from_file: Path | None) -> Problem | MixedProbl
 
 def _check_target(folder: Path | None, to: str | None) -> None:
     """Refuse a target that does not exist, or one without a folder, before the search."""
-    from meshwright.values.errors import ConfigError
-
     if folder is None and to is not None:
         raise ConfigError(f"--to {to}: of no effect without --export DIR")
     if to is not None:
-        from meshwright.software.registry import find_target
-
         find_target(to)
 
 
@@ -182,18 +199,6 @@ def _export(
     result: PlanResult, problem: Problem | MixedProblem, run: Run | None, folder: Path, to: str
 ) -> None:
     """Write the best plan; with a file to improve, in the settings that this has."""
-    from dataclasses import fields
-
-    from meshwright import api
-    from meshwright.cli.export import deliver
-    from meshwright.cli.plan_files import side_of
-    from meshwright.search.asked import ask
-    from meshwright.search.mixed.problem import MixedProblem
-    from meshwright.software.contract import export_plan
-    from meshwright.software.plan import plan_of
-    from meshwright.software.registry import find_target
-    from meshwright.values.layout import Layout
-
     if isinstance(problem, MixedProblem) and len(problem.cluster.pools) > 1:
         export_first(result, problem, folder, to)
         return
@@ -207,19 +212,16 @@ def _export(
     exported = export_plan(
         plan_of(asked, settings=settings, details=details), target=find_target(to)
     )
-    deliver(exported.files, folder, dry_run=False, force=False)
-    typer.echo(f"wrote {', '.join(str(folder / file.name) for file in exported.files)}", err=True)
-    for note in exported.notes:
-        typer.echo(f"note: {note}", err=True)
+    Delivery(output=folder).deliver(exported.files)
+    tell(f"wrote {', '.join(str(folder / file.name) for file in exported.files)}")
+    tell_notes(exported.notes)
 
 
 def _read_run(path: Path, flags: dict[str, Any]) -> Run:
     """Read a training script, and say what a plan has no place for."""
-    from meshwright.cli.plan_files import read_run
-
     run = read_run(path, flags)
     for line in run.lines():
-        typer.echo(line, err=True)
+        tell(line)
     return run
 
 
@@ -227,22 +229,15 @@ def _model(name: str | None, hf: Path | None) -> dict[str, Any]:
     """Return the model of a config.json as a field of the request; nothing without one."""
     if hf is None:
         return {}
-    from meshwright.platforms.given import read_hf_config
-    from meshwright.search.problem import dims_of
-    from meshwright.values.errors import ConfigError
-
     if name is not None:
         raise ConfigError(f"plan {name} --hf {hf}: give either a name or a config")
     reading = read_hf_config(hf)
-    for note in reading.notes:
-        typer.echo(f"note: {note}", err=True)
+    tell_notes(reading.notes)
     return {"model": dims_of(reading.spec, details=reading.details)}
 
 
 def _require(fields: dict[str, Any]) -> None:
     """Say in the words of the command line what is missing."""
-    from meshwright.values.errors import ConfigError
-
     wanted = {
         "model": "a model such as llama3-70b, or --hf",
         "cluster": "--cluster, such as h100:256",
@@ -259,17 +254,12 @@ def _progress(*, quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
     if quiet or not sys.stderr.isatty():
         yield None
         return
-    from rich.console import Console
-    from rich.progress import Progress
-
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("pricing layouts", total=None)
         yield lambda done, bound: bar.update(task, completed=done, total=max(done, bound))
 
 
 def _write(path: Path, text: str) -> None:
-    from meshwright.values.errors import ConfigError
-
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
@@ -277,11 +267,6 @@ def _write(path: Path, text: str) -> None:
 
 
 def _csv(result: PlanResult) -> str:
-    import csv
-    import io
-
-    from meshwright.report.plan_table import plan_rows
-
     rows = plan_rows(result)
     text = io.StringIO()
     writer = csv.DictWriter(
@@ -296,15 +281,7 @@ def _show(
     result: PlanResult, current: Asked | None, goal: Goal | None, *, json_output: bool
 ) -> None:
     if json_output:
-        import json
-
         print(json.dumps(result.to_dict() | _current_record(current), indent=2, allow_nan=False))
-    from rich.console import Console
-
-    from meshwright.report.columns import say
-    from meshwright.report.mixed_table import print_mixed_miss, print_mixed_plans
-    from meshwright.report.plan_table import cost_words, print_front, print_miss, print_plans
-
     mixed = result.proof is not None
     if not result.plans:
         (print_mixed_miss if mixed else print_miss)(result, Console(stderr=True))
@@ -322,7 +299,4 @@ def _current_record(current: Asked | None) -> dict[str, Any]:
     """Return what --from adds to the answer: the file's own layout and its price."""
     if current is None:
         return {}
-    from meshwright.cli.plan_files import price_of
-    from meshwright.search.requote import quote_record, setting_of
-
     return {"current": quote_record(price_of(current), setting_of(current.problem))}

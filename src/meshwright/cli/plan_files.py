@@ -1,24 +1,33 @@
-"""Sides of a comparison: words such as tp=8,pp=4, or files that `plan --json` wrote."""
+"""Files that hold plans, requests and runs, and the sides of a comparison."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import yaml
+
+from meshwright import api
+from meshwright.api.problems import read_text
+from meshwright.cli.terminal import narrow_console
+from meshwright.report.diff_text import print_comparison, print_prices
+from meshwright.search.asked import Asked, ask
+from meshwright.search.diff import compare
+from meshwright.search.mixed.front import mixed_layout_of
+from meshwright.search.mixed.problem import MixedProblem, resolve_mixed
+from meshwright.search.problem import Problem, dims_of
+from meshwright.search.quote import Quote, quotes
+from meshwright.search.request import PlanRequest
+from meshwright.search.requote import requote, setting_of
+from meshwright.search.result import PlanResult, layout_dict
+from meshwright.software.contract import Imported, import_text
+from meshwright.software.registry import find_source
 from meshwright.values.errors import ConfigError, UnknownNameError
 from meshwright.values.layout import Layout, parse_layout
-
-if TYPE_CHECKING:
-    from meshwright.search.asked import Asked
-    from meshwright.search.mixed.problem import MixedProblem
-    from meshwright.search.problem import Problem
-    from meshwright.search.quote import Quote
-    from meshwright.search.result import PlanResult
-    from meshwright.software.contract import Imported
-    from meshwright.values.mixed_layout import MixedLayout
+from meshwright.values.mixed_layout import MixedLayout
 
 __all__ = [
     "Run",
@@ -26,10 +35,13 @@ __all__ = [
     "price_of",
     "print_change",
     "read_mixed",
+    "read_request",
     "read_run",
     "read_side",
+    "request_to_yaml",
     "side_of",
 ]
+
 
 _SHARED = (
     "seq_len",
@@ -64,9 +76,6 @@ class Side:
         """Return what the side was asked with."""
         if self.request is None:
             return None
-        from meshwright import api
-        from meshwright.search.request import PlanRequest
-
         return api.problem_of(PlanRequest.of(self.request))
 
     def values(self, quote: Quote | None) -> dict[str, Any]:
@@ -87,10 +96,10 @@ def read_side(text: str) -> Side:
         found = parse_layout(text)
         Layout(**found)
         return Side(name=text, layout=found)
-    return side_of(_read_json(Path(name)), text, rank)
+    return side_of(_plan_json(Path(name)), text, rank)
 
 
-def _read_json(path: Path) -> Any:
+def _plan_json(path: Path) -> Any:
     try:
         return json.loads(path.read_bytes().decode("utf-8"))
     except OSError as error:
@@ -105,8 +114,7 @@ def _read_json(path: Path) -> Any:
 
 
 def side_of(content: Any, name: str, rank: str = "") -> Side:
-    """Return a plan, a layout, or one plan of an answer, as `plan --json` prints them; ConfigError
-    for anything broken."""
+    """Return a plan, a layout, or a plan of an answer of `plan --json`; ConfigError if broken."""
     if not isinstance(content, dict):
         raise ConfigError(
             f"{name}: expected an object as `plan --json` prints it, got {type(content).__name__}"
@@ -125,8 +133,7 @@ def side_of(content: Any, name: str, rank: str = "") -> Side:
 
 
 def _of_one_kind(plan: dict[str, Any], request: dict[str, Any], name: str) -> dict[str, Any]:
-    """Return the request of a plan that could leave chips idle, for those that it uses; ConfigError
-    where its stages are not alike."""
+    """Return a plan's request for the chips that it uses; ConfigError if stages are not alike."""
     if kinds := _kinds(plan):
         raise ConfigError(
             f"{name}: its pipeline runs on {' and '.join(kinds)}; `export` and `report` read the"
@@ -163,17 +170,11 @@ def _kinds(plan: dict[str, Any]) -> list[str]:
 
 
 def read_mixed(text: str) -> tuple[MixedLayout, MixedProblem] | None:
-    """Read the plan of a file whose stages lie on several kinds of chips, with its request; None
-    for anything else."""
-    from meshwright import api
-    from meshwright.search.mixed.front import mixed_layout_of
-    from meshwright.search.mixed.problem import resolve_mixed
-    from meshwright.search.request import PlanRequest
-
+    """Read a file's plan over several kinds of chips, with its request; None for anything else."""
     name, _, rank = text.partition("#")
     if not Path(name).is_file():
         return None
-    content = _read_json(Path(name))
+    content = _plan_json(Path(name))
     if not isinstance(content, dict) or not isinstance(request := content.get("request"), dict):
         return None
     plan = _ranked(content["plans"], text, rank) if "plans" in content else content
@@ -236,10 +237,6 @@ class Run:
 
     def fields(self) -> dict[str, Any]:
         """Return what the file says of a request."""
-        from dataclasses import asdict
-
-        from meshwright.search.problem import dims_of
-
         found = self.found
         details = {
             name: value for name, value in asdict(found.details).items() if value is not None
@@ -258,8 +255,6 @@ class Run:
     def asked(self, problem: Problem) -> Asked:
         """Return the file's layout in the problem, without what the file leaves off of its
         software; on other chips than its own the number of replicas follows."""
-        from meshwright.search.asked import ask
-
         layout = {name: value for name, value in self.found.layout.items() if name != "gbs"}
         if self.found.num_chips != problem.num_chips:
             layout.pop("dp", None)
@@ -279,8 +274,6 @@ class Run:
             ) from None
 
     def _as_it_is(self, problem: Problem) -> Problem:
-        from dataclasses import replace
-
         setting = problem.setting
         return replace(
             problem, setting=replace(setting, stack=setting.stack.without(self.found.left_off))
@@ -288,8 +281,6 @@ class Run:
 
     def set_names(self) -> list[str]:
         """Return the names of the training settings that the file gives: no part of a request."""
-        from dataclasses import fields
-
         settings = self.found.settings
         return [
             field.name
@@ -317,17 +308,8 @@ def _usual_batch(layout: dict[str, Any], problem: Problem) -> str:
 
 
 def read_run(path: Path, flags: dict[str, Any]) -> Run:
-    """Read a file of any kind that is known; ConfigError where a flag and the file both name the
-    model."""
-    from meshwright.software.contract import import_text
-    from meshwright.software.registry import find_source
-
-    try:
-        text = path.read_bytes().decode("utf-8")
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"{path}: {getattr(error, 'strerror', None) or 'not a text in UTF-8'}"
-        ) from None
+    """Read a file of any known kind; ConfigError where a flag and the file both name the model."""
+    text = read_text(path, str(path))
     if "model" in flags:
         raise ConfigError(f"--from {path} names a model of its own; leave the other out")
     if "cluster" not in flags:
@@ -345,22 +327,12 @@ def read_run(path: Path, flags: dict[str, Any]) -> Run:
 
 def price_of(asked: Asked) -> Quote:
     """Return the simulated price of a layout in its problem."""
-    from meshwright.search.quote import quotes
-    from meshwright.search.requote import requote, setting_of
-
     return requote(quotes([asked.layout], setting_of(asked.problem)), asked.problem)[0]
 
 
 def print_change(current: Asked, result: PlanResult, *, problem: Problem) -> None:
     """Print the file's layout against the best: what differs, what each difference means, and both
     prices. `problem` is the best's, in which the software has all that it can do."""
-    from dataclasses import replace
-
-    from meshwright.cli.layout_case import narrow_console
-    from meshwright.report.diff_text import print_comparison, print_prices
-    from meshwright.search.diff import compare
-    from meshwright.search.result import layout_dict
-
     console, mine = narrow_console(), price_of(current)
     console.print(
         f"\nA, the file's layout: {mine.layout.words()}: {mine.step_s:.3f} s a step, fits:"
@@ -379,3 +351,46 @@ def print_change(current: Asked, result: PlanResult, *, problem: Problem) -> Non
         compare(layout_dict(mine.layout), layout_dict(best.layout), has_experts=experts), console
     )
     print_prices(mine, price_of(best), console)
+
+
+def read_request(path: Path) -> dict[str, Any]:
+    """Return the fields of a request file, YAML or JSON, for `PlanRequest.of`."""
+    text = read_text(path, f"request {str(path)!r}")
+    fields = (
+        _json_fields(text, path) if path.suffix.lower() == ".json" else _yaml_fields(text, path)
+    )
+    if not isinstance(fields, dict):
+        raise ConfigError(
+            f"request {str(path)!r}: expected keys and values such as model: llama3-70b"
+        )
+    return fields
+
+
+def _json_fields(text: str, path: Path) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ConfigError(
+            f"request {str(path)!r}: no JSON at line {error.lineno}, column {error.colno}:"
+            f" {error.msg}"
+        ) from None
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"request {str(path)!r}: no JSON: {str(error)[:80]}") from None
+
+
+def _yaml_fields(text: str, path: Path) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        place = f" at line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
+        raise ConfigError(f"request {str(path)!r}: no YAML{place}: {error.problem}") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ConfigError(
+            f"request {str(path)!r}: no YAML: {str(error).splitlines()[0][:120]}"
+        ) from None
+
+
+def request_to_yaml(request: PlanRequest) -> str:
+    """Return a request as YAML that reads back to the same request."""
+    return yaml.safe_dump(request.to_dict(), sort_keys=False, allow_unicode=True, width=120)

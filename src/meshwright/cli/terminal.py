@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from meshwright.values.errors import ConfigError
+from meshwright.report.columns import fold
+from meshwright.values.errors import CannotExpress, ConfigError
+from meshwright.values.units import parse_count, parse_duration
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from meshwright.search.mixed.problem import MixedProblem
     from meshwright.search.problem import Problem
     from meshwright.search.request import PlanRequest
@@ -23,36 +28,50 @@ if TYPE_CHECKING:
     from meshwright.values.mixed_layout import MixedLayout
 
 __all__ = [
+    "INTERRUPTED",
     "Goal",
+    "JsonFlag",
     "QuietFlag",
     "export_first",
     "export_mixed_plan",
     "for_export",
     "keep_quiet",
     "make_folder",
+    "narrow_console",
+    "print_json",
     "print_page",
     "read_goal",
     "tell",
+    "tell_notes",
     "warn",
     "write_step",
     "write_steps",
+    "write_text",
 ]
 
+INTERRUPTED = 130
+"""Exit code of what Ctrl-C has ended."""
+
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object for programs.")]
 QuietFlag = Annotated[
     bool, typer.Option("--quiet", "-q", help="No progress; warnings and errors stay.")
 ]
 
 
 def print_page(lines: Sequence[str], *, indent: int) -> None:
-    """Print lines, on a terminal folded at its width with further lines set in; a pipe or a file
-    gets them whole."""
+    """Print lines; a terminal gets them folded, further lines set in, a pipe or a file whole."""
     from rich.console import Console
-
-    from meshwright.report.columns import fold
 
     console = Console()
     for line in "\n".join(lines).split("\n") if lines else ():
         print(fold(line, width=console.width, indent=indent) if console.is_terminal else line)
+
+
+def narrow_console() -> Console:
+    """Return a console that prints words as they are."""
+    from rich.console import Console
+
+    return Console(markup=False, highlight=False, emoji=False)
 
 
 def tell(line: str) -> None:
@@ -69,6 +88,25 @@ def warn(line: str) -> None:
     typer.echo(f"warning: {line}", err=True)
 
 
+def tell_notes(lines: Iterable[str]) -> None:
+    """Say what a reader of the answer should know."""
+    for line in lines:
+        typer.echo(f"note: {line}", err=True)
+
+
+def print_json(record: object) -> None:
+    """Print the answer as one object for programs."""
+    print(json.dumps(record, indent=2))
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file; ConfigError where that cannot be."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written ({error.strerror})") from None
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Goal:
     """Tokens to train on until a deadline, at least cost."""
@@ -80,8 +118,6 @@ class Goal:
 
     def fields(self, flags: dict[str, Any]) -> dict[str, Any]:
         """Return what a request must hold; ConfigError where it says something else too."""
-        from meshwright.values.errors import ConfigError
-
         if flags.get("min_tokens_per_s") is not None:
             raise ConfigError("--min-tokens-per-s: the deadline says how many; leave out either")
         return {
@@ -91,11 +127,7 @@ class Goal:
 
 
 def read_goal(tokens: str | None, deadline: str | None) -> Goal | None:
-    """Read --tokens and --deadline, which go together; ConfigError for one alone and for anything
-    broken."""
-    from meshwright.values.errors import ConfigError
-    from meshwright.values.units import parse_count, parse_duration
-
+    """Read --tokens and --deadline; ConfigError for one alone and for anything broken."""
     if tokens is None and deadline is None:
         return None
     if tokens is None or deadline is None:
@@ -136,7 +168,7 @@ def write_step(path: Path, layout: Layout, problem: Problem) -> None:
     from meshwright.search.traced import traced_layout
 
     if too_long(layout):
-        typer.echo(f"no trace: {_TOO_LONG}", err=True)
+        tell(f"no trace: {_TOO_LONG}")
         return
     [priced] = reprice(problem, [layout])
     _write(
@@ -145,12 +177,11 @@ def write_step(path: Path, layout: Layout, problem: Problem) -> None:
         problem.setting.model.name,
         traced_layout(problem, layout, priced.time_s),
     )
-    typer.echo(f"trace written to {path}; open it at {_VIEWER}", err=True)
+    tell(f"trace written to {path}; open it at {_VIEWER}")
 
 
 def write_steps(folder: Path, result: PlanResult, problem: Problem | MixedProblem) -> None:
-    """Write one step of each plan that can be simulated, `plan-RANK.json` each, and say which are
-    left out."""
+    """Write a step of each plan that can be simulated, `plan-RANK.json`; name those left out."""
     from meshwright.search.refine import too_long
 
     long = [plan for plan in result.plans if too_long(plan.mixed or plan.layout)]
@@ -158,11 +189,9 @@ def write_steps(folder: Path, result: PlanResult, problem: Problem | MixedProble
     for plan in traced:
         _write_plan(folder / f"plan-{plan.rank}.json", plan, problem)
     if traced:
-        typer.echo(
-            f"traces of {_ranks(traced)} written to {folder}; open them at {_VIEWER}", err=True
-        )
+        tell(f"traces of {_ranks(traced)} written to {folder}; open them at {_VIEWER}")
     if long:
-        typer.echo(f"no trace of {_ranks(long)}: {_TOO_LONG}", err=True)
+        tell(f"no trace of {_ranks(long)}: {_TOO_LONG}")
 
 
 def _write_plan(path: Path, plan: Plan, problem: Problem | MixedProblem) -> None:
@@ -199,12 +228,10 @@ def _ranks(plans: list[Plan]) -> str:
 
 
 def for_export(asked: PlanRequest, to: str) -> PlanRequest:
-    """Return the request with what one command for all ranks asks of stages on several kinds of
-    chips, saying so."""
+    """Return the request with what one command for all ranks needs of its stages, saying so."""
     from meshwright import api
     from meshwright.search.mixed.problem import is_mixed
     from meshwright.software.mixed import MIXED_TARGETS, SAME_STAGES
-    from meshwright.values.errors import ConfigError
 
     known = api.cluster_file_of(asked)
     if not is_mixed(asked, files=known) or len(known.cluster_of(asked).pools) == 1:
@@ -221,18 +248,13 @@ def for_export(asked: PlanRequest, to: str) -> PlanRequest:
         )
     missing = [name for name in SAME_STAGES if name not in asked.same]
     if missing:
-        typer.echo(
-            f"note: searched with --same {','.join(missing)}, as {to} has one value for all ranks",
-            err=True,
-        )
+        tell(f"note: searched with --same {','.join(missing)}, as {to} has one value for all ranks")
     return asked.model_copy(update={"same": [*asked.same, *missing]})
 
 
 def export_first(result: PlanResult, problem: MixedProblem, folder: Path, to: str) -> None:
-    """Write the best plan that the software has words for, saying which it is and why others were
-    passed over."""
-    from meshwright.cli.export import deliver
-    from meshwright.values.errors import CannotExpress
+    """Write the best plan that the software has words for, saying why others were passed over."""
+    from meshwright.cli.export import Delivery
 
     refused: CannotExpress | None = None
     for plan in result.plans:
@@ -244,11 +266,10 @@ def export_first(result: PlanResult, problem: MixedProblem, folder: Path, to: st
             continue
         if refused is not None:
             slower = plan.step_s / result.plans[0].step_s - 1.0
-            typer.echo(f"#1 was passed over: {refused}", err=True)
-            typer.echo(f"#{plan.rank} is written, {slower:.1%} slower by prediction", err=True)
-        deliver(exported.files, folder, dry_run=False, force=False)
-        for note in exported.notes:
-            typer.echo(f"note: {note}", err=True)
+            tell(f"#1 was passed over: {refused}")
+            tell(f"#{plan.rank} is written, {slower:.1%} slower by prediction")
+        Delivery(output=folder).deliver(exported.files)
+        tell_notes(exported.notes)
         return
     assert refused is not None, "there is a plan"
     raise refused
@@ -261,10 +282,8 @@ def export_mixed_plan(
     *,
     job_words: list[str],
 ) -> Exported:
-    """Return the files of a saved plan; job scripts, which are of nodes of one kind, are
-    refused."""
+    """Return a saved plan's files; job scripts, which are of nodes of one kind, are refused."""
     from meshwright.software.mixed import export_mixed
-    from meshwright.values.errors import ConfigError
 
     if job_words:
         raise ConfigError(

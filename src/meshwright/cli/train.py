@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
+from rich.console import Console
 
-from meshwright.cli.job_flags import JobFileFlag
-from meshwright.cli.layout_case import HfFlag, JsonFlag
+from meshwright import api
+from meshwright.cli.flags import HfFlag, JobFileFlag
 from meshwright.cli.options import Given, argument, command, fields_of, option
-from meshwright.cli.terminal import QuietFlag, keep_quiet, tell
+from meshwright.cli.terminal import INTERRUPTED, JsonFlag, QuietFlag, keep_quiet, print_json, tell
+from meshwright.cli.train_jobs import dry_record, print_dry_run, print_findings, print_state
+from meshwright.cli.train_source import (
+    Asked,
+    asked_of,
+    environment_of,
+    job_of_flags,
+    quota_bytes,
+    settings_of,
+)
 from meshwright.platforms.job import JobOptions
+from meshwright.report.plan_table import print_miss
+from meshwright.runs.training.preflight import Finding, preflight, problems
 from meshwright.runs.training.request import TrainRequest
+from meshwright.runs.training.session import NothingFits, Start, start_training
 from meshwright.search.request import PlanRequest
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from meshwright.cli.train_source import Asked
-    from meshwright.runs.training.preflight import Finding
-    from meshwright.runs.training.session import NothingFits, Start
-
 __all__ = ["train"]
-
-_INTERRUPTED = 130
 
 
 @command
@@ -108,14 +113,6 @@ def train(
 
       meshwright train run --time 10h
     """  # noqa: E501
-    from meshwright.cli.train_source import (
-        asked_of,
-        environment_of,
-        job_of_flags,
-        quota_bytes,
-        settings_of,
-    )
-
     asked |= {
         "quota_bytes": quota_bytes(quota),
         "environment": environment_of(env),
@@ -156,11 +153,6 @@ def _train(
     json_output: bool,
 ) -> None:
     """Look, and send what is to be sent."""
-    from meshwright import api
-    from meshwright.cli.train_view import print_findings, print_state
-    from meshwright.runs.training.preflight import preflight, problems
-    from meshwright.runs.training.session import NothingFits, start_training
-
     try:
         start = api.prepare_training(found.request, folder=found.folder, layout=found.layout)
     except NothingFits as error:
@@ -179,7 +171,7 @@ def _train(
         print_findings(start, findings, quiet=quiet)
     if stops:
         names = ", ".join(dict.fromkeys(finding.name for finding in stops))
-        typer.echo(f"nothing is sent: {names}; --allow NAME starts in spite of a finding", err=True)
+        tell(f"nothing is sent: {names}; --allow NAME starts in spite of a finding")
         raise typer.Exit(1)
     if dry_run:
         return
@@ -196,8 +188,8 @@ def _train(
             f"`meshwright train {found.folder}` follows it again, `meshwright train cancel"
             f" {found.folder}` ends it"
         )
-        typer.echo(f"what was sent goes on without us; {again}", err=True)
-        raise typer.Exit(_INTERRUPTED) from None
+        tell(f"what was sent goes on without us; {again}")
+        raise typer.Exit(INTERRUPTED) from None
     print_state(state, json_output=json_output)
     if state.decision is not None and state.decision.action == "stop":
         raise typer.Exit(1)
@@ -206,13 +198,8 @@ def _train(
 def _print_dry(
     start: Start, findings: Sequence[Finding], *, with_jobs: bool, json_output: bool
 ) -> None:
-    import json
-    import sys
-
-    from meshwright.cli.train_view import dry_record, print_dry_run, print_findings
-
     if json_output:
-        print(json.dumps(dry_record(start, findings, with_jobs=with_jobs), indent=2))
+        print_json(dry_record(start, findings, with_jobs=with_jobs))
         return
     print_findings(start, findings, file=sys.stdout)
     print()
@@ -223,10 +210,6 @@ def _print_dry(
 def _print_miss(error: NothingFits) -> None:
     """Say why nothing can be trained; the search has the counts by reason where no layout fits."""
     if error.result.plans:
-        typer.echo(str(error), err=True)
+        tell(str(error))
         return
-    from rich.console import Console
-
-    from meshwright.report.plan_table import print_miss
-
     print_miss(error.result, Console(stderr=True))

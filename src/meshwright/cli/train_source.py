@@ -1,26 +1,27 @@
-"""What a training is asked for with: a plan's file, a model, or the folder of a training; and its
-settings as flags say them."""
+"""What a training is asked for with (a plan's file, a model, a folder), and its settings."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from glob import has_magic
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from meshwright.cli.export import read_settings
+from meshwright.cli.flags import model_words, read_job_file
+from meshwright.cli.plan_files import read_side
+from meshwright.data.atomic import parse_size
+from meshwright.data.pairs import blend
+from meshwright.runs.training.division import divide
+from meshwright.runs.training.request import TrainRequest
+from meshwright.runs.training.session import training_in
 from meshwright.values.errors import ConfigError
+from meshwright.values.hardware.parse import find_server
+from meshwright.values.layout import Layout, parse_layout
+from meshwright.values.units import parse_count
 
-if TYPE_CHECKING:
-    from meshwright.runs.training.request import TrainRequest
-
-__all__ = [
-    "Asked",
-    "asked_of",
-    "environment_of",
-    "job_of_flags",
-    "quota_bytes",
-    "settings_of",
-]
+__all__ = ["Asked", "asked_of", "environment_of", "job_of_flags", "quota_bytes", "settings_of"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,8 +44,7 @@ def asked_of(
     gpus: int | None,
     output: Path | None,
 ) -> Asked:
-    """Return what is to be trained; `given` are fields of a TrainRequest, `case` those of a
-    PlanRequest."""
+    """Return what is to be trained; `given` is of a TrainRequest, `case` of a PlanRequest."""
     words = {
         **case,
         **({} if layout is None else {"layout": layout}),
@@ -74,9 +74,6 @@ def _refuse(words: dict[str, Any], what: str) -> None:
 
 
 def _of_folder(path: Path, given: dict[str, Any], output: Path | None) -> Asked:
-    from meshwright.runs.training.request import TrainRequest
-    from meshwright.runs.training.session import training_in
-
     folder = path.parent if path.name == "train.yaml" else path
     if output is not None:
         raise ConfigError(f"--output {output}: of no effect with the training in {folder}")
@@ -85,12 +82,6 @@ def _of_folder(path: Path, given: dict[str, Any], output: Path | None) -> Asked:
 
 
 def _of_plan(source: str, given: dict[str, Any], *, gpus: int | None, output: Path | None) -> Asked:
-    from meshwright.cli.plan_files import read_side
-    from meshwright.runs.training.division import divide
-    from meshwright.runs.training.request import TrainRequest
-    from meshwright.values.hardware.parse import find_server
-    from meshwright.values.layout import Layout
-
     side = read_side(source)
     if side.request is None:
         raise ConfigError(
@@ -129,10 +120,6 @@ def _of_model(
     layout: str | None,
     output: Path | None,
 ) -> Asked:
-    from meshwright.cli.layout_case import model_words
-    from meshwright.runs.training.request import TrainRequest
-    from meshwright.values.layout import parse_layout
-
     if "cluster" not in case:
         raise ConfigError(
             f"train {model or 'MODEL'} needs --cluster, such as h100:64 or local; or name a file of"
@@ -167,9 +154,6 @@ def settings_of(
     tokenizer: str | None,
 ) -> dict[str, Any]:
     """Return settings as flags say them; ConfigError where two flags say the same."""
-    from meshwright.cli.export import read_settings
-    from meshwright.values.units import parse_count
-
     found = read_settings(words)
     flags: dict[str, Any] = {
         "train_tokens": None if tokens is None else parse_count(tokens, name="--tokens"),
@@ -188,18 +172,13 @@ def settings_of(
 
 
 def _data(words: list[str]) -> list[list[Any]]:
-    """Read PREFIX or PREFIX=WEIGHT; a folder or a pattern stands for the pairs in it, which share
-    its weight by their tokens."""
-    from glob import has_magic
-
+    """Read PREFIX or PREFIX=WEIGHT; pairs of a folder or pattern share its weight by tokens."""
     found: list[list[Any]] = []
     for word in words:
         path, equals, text = word.rpartition("=")
         weight = _number(text) if equals else None
         name = word if weight is None else path
         if (Path(name).is_dir() and any(Path(name).glob("*.idx"))) or has_magic(name):
-            from meshwright.data.pairs import blend
-
             mixed = blend([name])
             pairs = zip(mixed.prefixes, mixed.weights, strict=True)
             found += [
@@ -244,13 +223,9 @@ def quota_bytes(text: str | None) -> int | None:
     """Read a size such as 20TB."""
     if text is None:
         return None
-    from meshwright.data.atomic import parse_size
-
     return parse_size(text, name="--quota")
 
 
 def job_of_flags(path: Path | None, flags: dict[str, Any]) -> dict[str, Any]:
     """Return options of the job: a file's, with flags before them."""
-    from meshwright.cli.job_flags import read_job_file
-
     return {**({} if path is None else read_job_file(path)), **flags}

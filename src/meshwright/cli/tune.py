@@ -8,21 +8,31 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from meshwright.cli.job_flags import RUN_JOB, JobFileFlag
-from meshwright.cli.layout_case import HfFlag, JsonFlag
+from meshwright import api
+from meshwright.cli.export import read_settings
+from meshwright.cli.flags import RUN_JOB, HfFlag, JobFileFlag, job_options, model_words
 from meshwright.cli.options import Given, command, fields_of, option
-from meshwright.cli.terminal import QuietFlag
+from meshwright.cli.plan_files import read_request
+from meshwright.cli.study_view import interruptible, print_result, progress
+from meshwright.cli.terminal import JsonFlag, QuietFlag, print_json, tell, warn
 from meshwright.runs.loop import StudyLimits
+from meshwright.runs.trial import OWN_TRAINER, Trial
+from meshwright.runs.tune import (
+    Prepared,
+    StudyResult,
+    Tuning,
+    default_folder,
+    first_job,
+    run_study,
+)
 from meshwright.search.request import PlanRequest
-from meshwright.values.units import counted
+from meshwright.values.errors import ConfigError
+from meshwright.values.units import counted, format_seconds
 
 if TYPE_CHECKING:
     from meshwright.runs.trackers import Tracking
-    from meshwright.runs.tune import Prepared, StudyResult, Tuning
 
 __all__ = ["tune"]
-
-_INTERRUPTED = 130
 
 
 @command
@@ -85,11 +95,6 @@ def tune(
 
       meshwright tune llama3-8b --cluster h100:16 --seq 8192 --gbs 128 --to megatron-lm --program /opt/Megatron-LM/pretrain_gpt.py --dry-run
     """  # noqa: E501
-    from meshwright import api
-    from meshwright.cli.job_flags import job_options
-    from meshwright.cli.layout_case import model_words
-    from meshwright.cli.request_files import read_request
-
     if request is None or hf is not None:
         asked["model"] = model_words(asked.get("model"), hf)
     fields = {**(read_request(request) if request is not None else {}), **asked}
@@ -128,11 +133,6 @@ def _tuning(
     tracking: Any,
 ) -> Tuning:
     """Check what is asked beside the request."""
-    from meshwright.cli.export import read_settings
-    from meshwright.runs.trial import OWN_TRAINER, Trial
-    from meshwright.runs.tune import Tuning, default_folder
-    from meshwright.values.errors import ConfigError
-
     if "model" not in fields or "cluster" not in fields:
         raise ConfigError(
             "tune needs a model such as llama3-8b and --cluster, such as h100:16 or local"
@@ -158,7 +158,6 @@ def _tracking(
 ) -> Tracking:
     """Read where runs are shown; ConfigError where a word has no effect."""
     from meshwright.runs.trackers import Tracking, read_key
-    from meshwright.values.errors import ConfigError
 
     if project is None and (key_file is not None or offline):
         raise ConfigError(
@@ -175,36 +174,19 @@ def _tracking(
 
 
 def _run(prepared: Prepared, tuning: Tuning, *, quiet: bool) -> StudyResult:
-    from meshwright.cli.tune_view import progress
-    from meshwright.runs.tune import Interrupted, run_study
-
     if not quiet:
-        typer.echo(
+        tell(
             f"study: {tuning.folder}; {counted(len(prepared.candidates.members), 'layout')} may"
-            " be run",
-            err=True,
+            " be run"
         )
-    try:
-        with progress(quiet=quiet) as show:
-            return run_study(
-                prepared,
-                tuning,
-                show=show,
-                warn=lambda line: typer.echo(f"warning: {line}", err=True),
-            )
-    except Interrupted as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(_INTERRUPTED) from None
+    with interruptible(), progress(quiet=quiet) as show:
+        return run_study(prepared, tuning, show=show, warn=warn)
 
 
 def _print(result: StudyResult, *, json_output: bool) -> None:
     if json_output:
-        import json
-
-        print(json.dumps(result.to_dict(), indent=2))
+        print_json(result.to_dict())
         return
-    from meshwright.cli.tune_view import print_result
-
     print_result(result.view)
     print(
         f"stopped: {result.view.stop}; {result.view.gpu_hours:.3g} GPU-hours"
@@ -224,9 +206,6 @@ def _print(result: StudyResult, *, json_output: bool) -> None:
 
 
 def _print_dry(prepared: Prepared, tuning: Tuning) -> None:
-    from meshwright.runs.tune import first_job
-    from meshwright.values.units import format_seconds
-
     for candidate in prepared.candidates.members[: tuning.limits.max_runs]:
         print(
             f"{format_seconds(candidate.predicted.step_s):>9}  {candidate.predicted.fits:8}"

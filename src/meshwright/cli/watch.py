@@ -3,14 +3,31 @@
 from __future__ import annotations
 
 import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import typer
+from rich.console import Console
 
-from meshwright.cli.layout_case import JsonFlag
 from meshwright.cli.options import REQUIRED, argument, command, option
+from meshwright.cli.terminal import JsonFlag
+from meshwright.runs.watch.follow import Output, follow, watched
+from meshwright.runs.watch.status import RunStatus
+from meshwright.values.errors import ConfigError
+from meshwright.values.units import (
+    DAY_S,
+    GIB,
+    HOUR_S,
+    MINUTE_S,
+    format_count,
+    format_seconds,
+    parse_duration,
+)
 
-__all__ = ["watch"]
+__all__ = ["page", "shown", "watch"]
 
 
 @command
@@ -54,11 +71,6 @@ def watch(
 
       meshwright watch slurm-4711.out --steps 5000 --once --json
     """
-    from meshwright.cli.watch_view import page, shown
-    from meshwright.runs.watch.follow import Output, watched
-    from meshwright.values.errors import ConfigError
-    from meshwright.values.units import parse_duration
-
     if metrics_host is not None and metrics_port is None:
         raise ConfigError(f"--metrics-host {metrics_host}: of no effect without --metrics-port")
     if once and metrics_port is not None:
@@ -66,21 +78,186 @@ def watch(
             "--metrics-port: a look that ends serves nobody; --textfile writes the metrics of"
             " --once"
         )
-    from meshwright.runs.watch.follow import follow
-
     every_s = float(parse_duration(every, name="every"))
     follower = follow(target, plan=plan, steps=steps, chips=gpus, usd_per_hour=usd_per_hour)
     output = Output(port=metrics_port, host=metrics_host, textfile=textfile)
     if once:
-        import time
-
         now_s = time.time()
         status = output.write(follower.poll(now_s=now_s))
-        typer.echo(
-            json.dumps(status.to_dict()) if json_output else "\n".join(page(status, now_s=now_s))
-        )
+        lines = [json.dumps(status.to_dict())] if json_output else page(status, now_s=now_s)
+        typer.echo("\n".join(lines))
     else:
         with shown(as_json=json_output) as show:
             status = watched(follower, every_s=every_s, output=output, show=show)
     if status.state in ("stopped", "waiting"):
         raise typer.Exit(1)
+
+
+@contextmanager
+def shown(*, as_json: bool) -> Iterator[Callable[[RunStatus], None]]:
+    """Give what a status is shown to."""
+    if as_json:
+        yield _Changes(lambda status: json.dumps(status.to_dict())).show
+        return
+    if not sys.stdout.isatty():
+        yield _Changes(_line).show
+        return
+    from rich.live import Live
+
+    with Live(console=Console(markup=False, highlight=False), auto_refresh=False) as live:
+        yield lambda status: live.update("\n".join(page(status, now_s=time.time())), refresh=True)
+
+
+class _Changes:
+    """A line for each change: another step or another alarm."""
+
+    def __init__(self, write: Callable[[RunStatus], str]) -> None:
+        self.write, self.last = write, ""
+
+    def show(self, status: RunStatus) -> None:
+        """Print a status that differs from the one before."""
+        seen = repr(
+            (
+                status.step,
+                status.restarts,
+                status.state,
+                [alarm.kind for alarm in status.alarms],
+                status.notes,
+            )
+        )
+        if seen != self.last:
+            self.last = seen
+            print(self.write(status), flush=True)
+
+
+def _line(status: RunStatus) -> str:
+    """Everything in one line, alarms at its end."""
+    parts = [time.strftime("%H:%M:%S"), f"{status.state}: {_steps(status)}"]
+    parts += [] if status.loss is None else [f"loss {status.loss:.4f}"]
+    parts += (
+        []
+        if status.step_s is None
+        else [f"step {format_seconds(status.step_s)}{_over_plan(status)}"]
+    )
+    parts += [] if status.tokens_per_s is None else [f"{status.tokens_per_s:,.0f} tokens/s"]
+    parts += [] if status.mfu is None else [f"MFU {status.mfu:.1%}"]
+    parts += [] if status.left_s is None else [f"{_span(status.left_s)} left"]
+    parts += [] if status.usd is None else [f"{format_count(status.usd)} USD"]
+    parts += [f"! {alarm.kind}: {alarm.message}" for alarm in status.alarms]
+    return "  ".join(parts)
+
+
+def page(status: RunStatus, *, now_s: float) -> list[str]:
+    """Return the page; what is not known is left out, or said with what would tell it."""
+    facts = status.facts
+    lines = [
+        f"{status.name}  {status.framework or 'no line of a training software that is known yet'},"
+        f" {status.state}"
+    ]
+    lines += [f"Step      {_steps(status)}"]
+    if status.step_s is not None:
+        plan = ""
+        if facts.step_s is not None and facts.step_interval_s is not None:
+            low, high = facts.step_interval_s
+            plan = (
+                f"  plan {format_seconds(facts.step_s)} ({format_seconds(low)} to"
+                f" {format_seconds(high)}){_over_plan(status)}"
+            )
+        lines.append(f"Time      {format_seconds(status.step_s)} a step{plan}")
+    if status.tokens_per_s is not None:
+        each = "" if facts.chips is None else f"  {status.tokens_per_s / facts.chips:,.0f} a GPU"
+        lines.append(f"Tokens/s  {status.tokens_per_s:,.0f}{each}")
+    lines += _mfu_lines(status)
+    if status.loss is not None:
+        norm = "" if status.grad_norm is None else f"  gradient norm {status.grad_norm:.3g}"
+        lines.append(f"Loss      {status.loss:.4f}{norm}")
+    if status.validation is not None and status.best_validation is not None:
+        best = status.best_validation
+        lines.append(
+            f"Held out  {status.validation.loss:.4f} at step {status.validation.step:,}, least"
+            f" {best.loss:.4f} at {best.step:,}"
+        )
+    if status.saved_step is not None and status.step is not None:
+        behind = max(0, status.step - status.saved_step)
+        time_words = "" if status.step_s is None else f", {_span(behind * status.step_s)} of work"
+        undone = f"; a failure now would undo {behind:,} steps{time_words}" if behind else ""
+        lines.append(f"Saved     step {status.saved_step:,}{undone}")
+    if status.peak_memory_bytes is not None:
+        lines.append(f"Memory    {status.peak_memory_bytes / GIB:.1f} GiB at most on a rank")
+    if status.left_s is not None:
+        lines.append(
+            f"Left      {_span(status.left_s)} at this speed{_until(now_s + status.left_s)}"
+        )
+    lines += _cost_lines(status)
+    if status.silent_s is not None:
+        lines.append(f"Log       grew {_span(status.silent_s)} ago")
+    lines += [f"Training  {note}" for note in status.notes]
+    return [
+        *lines,
+        *(f"! {alarm.kind:<10}  {_at(alarm.step)}{alarm.message}" for alarm in status.alarms),
+    ]
+
+
+def _mfu_lines(status: RunStatus) -> Iterator[str]:
+    if status.mfu is not None and status.facts.mfu is not None:
+        rate = (
+            "" if status.tflops_per_gpu is None else f"  {status.tflops_per_gpu:.4g} TFLOPS a GPU"
+        )
+        yield f"MFU       {status.mfu:.1%}  plan {status.facts.mfu:.1%}{rate}"
+    elif status.step is not None:
+        told = (
+            ""
+            if status.tflops_per_gpu is None
+            else f"; the log counts {status.tflops_per_gpu:.4g} TFLOPS a GPU"
+        )
+        yield f"MFU       unknown without its plan (--plan FILE of `meshwright plan --json`){told}"
+
+
+def _cost_lines(status: RunStatus) -> Iterator[str]:
+    if status.usd is not None:
+        left = "" if status.usd_left is None else f", {format_count(status.usd_left)} USD to go"
+        yield (
+            f"Cost      {format_count(status.usd)} USD of steps so far{left} "
+            f" ({status.facts.usd_per_chip_hour:.3g} USD a GPU and hour)"
+        )
+
+
+def _steps(status: RunStatus) -> str:
+    if status.step is None:
+        return "none yet"
+    share = (
+        ""
+        if not status.total_steps
+        else f" of {status.total_steps:,} ({status.step / status.total_steps:.1%})"
+    )
+    starts = (
+        ""
+        if not status.restarts
+        else f", started again {'once' if status.restarts == 1 else f'{status.restarts} times'}"
+    )
+    return f"{status.step:,}{share}{starts}"
+
+
+def _over_plan(status: RunStatus) -> str:
+    return "" if status.over_plan is None else f", {status.over_plan:.2f} times the plan's"
+
+
+def _at(step: int | None) -> str:
+    return "" if step is None else f"step {step:,}: "
+
+
+def _until(end_s: float) -> str:
+    """The date of a Unix time; none beyond what the platform's calendar holds."""
+    try:
+        return f", until {time.strftime('%Y-%m-%d %H:%M', time.localtime(end_s))}"
+    except (OverflowError, ValueError, OSError):
+        return ""
+
+
+def _span(seconds: float) -> str:
+    """A duration in its two largest units."""
+    if seconds < 2 * MINUTE_S:
+        return f"{seconds:.0f} s"
+    if seconds < 2 * HOUR_S:
+        return f"{seconds / MINUTE_S:.0f} min"
+    return f"{seconds / HOUR_S:.1f} h" if seconds < 2 * DAY_S else f"{seconds / DAY_S:.1f} days"

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import typer
 
-from meshwright.cli.layout_case import JsonFlag
+from meshwright.cli.export import Delivery, read_settings
 from meshwright.cli.options import REQUIRED, Given, argument, command, fields_of, option
+from meshwright.cli.terminal import JsonFlag, print_json, tell, tell_notes
 from meshwright.platforms.job import JobOptions
+from meshwright.runs.workflows import render
+from meshwright.runs.workflows.spec import plain_spec
+from meshwright.values.text import write_yaml
 from meshwright.values.units import counted
 
 __all__ = ["workflow"]
@@ -24,9 +27,7 @@ def workflow(
     launcher: str = option(
         "bcp", "bcp, slurm, k8s-jobset, runai, lepton, sky, pai-dlc.", metavar="PLATFORM"
     ),
-    output: Path | None = option(None, "Folder to write into.", "--output", "-o", metavar="DIR"),
-    dry_run: bool = option(False, "Print what would be written, and write nothing."),
-    force: bool = option(False, "Write over files that differ."),
+    delivery: Given = fields_of(Delivery),
     spec_only: bool = option(False, "Print the description in YAML, to change it.", "--spec"),
     blend: Path | None = option(
         None, "Weights by tokens: tokens/blend.json of `preprocess`.", metavar="FILE"
@@ -53,74 +54,32 @@ def workflow(
 
       meshwright workflow slimpajama-8b --spec > mine.yaml
     """  # noqa: E501
-    from meshwright.cli.export import read_settings
-
     values = [(key, value) for word in words or [] for key, value in read_settings([word]).items()]
     values += [(f"job.{key}", value) for key, value in job.items()]
     if no_token:
         values.append(("notebook.token", False))
     if spec_only:
-        from meshwright.runs.workflows.spec import plain_spec
-        from meshwright.values.text import write_yaml
-
         print(write_yaml(plain_spec(spec, words=values)), end="")
         return
-    _deliver(
-        spec,
-        values,
-        launcher=launcher,
-        blend=blend,
-        output=output,
-        dry_run=dry_run,
-        force=force,
-        json_output=json_output,
-    )
+    found = render.workflow(spec, launcher=launcher, blend=blend, words=values)
+    _deliver(found, Delivery(**delivery), json_output=json_output)
 
 
-def _deliver(
-    spec: str,
-    values: list[tuple[str, Any]],
-    *,
-    launcher: str,
-    blend: Path | None,
-    output: Path | None,
-    dry_run: bool,
-    force: bool,
-    json_output: bool,
-) -> None:
-    import json
-
-    from meshwright.cli.export import deliver
-    from meshwright.runs.workflows.render import workflow as run
-    from meshwright.values.errors import ConfigError
-
-    found = run(spec, launcher=launcher, blend=blend, words=values)
+def _deliver(found: render.Workflow, delivery: Delivery, *, json_output: bool) -> None:
     if json_output:
-        print(json.dumps(found.to_dict(), indent=2))
+        print_json(found.to_dict())
     else:
-        typer.echo(
-            f"{found.title}: {counted(len(found.jobs), 'job')} for {found.launcher}", err=True
-        )
+        tell(f"{found.title}: {counted(len(found.jobs), 'job')} for {found.launcher}")
         for check in found.checks:
-            typer.echo(
-                f"{'ok  ' if check.passed else 'FAIL'}  {check.name}: {check.found}", err=True
-            )
-        for note in found.notes:
-            typer.echo(f"note: {note}", err=True)
+            tell(f"{'ok  ' if check.passed else 'FAIL'}  {check.name}: {check.found}")
+        tell_notes(found.notes)
     if not found.passed:
         raise typer.Exit(1)
-    if json_output and (output is None or dry_run):
+    if json_output and (delivery.output is None or delivery.dry_run):
         return
-    if output is None and not dry_run:
-        raise ConfigError("nothing is written without -o DIR; --dry-run prints the files")
-    deliver(found.files(), output, dry_run=dry_run, force=force)
+    delivery.deliver(found.files())
     if not json_output:
         if found.submit_all is not None:
-            typer.echo(
-                f"all of them, each behind the one before: `bash {found.submit_all.name}`", err=True
-            )
+            tell(f"all of them, each behind the one before: `bash {found.submit_all.name}`")
         for job in found.jobs:
-            typer.echo(
-                f"{job.folder}: {counted(job.nodes, 'node')}, {job.does}; `{job.text.submit}`",
-                err=True,
-            )
+            tell(f"{job.folder}: {counted(job.nodes, 'node')}, {job.does}; `{job.text.submit}`")

@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, Protocol, get_args
+from typing import Annotated, Any, Literal, Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.values.errors import ConfigError, UnknownNameError, load_extra
+from meshwright.values.options import Option
 
 __all__ = [
     "KINDS",
@@ -43,20 +44,33 @@ class EncoderSpec:
     """A tokenizer, as the user names it; with the files' content it decides every id."""
 
     kind: Kind
-    model: str | None = None
+    model: Annotated[
+        str | None,
+        Option(
+            "tokenizer.json, SentencePiece .model, .tiktoken.",
+            ("--tokenizer", "--tokenizer-model"),
+            metavar="FILE",
+        ),
+    ] = None
     """tokenizer.json or its folder, SentencePiece model, .tiktoken file, Megatron's TikTokenizer's
     .json, name of a tiktoken encoding."""
-    vocab_file: str | None = None
-    merge_file: str | None = None
-    eod: str | None = None
-    """Text or id of the token that ends a document; None: what the tokenizer itself calls so."""
+    vocab_file: Annotated[str | None, Option("Of GPT-2 or BERT.", metavar="FILE")] = None
+    merge_file: Annotated[str | None, Option("Of GPT-2.", metavar="FILE")] = None
+    eod: Annotated[
+        str | None,
+        Option("That token, or its id [default: the tokenizer's own].", metavar="TOKEN"),
+    ] = None
+    """The token that ends a document."""
     special_tokens: bool = True
     """Whether what a tokenizer.json puts around each text (a begin-of-text token) is kept, as
     Megatron's HuggingFaceTokenizer does."""
-    tiktoken_pattern: str | None = None
-    tiktoken_num_special: int = 1000
-    vocab_size: int | None = None
-    """Of TikTokenizer: the vocabulary is cut to it."""
+    vocab_size: Annotated[int | None, Option("Of TikTokenizer: cut the vocabulary to it.")] = None
+    tiktoken_pattern: Annotated[
+        str | None, Option("v1, v2 or a regular expression.", metavar="P")
+    ] = None
+    tiktoken_num_special: Annotated[
+        int, Option("Of TikTokenizer.", ("--tiktoken-num-special-tokens",), usual=1000)
+    ] = 1000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

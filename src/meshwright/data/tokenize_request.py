@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from meshwright.data.atomic import sync_folder, temporary_of
 from meshwright.data.documents import SUFFIXES, TextUnit, form_of, read_documents
@@ -17,6 +17,7 @@ from meshwright.data.pieces import Form, Piece, Reject, Rejected
 from meshwright.data.segment_work import OnError
 from meshwright.data.steps import state_folder
 from meshwright.values.errors import ConfigError, load_extra
+from meshwright.values.options import Option, word_of
 from meshwright.values.units import MIB
 
 __all__ = [
@@ -32,31 +33,88 @@ MAX_DOCUMENT_BYTES = 64 * MIB
 """A longer document would take a worker beyond 1 GiB: line, text and ids are held at once."""
 
 
+def _mib_bytes(size: int) -> int:
+    return size * MIB
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenizeRequest:
     """What to tokenize, how, and where to."""
 
     inputs: tuple[str, ...]
     """Files, folders, patterns, and @FILE lists of them."""
-    output_prefix: str
+    output_prefix: Annotated[
+        str,
+        Option(
+            "Files are PREFIX_KEY_document.bin.",
+            ("--output-prefix", "-o"),
+            metavar="PREFIX",
+            usual="",
+        ),
+    ]
     """Files are `PREFIX_KEY_document.bin` and `.idx`, as Megatron's; `_sentence` where split."""
     tokenizer: EncoderSpec
-    keys: tuple[str, ...] = ("text",)
-    append_eod: bool = False
-    split_sentences: bool = False
-    language: str = "english"
-    """Of the sentences."""
-    keep_newlines: bool = False
-    """Whether a sentence keeps the white space behind it, as Megatron's --keep-newlines has it."""
-    form: Form | None = None
-    """What the inputs hold; None: by their names."""
-    text_unit: TextUnit = "file"
-    """What is a document of a text file."""
-    on_error: OnError = "fail"
-    """With what is no document."""
-    engine: Engine | None = None
+    keys: Annotated[
+        tuple[str, ...],
+        Option("Of the text in each object [default: text].", ("--json-keys",), metavar="KEY"),
+    ] = ("text",)
+    append_eod: Annotated[
+        bool, Option("End each document with the tokenizer's token for that.")
+    ] = False
+    split_sentences: Annotated[bool, Option("One sequence per sentence (BERT, T5), by NLTK.")] = (
+        False
+    )
+    keep_newlines: Annotated[bool, Option("Sentences keep the white space behind them.")] = False
+    """As Megatron's --keep-newlines has it."""
+    language: Annotated[str, Option("Language of the sentences.", ("--lang",), usual="english")] = (
+        "english"
+    )
+    form: Annotated[
+        Form | None,
+        Option(
+            "json, text or parquet [default: by the names].",
+            ("--format",),
+            metavar="FORM",
+            read=word_of(Form, "--format"),
+        ),
+    ] = None
+    """What the inputs hold."""
+    text_unit: Annotated[
+        TextUnit,
+        Option(
+            "What is a document of a text: file, line or paragraph.",
+            metavar="UNIT",
+            read=word_of(TextUnit, "--text-unit"),
+            usual="file",
+        ),
+    ] = "file"
+    on_error: Annotated[
+        OnError,
+        Option(
+            "With what is no document: fail, skip or quarantine.",
+            metavar="POLICY",
+            read=word_of(OnError, "--on-error"),
+            usual="fail",
+        ),
+    ] = "fail"
+    max_document_bytes: Annotated[
+        int,
+        Option(
+            "A longer document is none: memory.",
+            ("--max-document-mib",),
+            read=_mib_bytes,
+            usual=MAX_DOCUMENT_BYTES // MIB,
+        ),
+    ] = MAX_DOCUMENT_BYTES
+    engine: Annotated[
+        Engine | None,
+        Option(
+            "gigatoken or library [default: the faster that is exact].",
+            metavar="NAME",
+            read=word_of(Engine, "--engine"),
+        ),
+    ] = None
     """None: gigatoken where a sample shows the same ids."""
-    max_document_bytes: int = MAX_DOCUMENT_BYTES
 
     def __post_init__(self) -> None:
         if not self.inputs:

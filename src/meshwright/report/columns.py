@@ -5,10 +5,11 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-if TYPE_CHECKING:
-    from rich.console import Console
+from rich.cells import cell_len
+from rich.console import Console
+from rich.text import Text
 
 __all__ = [
     "Column",
@@ -142,8 +143,6 @@ def _width(
 
 
 def _cell_width(k: int, columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> int:
-    from rich.cells import cell_len
-
     return max(cell_len(text) for text in (columns[k].heading, *(row[k] for row in rows)))
 
 
@@ -159,8 +158,6 @@ def lines_of(columns: Sequence[Column], rows: Sequence[Sequence[str]], *, gap: i
 
 def _print_block(console: Console, lines: Sequence[str], under: Sequence[str]) -> None:
     """Print the heading and the rows, each with what has no room in it set in below."""
-    from rich.text import Text
-
     console.print(Text(lines[0], style="bold"), soft_wrap=True, highlight=False)
     for line, below in zip(lines[1:], under, strict=True):
         console.print(line, soft_wrap=True, highlight=False, markup=False)
@@ -170,7 +167,5 @@ def _print_block(console: Console, lines: Sequence[str], under: Sequence[str]) -
 
 
 def _padded(cell: str, width: int, column: Column) -> str:
-    from rich.cells import cell_len
-
     blanks = " " * (width - cell_len(cell))
     return f"{blanks}{cell}" if column.justify == "right" else f"{cell}{blanks}"

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from rich.console import Console
 
 from meshwright.report.explain_text import header_lines, plain_table, print_intervals, print_memory
-from meshwright.search.diff import Label
+from meshwright.search.diff import Comparison, Label
+from meshwright.search.oom import Ladder, Rung
+from meshwright.search.quote import Quote, Setting
 from meshwright.search.titles import MEMORY_READINGS, TIME_READINGS
 from meshwright.values.units import GIB
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from meshwright.search.diff import Comparison
-    from meshwright.search.oom import Ladder, Rung
-    from meshwright.search.quote import Quote, Setting
 
 __all__ = ["print_comparison", "print_ladder", "print_prices"]
 

@@ -11,12 +11,15 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
-from functools import partial
+from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal
 
+import yaml
+
+from meshwright import __version__
+from meshwright.platforms.given import cluster_of_listing
 from meshwright.trust.calibration import Calibration, check_profile
 from meshwright.values.errors import ConfigError
 from meshwright.values.hardware.profile import Profile
@@ -81,6 +84,23 @@ class Health:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One thing that is looked at, and what may be found of it."""
+
+    room: Room
+    name: str
+
+    def ok(self, words: str) -> Finding:
+        return Finding(room=self.room, name=self.name, state="ok", words=words)
+
+    def absent(self, words: str, remedy: str | None = None) -> Finding:
+        return replace(self.ok(words), state="absent", remedy=remedy)
+
+    def broken(self, words: str, remedy: str | None = None) -> Finding:
+        return replace(self.ok(words), state="broken", remedy=remedy)
+
+
 _NO_CALIBRATION = (
     "none given: predictions stand on the package's figures; --calibration FILE takes what"
     " `meshwright calibrate` wrote"
@@ -93,36 +113,35 @@ _NO_PROFILE = (
 
 def calibration_finding(fitted: Calibration | None, measured: Profile | None) -> Finding:
     """Return what a calibration was fitted on, and whether it goes with the profile."""
-    finding = partial(Finding, room="own figures", name="calibration")
+    part = _Part("own figures", "calibration")
     if fitted is None:
-        return finding(state="absent", words=_NO_CALIBRATION)
-    from meshwright import __version__
-
+        return part.absent(_NO_CALIBRATION)
     fit = f"{counted(len(fitted.runs), 'run')}, {counted(len(fitted.factors), 'factor')}"
     words = f"{fitted.chip}, stack {fitted.stack}, {fit}, by meshwright {fitted.version}"
     try:
         check_profile(fitted, profile="" if measured is None else profile_words(measured.machine))
     except ConfigError as error:
-        return finding(state="broken", words=str(error))
+        return part.broken(str(error))
     if fitted.version not in ("", __version__):
         remedy = (
             f"its factors multiply the constants of {fitted.version}, and this is {__version__}:"
             " fit it again with meshwright calibrate"
         )
-        return finding(state="broken", words=words, remedy=remedy)
-    return finding(state="ok", words=words)
+        return part.broken(words, remedy)
+    return part.ok(words)
 
 
 def profile_finding(measured: Profile | None) -> Finding:
     """Return what a profile was measured on, and whether it is complete."""
-    finding = partial(Finding, room="own figures", name="profile")
+    part = _Part("own figures", "profile")
     if measured is None:
-        return finding(state="absent", words=_NO_PROFILE)
+        return part.absent(_NO_PROFILE)
     words = f"{profile_words(measured.machine)}, {measured.num_measured} shapes"
     if not measured.complete:
-        remedy = "the same `meshwright profile` again measures the rest"
-        return finding(state="broken", words=f"{words}; partial", remedy=remedy)
-    return finding(state="ok", words=words)
+        return part.broken(
+            f"{words}; partial", "the same `meshwright profile` again measures the rest"
+        )
+    return part.ok(words)
 
 
 _NO_EXTRAS = "no record of an installation names them, so nobody can say what they lack"
@@ -164,25 +183,21 @@ def package_findings(
     lines: Iterable[str] | None, *, version_of: Callable[[str], str | None] | None = None
 ) -> list[Finding]:
     """Return versions of Python, the package and what `lines`, or the installation, require."""
-    from meshwright import __version__
-
     look = version_of or installed_version
     named = lines if lines is not None else _own_lines()
     found = [read_requirement(line) for line in named or ()]
     required = [requirement for requirement in found if requirement.applies]
-    software = partial(Finding, room="software", state="ok")
     python = f"{platform.python_version()} on {platform.platform(terse=True)}"
     findings = [
-        software(name="meshwright", words=__version__),
-        software(name="python", words=python),
+        _Part("software", "meshwright").ok(__version__),
+        _Part("software", "python").ok(python),
         *(_core_finding(one, look(one.name)) for one in required if one.extra is None),
     ]
     extras = dict.fromkeys(one.extra for one in found if one.extra is not None)
     for extra in extras:
         findings.append(_extra_finding(extra, [r for r in required if r.extra == extra], look))
     if not extras:
-        nothing = partial(Finding, room="extras", name="extras", state="absent")
-        findings.append(nothing(words=_NO_EXTRAS, remedy="pip install ."))
+        findings.append(_Part("extras", "extras").absent(_NO_EXTRAS, "pip install ."))
     return findings
 
 
@@ -202,23 +217,21 @@ def installed_version(name: str) -> str | None:
 
 
 def _core_finding(requirement: Requirement, version: str | None) -> Finding:
-    finding = partial(Finding, room="software", name=requirement.name)
+    part = _Part("software", requirement.name)
     least = "" if requirement.least is None else f">={requirement.least}"
     line = f"pip install '{requirement.name}{least}'"
     if version is None:
-        return finding(
-            state="broken", words="is not installed, and every command needs it", remedy=line
-        )
+        return part.broken("is not installed, and every command needs it", line)
     if _is_older(version, requirement.least):
         words = f"{version} is older than the {requirement.least} that is needed"
-        return finding(state="broken", words=words, remedy=line)
-    return finding(state="ok", words=version)
+        return part.broken(words, line)
+    return part.ok(version)
 
 
 def _extra_finding(
     extra: str, requirements: list[Requirement], look: Callable[[str], str | None]
 ) -> Finding:
-    finding = partial(Finding, room="extras", name=extra)
+    part = _Part("extras", extra)
     versions = {requirement.name: look(requirement.name) for requirement in requirements}
     missing = [name for name, version in versions.items() if version is None]
     needed = {requirement.name: requirement.least for requirement in requirements}
@@ -230,15 +243,11 @@ def _extra_finding(
     ]
     remedy = f"pip install 'meshwright[{extra}]'"
     if old:
-        return finding(state="broken", words="; ".join(old), remedy=remedy)
+        return part.broken("; ".join(old), remedy)
     if missing:
         verb = "is" if len(missing) == 1 else "are"
-        return finding(
-            state="absent", words=f"{', '.join(missing)} {verb} not installed", remedy=remedy
-        )
-    return finding(
-        state="ok", words=", ".join(f"{name} {version}" for name, version in versions.items())
-    )
+        return part.absent(f"{', '.join(missing)} {verb} not installed", remedy)
+    return part.ok(", ".join(f"{name} {version}" for name, version in versions.items()))
 
 
 def _is_older(version: str, least: str | None) -> bool:
@@ -268,18 +277,16 @@ _CLIENT_LINE = "pip install 'meshwright[k8s]'"
 
 def gpu_finding() -> Finding:
     """Return the GPUs that nvidia-smi lists, and whether the catalogue knows them."""
-    finding = partial(Finding, room="machine", name="gpus")
-    from meshwright.platforms.given import cluster_of_listing
-
+    part = _Part("machine", "gpus")
     if shutil.which("nvidia-smi") is None:
-        return finding(state="absent", words=_NO_GPU)
+        return part.absent(_NO_GPU)
     said, failure = _ask("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
     if said is None:
         words, remedy = (
             f"nvidia-smi {failure}",
             "look at the driver: nvidia-smi must list the GPUs before anything can use them",
         )
-        return finding(state="broken", words=words, remedy=remedy)
+        return part.broken(words, remedy)
     rows = [line.rsplit(",", 1) for line in said.splitlines() if line.strip()]
     names = [row[0].strip() for row in rows]
     listed = ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
@@ -287,58 +294,50 @@ def gpu_finding() -> Finding:
     try:
         cluster = cluster_of_listing("\n".join(names))
     except ConfigError as error:
-        return finding(state="broken", words=f"{listed or 'none'}: {error}")
+        return part.broken(f"{listed or 'none'}: {error}")
     kinds = ", ".join(f"{pool.node.chip.name}:{pool.num_chips}" for pool in cluster.pools)
-    return finding(state="ok", words=f"{listed}, driver {driver}; --cluster local is {kinds}")
+    return part.ok(f"{listed}, driver {driver}; --cluster local is {kinds}")
 
 
 def torch_finding(version: str | None, *, gpus: Finding) -> Finding | None:
     """Return whether torch can use the GPUs that are here; None without GPUs or torch."""
-    finding = partial(Finding, room="machine", name="torch")
+    part = _Part("machine", "torch")
     if version is None or gpus.state != "ok":
         return None
     if version.endswith("+cpu"):
         words = f"{version} is a build for processors, and trains and profiles on none of the GPUs"
         remedy = "pip uninstall torch, then install the build for CUDA (pytorch.org/get-started)"
-        return finding(state="broken", words=words, remedy=remedy)
-    return finding(state="ok", words=version)
+        return part.broken(words, remedy)
+    return part.ok(version)
 
 
 def slurm_finding() -> Finding:
     """Return whether Slurm's commands are here and its controller answers."""
-    finding = partial(Finding, room="launchers", name="slurm")
+    part = _Part("launchers", "slurm")
     missing = [program for program in _SLURM if shutil.which(program) is None]
     if len(missing) == len(_SLURM):
-        return finding(
-            state="absent", words="sbatch is not on the PATH; --launcher slurm needs a login node"
-        )
+        return part.absent("sbatch is not on the PATH; --launcher slurm needs a login node")
     if missing:
-        return finding(
-            state="broken",
-            words=f"{', '.join(missing)} not on the PATH, though others of Slurm are",
-        )
+        return part.broken(f"{', '.join(missing)} not on the PATH, though others of Slurm are")
     said, failure = _ask("scontrol", "ping")
     if said is None and _NO_CONFIGURATION in failure:
         words = (
             "its commands are here, and no cluster is configured for them (no slurm.conf);"
             " --launcher slurm needs one"
         )
-        return finding(state="absent", words=words)
+        return part.absent(words)
     version, _ = _ask("sbatch", "--version")
     name = (version or "slurm of an unknown version").strip()
     if said is None:
-        return finding(
-            state="broken",
-            words=f"{name}, but its controller does not answer: scontrol ping {failure}",
-        )
-    return finding(state="ok", words=f"{name}; {' '.join(said.split())}")
+        return part.broken(f"{name}, but its controller does not answer: scontrol ping {failure}")
+    return part.ok(f"{name}; {' '.join(said.split())}")
 
 
 def kubernetes_finding(
     *, client_version: str | None, environ: Any = os.environ, home: Path | None = None
 ) -> Finding:
     """Return which cluster the client's configuration names; the cluster itself is not asked."""
-    finding = partial(Finding, room="launchers", name="kubernetes")
+    part = _Part("launchers", "kubernetes")
     paths = [Path(word) for word in environ.get("KUBECONFIG", "").split(os.pathsep) if word] or [
         (home or Path.home()) / ".kube" / "config"
     ]
@@ -346,22 +345,18 @@ def kubernetes_finding(
     path = next((path for path in paths if path.is_file()), None)
     if path is None and not inside:
         words = f"no configuration at {paths[0]}; --launcher k8s needs one"
-        return finding(state="absent", words=words)
+        return part.absent(words)
     where, failure = ("inside a pod", None) if path is None else _context_of(path)
     if failure is not None:
-        return finding(state="broken", words=failure)
+        return part.broken(failure)
     if client_version is None:
         words = f"{where}, but its Python client is not installed"
-        return finding(state="absent", words=words, remedy=_CLIENT_LINE)
-    return finding(
-        state="ok", words=f"{where}, client {client_version}; not asked whether it answers"
-    )
+        return part.absent(words, _CLIENT_LINE)
+    return part.ok(f"{where}, client {client_version}; not asked whether it answers")
 
 
 def _context_of(path: Path) -> tuple[str, str | None]:
     """The current context of a configuration, or what is wrong with the file."""
-    import yaml
-
     try:
         found = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:
@@ -374,13 +369,13 @@ def _context_of(path: Path) -> tuple[str, str | None]:
 
 def ngc_finding() -> Finding:
     """Return the version of NGC CLI, which starts jobs on Base Command."""
-    finding = partial(Finding, room="launchers", name="base command")
+    part = _Part("launchers", "base command")
     if shutil.which("ngc") is None:
-        return finding(state="absent", words="ngc is not on the PATH; --launcher bcp needs NGC CLI")
+        return part.absent("ngc is not on the PATH; --launcher bcp needs NGC CLI")
     said, failure = _ask("ngc", "--version")
     if said is None:
-        return finding(state="broken", words=f"ngc --version {failure}")
-    return finding(state="ok", words=" ".join(said.split()))
+        return part.broken(f"ngc --version {failure}")
+    return part.ok(" ".join(said.split()))
 
 
 def _ask(*words: str) -> tuple[str | None, str]:

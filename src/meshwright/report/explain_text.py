@@ -4,30 +4,21 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
+from rich.console import Console
 from rich.table import Table
 
-from meshwright.cost.flops import (
-    causal_flops_per_token,
-    mfu,
-    model_flops_per_token,
-    tokens_per_s,
-)
+from meshwright.cost.flops import causal_flops_per_token, mfu, model_flops_per_token, tokens_per_s
 from meshwright.report.columns import blocks
+from meshwright.search.explain import Explanation, Rival
+from meshwright.search.operators import LayerTable
 from meshwright.search.origins import origins_of, profile_provenance
+from meshwright.search.provenance import Provenance
+from meshwright.search.quote import Quote, Setting
 from meshwright.search.titles import MEMORY_READINGS, TIME_READINGS
 from meshwright.trust.calibration import provenance_of
+from meshwright.trust.intervals import Intervals
 from meshwright.values.units import GIB, MIB, format_seconds
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from meshwright.search.explain import Explanation, Rival
-    from meshwright.search.operators import LayerTable
-    from meshwright.search.provenance import Provenance
-    from meshwright.search.quote import Quote, Setting
-    from meshwright.trust.intervals import Intervals
 
 __all__ = [
     "change_words",
@@ -46,8 +37,7 @@ LEAST_SHOWN = 0.002
 
 
 def print_explanation(found: Explanation, console: Console) -> None:
-    """Print all of it: the sum, the binding constraint, time, memory, operators, rivals,
-    provenance."""
+    """Print the sum, what binds, time, memory, operators, rivals and provenance."""
     for line in header_lines(found.quote, found.setting):
         console.print(line, soft_wrap=True)
     print_intervals(found.setting.intervals(found.quote), console)
@@ -131,8 +121,7 @@ def _mfu_words(rate: float, setting: Setting) -> str:
 
 
 def plain_table(title: str, left: str, *right: str, last: str | None = None) -> Table:
-    """Return a table without lines: words at the left, numbers at the right, perhaps more words
-    behind them."""
+    """Return a table without lines: words left, numbers right, perhaps more words behind."""
     table = Table(
         box=None,
         header_style="bold",
@@ -283,8 +272,7 @@ def change_words(differences_s: Iterable[tuple[str, float]], step_s: float) -> s
 
 
 def _print_provenance(found: Explanation, console: Console) -> None:
-    """Print functions with the terms that they made, and where constants were moved, sources with
-    the constants that they give."""
+    """Print functions with their terms, and where constants were moved, sources with theirs."""
     console.print("\nWhat this stands on", style="bold")
     pairs = [(term.title, term.provenance) for term in found.time]
     pairs += [

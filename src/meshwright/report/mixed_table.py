@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+
+from rich.console import Console
 
 from meshwright.report.columns import Column, print_items, say
 from meshwright.report.layout_words import chunks_words, mixed_words, recompute_words, runs_of
@@ -17,9 +18,6 @@ from meshwright.report.plan_table import (
 )
 from meshwright.search.result import Plan, PlanResult
 from meshwright.values.units import GIB
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 __all__ = ["print_mixed_miss", "print_mixed_plans"]
 

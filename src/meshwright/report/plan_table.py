@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
 
 from meshwright.report.columns import Column, print_items, say, shown_columns
 from meshwright.report.layout_words import mixed_words
 from meshwright.search.result import NearestMiss, Plan, PlanResult, layout_dict, mixed_dict
 from meshwright.values.layout import Layout
 from meshwright.values.units import DAY_S, GIB, TERA, format_count, format_seconds
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 __all__ = [
     "PLAN_FIGURES",
@@ -160,8 +160,6 @@ def _tflops_words(peak: float) -> str:
 
 
 def _print_table(result: PlanResult, console: Console, *, wide: bool) -> None:
-    from rich.table import Table
-
     columns = _chosen(result, wide=wide)
     if not wide:
         print_items(console, columns, result.plans, more="--json and --csv have them")

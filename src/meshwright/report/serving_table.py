@@ -6,17 +6,15 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from rich.console import Console
 
 from meshwright.report.columns import Column, lines_of, print_columns, print_items, say
 from meshwright.runs.loads.figures import Figures
+from meshwright.serving.load import Seen
 from meshwright.serving.result import ServingOption, ServingPlan
 from meshwright.values.units import GIB, counted
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from meshwright.serving.load import Seen
 
 __all__ = [
     "DEFINITIONS",

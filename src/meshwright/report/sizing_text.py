@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
+from meshwright.runs.measured.fit import RunMiss
 from meshwright.search.result import Plan
 from meshwright.sizing.checkpoints import CheckpointPlan, CheckpointSize
 from meshwright.sizing.duration import Duration
@@ -29,9 +29,6 @@ from meshwright.values.units import (
     format_digits,
     format_seconds,
 )
-
-if TYPE_CHECKING:
-    from meshwright.runs.measured.fit import RunMiss
 
 __all__ = [
     "calibration_lines",

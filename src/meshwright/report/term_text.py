@@ -1,27 +1,22 @@
-"""What `explain --term NAME` prints: a term's formula, its numbers, and every constant that moves
-it."""
+"""What `explain --term` prints: formula, numbers, and every constant that moves the term."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+
+from rich.console import Console
 
 from meshwright.cost.flops import mfu, model_flops_per_token, tokens_per_s
 from meshwright.cost.headroom import MOST_HEADROOM, headroom_bytes
 from meshwright.report.explain_text import plain_table
+from meshwright.search.explain import Explanation
+from meshwright.search.provenance import Constant, Provenance
 from meshwright.search.titles import MEMORY_READINGS, TIME_READINGS
 from meshwright.search.twin import Call
-from meshwright.search.worked import value_words, worked
+from meshwright.search.worked import Worked, value_words, worked
 from meshwright.values.errors import UnknownNameError
 from meshwright.values.units import GIB, MIB
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from meshwright.search.explain import Explanation
-    from meshwright.search.provenance import Constant, Provenance
-    from meshwright.search.worked import Worked
 
 __all__ = ["print_term", "term_name"]
 
@@ -64,8 +59,7 @@ def _mfu_call(found: Explanation) -> Call:
 
 
 def _headroom_call(found: Explanation) -> Call:
-    """The call of `cost.headroom.headroom_bytes` that the verdict stands on where nobody asked for
-    another headroom."""
+    """The call of `cost.headroom.headroom_bytes` behind the verdict where none was asked for."""
     high = found.setting.intervals_at(step_s=1.0, peak_bytes=1.0).peak_bytes[1]
     return _called(headroom_bytes, limit_bytes=found.quote.limit_bytes, high=high)
 
@@ -82,10 +76,7 @@ def _called(function: Callable[..., float], **values: float) -> Call:
     )
 
 
-_FIGURES: dict[str, Callable[[Explanation], Call]] = {
-    "mfu": _mfu_call,
-    "headroom": _headroom_call,
-}
+_FIGURES: dict[str, Callable[[Explanation], Call]] = {"mfu": _mfu_call, "headroom": _headroom_call}
 """Figures that are no terms of a sum, and the calls that make them."""
 
 

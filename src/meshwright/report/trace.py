@@ -6,17 +6,14 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from meshwright.cost.schedules import chunk_stages
-from meshwright.cost.simulate import timeline, transfers
+from meshwright.cost.simulate import Operation, Transfer, timeline, transfers
+from meshwright.search.traced import TracedChunk, TracedStep
+from meshwright.values.errors import ConfigError
 from meshwright.values.units import GIB
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from meshwright.cost.simulate import Operation, Transfer
-    from meshwright.search.traced import TracedChunk, TracedStep
 
 __all__ = ["chrome_trace", "write_trace"]
 
@@ -260,8 +257,6 @@ def _named(kind: str, thread: int, name: str) -> Event:
 
 def write_trace(path: Path, trace: dict[str, Any]) -> None:
     """Write a trace to a file; ConfigError where that cannot be."""
-    from meshwright.values.errors import ConfigError
-
     try:
         path.write_text(json.dumps(trace, separators=(",", ":")), encoding="utf-8")
     except OSError as error:

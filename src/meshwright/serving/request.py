@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from dataclasses import fields as dataclass_fields
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from meshwright.search.problem import dims_of
 from meshwright.serving.clock import Speculation
@@ -24,8 +24,17 @@ from meshwright.values.hardware.cluster import Cluster
 from meshwright.values.hardware.parse import parse_cluster
 from meshwright.values.models.catalogue import named_model
 from meshwright.values.models.spec import ModelSpec
+from meshwright.values.options import Option
 
-__all__ = ["Mode", "Objective", "ServingRequest", "usual_weights"]
+__all__ = [
+    "MODES",
+    "Mode",
+    "Objective",
+    "ServingRequest",
+    "parse_speculation",
+    "parse_words",
+    "usual_weights",
+]
 
 Mode = Literal["aggregated", "disaggregated", "static"]
 """Prompts and answers on the same workers, a pool of workers for each, or whole batches."""
@@ -34,6 +43,30 @@ Objective = Literal["throughput", "latency"]
 """Most new tokens a second and chip, or the shortest requests."""
 USUAL_ENGINE = "vllm"
 """Of a request that names none."""
+
+
+def parse_words(text: str) -> tuple[Any, ...]:
+    """Read `bf16,fp8`."""
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def parse_speculation(text: str) -> Speculation:
+    """Read `3,1.4`."""
+    drafted, _, accepted = text.partition(",")
+    try:
+        return Speculation(drafted=int(drafted), accepted=float(accepted))
+    except ValueError as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(
+            f"--speculate {text!r}: expected tokens drafted and how many are right, such as 3,1.4"
+        ) from None
+
+
+def _limit(what: str, name: str) -> Option:
+    """A limit that people give in milliseconds."""
+    help_ = f"Most milliseconds {what}, mean."
+    return Option(help_, (name,), metavar="MS", kind=float, read=lambda given: given / 1e3)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,23 +78,70 @@ class ServingRequest:
     engine: Engine
     input_len: int
     output_len: int
-    ttft_s: float | None = None
-    tpot_s: float | None = None
-    e2e_s: float | None = None
+    ttft_s: Annotated[float | None, _limit("to the first token", "--ttft")] = None
+    tpot_s: Annotated[float | None, _limit("between later tokens", "--tpot")] = None
+    e2e_s: Annotated[float | None, _limit("of a whole request", "--e2e")] = None
     objective: Objective = "throughput"
-    target_rate: float | None = None
+    target_rate: Annotated[
+        float | None, Option("Rank by the fewest GPUs that carry this rate.", metavar="REQ/S")
+    ] = None
     """Requests per second that the deployment must carry; the fewest chips win."""
-    rate: float | None = None
-    """Requests per second at random on all chips; simulated, the shortest requests win."""
-    modes: tuple[Mode, ...] = ("aggregated", "disaggregated")
-    weights: tuple[Weights, ...] | None = None
-    cache: tuple[Cache, ...] | None = None
-    cached_share: float = 0.0
-    """Share of every prompt that the prefix cache holds."""
-    speculation: Speculation | None = None
-    concurrency: int | None = None
-    """Requests under way per worker; None searches them."""
-    usd_per_chip_hour: float | None = None
+    rate: Annotated[
+        float | None,
+        Option(
+            "Poisson arrivals at this mean rate: rank by the time of a request, with percentiles.",
+            metavar="REQ/S",
+        ),
+    ] = None
+    """Requests per second that arrive at random on all chips; the shortest requests win, and
+    percentiles are simulated."""
+    modes: Annotated[
+        tuple[Mode, ...],
+        Option(
+            "Of aggregated, disaggregated, static: which to search, by commas.",
+            ("--mode",),
+            kind=str,
+            read=parse_words,
+            usual="aggregated,disaggregated",
+        ),
+    ] = ("aggregated", "disaggregated")
+    weights: Annotated[
+        tuple[Weights, ...] | None,
+        Option(
+            "Types of weights to try, by commas [default: 16 bits and what the chip has].",
+            kind=str,
+            read=parse_words,
+        ),
+    ] = None
+    cache: Annotated[
+        tuple[Cache, ...] | None,
+        Option(
+            "Types of cache to try, by commas [default: 16 bits, fp8 with narrow weights].",
+            kind=str,
+            read=parse_words,
+        ),
+    ] = None
+    cached_share: Annotated[
+        float,
+        Option("Share of every prompt that the prefix cache holds.", ("--prefix-hits",), usual=0.0),
+    ] = 0.0
+    speculation: Annotated[
+        Speculation | None,
+        Option(
+            "Tokens drafted per step by the model's own layers, and how many are right.",
+            ("--speculate",),
+            metavar="N,ACCEPTED",
+            kind=str,
+            read=parse_speculation,
+        ),
+    ] = None
+    concurrency: Annotated[
+        int | None, Option("Requests under way per worker [default: searched].")
+    ] = None
+    """None searches them."""
+    usd_per_chip_hour: Annotated[
+        float | None, Option("Price of one chip [default: the catalogue's].", ("--usd-per-hour",))
+    ] = None
     """None takes the catalogue's."""
 
     @classmethod

@@ -9,7 +9,7 @@ import typer
 from tests.runs.measured.examples import LLAMA, SMALL_GPT
 from typer.testing import CliRunner
 
-from meshwright.cli.predict import predict
+from meshwright.cli.measured import predict
 from meshwright.cli.validate import validate
 from meshwright.runs.measured.files import read_tables
 from meshwright.values.errors import ConfigError

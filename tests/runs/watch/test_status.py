@@ -22,7 +22,7 @@ from tests.software.logs.forms import (
 
 import meshwright
 from meshwright.api import checkpoints as ckpt
-from meshwright.cli.watch_view import page
+from meshwright.cli.watch import page
 from meshwright.runs.watch.alarms import RunFacts, facts_of_plan
 from meshwright.runs.watch.follow import Follower
 from meshwright.runs.watch.status import status_of

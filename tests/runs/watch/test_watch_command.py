@@ -11,7 +11,7 @@ import pytest
 from tests.software.logs.forms import megatron_line
 
 from meshwright.cli import run
-from meshwright.cli.watch_view import shown
+from meshwright.cli.watch import shown
 from meshwright.runs.watch.alarms import RunFacts
 from meshwright.runs.watch.follow import Follower, Output, watched
 from meshwright.values.errors import ConfigError

@@ -12,7 +12,7 @@ import typer
 from tests.values.models.hf_configs import CONFIGS
 from typer.testing import CliRunner
 
-from meshwright.cli.models import models
+from meshwright.cli.catalogues import models
 from meshwright.values.errors import ConfigError, UnknownNameError
 from meshwright.values.models.catalogue import find_model, presets
 from meshwright.values.models.params import model_info, model_params, models_info

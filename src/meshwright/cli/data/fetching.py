@@ -1,32 +1,32 @@
-"""Steps from a source to plain texts: `meshwright data run`, `download`, `extract`, `concat` and
-`wiki`."""
+"""From a source to plain texts: `meshwright data run`, `download`, `extract`, `concat`, `wiki`."""
 
 from __future__ import annotations
 
+import sys
+from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Any
 
 import typer
 
+from meshwright import data
 from meshwright.cli.data.flags import (
     ConsumeFlag,
     InputsArgument,
-    JsonFlag,
     OutputFlag,
     WorkersFlag,
     show,
 )
 from meshwright.cli.options import REQUIRED, Given, argument, command, fields_of, option
-from meshwright.cli.terminal import QuietFlag
-from meshwright.platforms.job import JobOptions
+from meshwright.cli.terminal import JsonFlag, QuietFlag, print_json
+from meshwright.data.atomic import parse_size
+from meshwright.data.join import MAX_BYTES, MIN_BYTES
+from meshwright.data.pipeline import recipe_job
+from meshwright.data.recipe import read_recipe
+from meshwright.data.transfer import Patience
+from meshwright.platforms.job import JobOptions, JobText
+from meshwright.values.errors import ConfigError
 
-__all__ = [
-    "concat",
-    "download",
-    "extract",
-    "run",
-    "wiki",
-]
+__all__ = ["concat", "download", "extract", "run", "wiki"]
 
 
 @command
@@ -71,67 +71,36 @@ def run(
       meshwright data run recipe.yaml --launcher slurm --nodes 16 --time 12h --partition cpu -o jobs
     """
     if launcher is not None:
-        _write_job(
-            recipe,
-            launcher=launcher,
-            nodes=nodes,
-            output=output,
-            flags=flags,
-            json_output=json_output,
-        )
+        job = recipe_job(recipe, launcher=launcher, nodes=nodes, options=flags)
+        _write_job(job, output, json_output=json_output)
         return
-    import json
-    import sys
-    from contextlib import redirect_stdout
-
-    from meshwright.values.errors import ConfigError
-
     if flags or nodes != 1:
         names = ", ".join([*(["nodes"] if nodes != 1 else []), *flags])
         raise ConfigError(f"{names}: of no effect without --launcher, such as --launcher slurm")
     if dry_run:
-        from meshwright.data.recipe import read_recipe
-
-        steps = read_recipe(recipe).steps
-        if json_output:
-            print(
-                json.dumps(
-                    {"steps": [{"name": step.name, "line": step.line()} for step in steps]},
-                    indent=2,
-                )
-            )
-            return
-        for step in steps:
-            print(step.line())
+        _print_steps(recipe, json_output=json_output)
         return
     from meshwright.cli import run as execute
-    from meshwright.data.pipeline import run as run_recipe
 
     if json_output:
         with redirect_stdout(sys.stderr):
-            report = run_recipe(recipe, execute=execute)
-        print(json.dumps(report.to_dict(), indent=2))
+            report = data.run(recipe, execute=execute)
+        print_json(report.to_dict())
     else:
-        report = run_recipe(recipe, execute=execute)
+        report = data.run(recipe, execute=execute)
     if report.code:
         raise typer.Exit(report.code)
 
 
-def _write_job(
-    recipe: Path,
-    *,
-    launcher: str,
-    nodes: int,
-    output: Path,
-    flags: dict[str, Any],
-    json_output: bool,
-) -> None:
-    import json
+def _print_steps(recipe: Path, *, json_output: bool) -> None:
+    steps = read_recipe(recipe).steps
+    if json_output:
+        print_json({"steps": [{"name": step.name, "line": step.line()} for step in steps]})
+    else:
+        print("\n".join(step.line() for step in steps))
 
-    from meshwright.data.pipeline import recipe_job
-    from meshwright.values.errors import ConfigError
 
-    text = recipe_job(recipe, launcher=launcher, nodes=nodes, options=flags)
+def _write_job(text: JobText, output: Path, *, json_output: bool) -> None:
     path = output / text.file_name
     try:
         output.mkdir(parents=True, exist_ok=True)
@@ -139,7 +108,7 @@ def _write_job(
     except OSError as error:
         raise ConfigError(f"--output {output}: {error.strerror}") from None
     if json_output:
-        print(json.dumps({"file": str(path), "submit": text.submit, "text": text.text}, indent=2))
+        print_json({"file": str(path), "submit": text.submit, "text": text.text})
         return
     print(f"{path}: submit it with `{text.submit}`")
 
@@ -190,15 +159,11 @@ def download(
 
       meshwright data download --hf wikimedia/wikipedia --include '20231101.en/*.parquet' -o raw
     """  # noqa: E501
-    from meshwright.data.fetching import download as run
-    from meshwright.data.transfer import Patience
-    from meshwright.values.errors import ConfigError
-
     if timeout <= 0 or tries < 1:
         raise ConfigError(
             f"--timeout {timeout} --tries {tries}: expected more than 0 seconds and 1 or more tries"
         )
-    result = run(
+    result = data.download(
         urls or (),
         output=output,
         corpus=corpus,
@@ -238,12 +203,8 @@ def extract(
 
       meshwright data extract @archives.txt -o plain --consume
     """
-    from meshwright.data.archives import (
-        extract as run,
-    )
-
     show(
-        run(inputs, output=output, workers=workers, consume=consume, progress=not quiet),
+        data.extract(inputs, output=output, workers=workers, consume=consume, progress=not quiet),
         json_output=json_output,
     )
 
@@ -280,16 +241,11 @@ def concat(
 
       meshwright data concat plain -o shards --shards 74 --consume
     """  # noqa: E501
-    from meshwright.data.atomic import parse_size
-    from meshwright.data.join import MAX_BYTES, MIN_BYTES
-    from meshwright.data.join import concat as run
-    from meshwright.values.errors import ConfigError
-
     if shards is not None and (min_size or max_size):
         raise ConfigError(
             "--shards: their sizes follow from it; leave --min-size and --max-size out"
         )
-    result = run(
+    result = data.concat(
         inputs,
         output=output,
         min_bytes=MIN_BYTES if min_size is None else parse_size(min_size, name="--min-size"),
@@ -329,10 +285,7 @@ def wiki(
 
       meshwright data wiki zhwiki-latest-pages-articles.xml -o articles --piece-size 8MiB --json
     """
-    from meshwright.data.atomic import parse_size
-    from meshwright.data.wikipedia import wiki as run
-
-    result = run(
+    result = data.wiki(
         inputs,
         output=output,
         workers=workers,

@@ -2,36 +2,30 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import Annotated, Any
 
 import typer
 
+from meshwright.cli.options import Given, option
+from meshwright.cli.terminal import print_json
+from meshwright.data.atomic import write_whole
+from meshwright.data.encoders import EncoderSpec, Kind
+from meshwright.data.steps import StepResult
 from meshwright.values.errors import ConfigError, UnknownNameError
 
-if TYPE_CHECKING:
-    from meshwright.data.encoders import EncoderSpec, Kind
-    from meshwright.data.steps import StepResult
-
 __all__ = [
+    "TOKENIZER_TYPE",
     "ConsumeFlag",
     "InputsArgument",
-    "JsonFlag",
     "OutputFileFlag",
     "OutputFlag",
     "WorkersFlag",
-    "choice",
     "show",
     "tokenizer_spec",
     "write_json",
 ]
-
-
-def choice(word: str | None, choices: Any, flag: str) -> Any:
-    """Return a word that is one of a Literal's; UnknownNameError where it is not."""
-    if word is not None and word not in get_args(choices):
-        raise UnknownNameError(f"value of {flag}", word, get_args(choices))
-    return word
 
 
 InputsArgument = Annotated[
@@ -61,15 +55,12 @@ OutputFileFlag = Annotated[
     Path | None,
     typer.Option("--output", "-o", metavar="FILE", help="Write the JSON object here too."),
 ]
-JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object for programs.")]
 
 
 def show(result: StepResult, *, json_output: bool) -> None:
     """Print a step's end, and leave with its exit code."""
     if json_output:
-        import json
-
-        print(json.dumps(result.to_dict(), indent=2))
+        print_json(result.to_dict())
     else:
         for line in result.lines():
             print(line)
@@ -79,11 +70,6 @@ def show(result: StepResult, *, json_output: bool) -> None:
 
 def write_json(path: Path, record: object) -> None:
     """Write an answer to a file as well, whole or not at all."""
-    import json
-
-    from meshwright.data.atomic import write_whole
-    from meshwright.values.errors import ConfigError
-
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, (json.dumps(record, indent=2) + "\n").encode())
@@ -91,6 +77,7 @@ def write_json(path: Path, record: object) -> None:
         raise ConfigError(f"--output {path}: {error.strerror}") from None
 
 
+TOKENIZER_TYPE: Any = option(None, "Megatron's name of it [default: by the file].")
 _TYPES: dict[str, Kind] = {
     "GPT2BPETokenizer": "gpt2",
     "BertWordPieceCase": "bert-cased",
@@ -104,21 +91,10 @@ _TYPES: dict[str, Kind] = {
 """Megatron's --tokenizer-type (training_config.py) by what reads its files."""
 
 
-def tokenizer_spec(
-    *,
-    tokenizer_type: str | None,
-    tokenizer: str | None,
-    vocab_file: str | None,
-    merge_file: str | None,
-    eod: str | None = None,
-    special_tokens: bool = True,
-    tiktoken_pattern: str | None = None,
-    tiktoken_num_special_tokens: int = 1000,
-    vocab_size: int | None = None,
-) -> EncoderSpec:
+def tokenizer_spec(given: Given, *, kind: str | None, special_tokens: bool = True) -> EncoderSpec:
     """Return the tokenizer that the flags name; ConfigError where they name none, or two."""
-    from meshwright.data.encoders import EncoderSpec
-
+    tokenizer, vocab_file = given.get("model"), given.get("vocab_file")
+    merge_file = given.get("merge_file")
     if tokenizer is None and vocab_file is None:
         raise ConfigError(
             "which tokenizer? give --tokenizer FILE, or --vocab-file and --merge-file for GPT-2's"
@@ -127,20 +103,10 @@ def tokenizer_spec(
         raise ConfigError(
             f"--tokenizer {tokenizer} and --vocab-file {vocab_file}: give one of them"
         )
-    kind = _kind(tokenizer_type, tokenizer, merge_file)
-    if merge_file is not None and kind != "gpt2":
+    found = _kind(kind, tokenizer, merge_file)
+    if merge_file is not None and found != "gpt2":
         raise ConfigError(f"--merge-file {merge_file}: has no meaning for this tokenizer")
-    return EncoderSpec(
-        kind=kind,
-        model=tokenizer,
-        vocab_file=vocab_file,
-        merge_file=merge_file,
-        eod=eod,
-        special_tokens=special_tokens,
-        tiktoken_pattern=tiktoken_pattern,
-        tiktoken_num_special=tiktoken_num_special_tokens,
-        vocab_size=vocab_size,
-    )
+    return EncoderSpec(kind=found, special_tokens=special_tokens, **given)
 
 
 def _kind(tokenizer_type: str | None, tokenizer: str | None, merge_file: str | None) -> Kind:

@@ -3,27 +3,33 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import get_args
 
 import typer
 
-from meshwright.cli.data.flags import JsonFlag, OutputFileFlag, write_json
-from meshwright.cli.options import REQUIRED, argument, command, option
-from meshwright.values.units import counted
+from meshwright import data
+from meshwright.cli.data.flags import (
+    TOKENIZER_TYPE,
+    OutputFileFlag,
+    tokenizer_spec,
+    write_json,
+)
+from meshwright.cli.options import REQUIRED, Given, argument, command, fields_of, option
+from meshwright.cli.terminal import JsonFlag, print_json, tell
+from meshwright.data.atomic import parse_size
+from meshwright.data.encoders import EncoderSpec
+from meshwright.data.engines import open_reference
+from meshwright.data.footprint import BYTES_PER_TOKEN
+from meshwright.data.pairs import FORMS, Blend, By, LengthStats
+from meshwright.data.progress import format_size
+from meshwright.data.workers import find_place
+from meshwright.values.errors import ConfigError, UnknownNameError
+from meshwright.values.units import counted, format_count, parse_count
 
-if TYPE_CHECKING:
-    from meshwright.data.pairs import (
-        LengthStats,
-    )
-
-__all__ = [
-    "blend",
-    "check",
-    "merge",
-    "plan",
-    "stats",
-    "verify",
-]
+__all__ = ["blend", "check", "merge", "plan", "stats", "verify"]
 
 
 @command
@@ -56,28 +62,16 @@ def merge(
 
       meshwright data merge --input shards --output-prefix data/all --overwrite --json
     """
-    import json
-    import os
-    from dataclasses import asdict
-
-    from meshwright.data.pairs import (
-        merge as run,
-    )
-    from meshwright.data.workers import (
-        find_place,
-    )
-    from meshwright.values.errors import ConfigError
-
     place = find_place(os.environ)
     if place.rank:
-        typer.echo(f"rank {place.rank}: rank 0 merges", err=True)
+        tell(f"rank {place.rank}: rank 0 merges")
         return
     words = [*(input_words or []), *(inputs or [])]
     if not words:
         raise ConfigError("no pair: give prefixes, or a folder")
-    report = run(words, output_prefix=output_prefix, overwrite=overwrite)
+    report = data.merge(words, output_prefix=output_prefix, overwrite=overwrite)
     if json_output:
-        print(json.dumps({**asdict(report), "manifest": report.manifest.to_dict()}, indent=2))
+        print_json({**asdict(report), "manifest": report.manifest.to_dict()})
     else:
         of = (
             (len(report.sources), "pair"),
@@ -114,15 +108,9 @@ def check(
 
       meshwright data check tokens/my-gpt.manifest.json --json
     """
-    import json
-    from dataclasses import asdict
-
-    from meshwright.data.progress import format_size
-    from meshwright.data.verifying import check as run
-
-    report = run(inputs, corpus=corpus, chunks=chunks, workers=workers)
+    report = data.check(inputs, corpus=corpus, chunks=chunks, workers=workers)
     if json_output:
-        print(json.dumps(asdict(report), indent=2))
+        print_json(asdict(report))
     else:
         for fault in report.faults:
             print(fault)
@@ -140,12 +128,9 @@ def verify(
     vocab_size: int | None = option(
         None, "Ids must be below it [default: of tokenizer or manifest]."
     ),
-    tokenizer: str | None = option(
-        None, "To decode samples with.", "--tokenizer", "--tokenizer-model", metavar="FILE"
-    ),
-    tokenizer_type: str | None = option(None, "Megatron's name of it [default: by the file]."),
-    vocab_file: str | None = option(None, "Of GPT-2 or BERT.", metavar="FILE"),
-    merge_file: str | None = option(None, "Of GPT-2.", metavar="FILE"),
+    tokenizer: Given = fields_of(EncoderSpec, "model", model="To decode samples with."),
+    tokenizer_type: str | None = TOKENIZER_TYPE,
+    files: Given = fields_of(EncoderSpec, "vocab_file", "merge_file"),
     samples: int = option(3, "Documents of each pair that are decoded."),
     json_output: JsonFlag = False,
 ) -> None:
@@ -168,27 +153,12 @@ def verify(
 
       meshwright data verify data/my-gpt_text_document --vocab-file encoder.json --merge-file vocab.bpe --samples 5
     """  # noqa: E501
-    import json
-    from dataclasses import asdict
-
-    from meshwright.cli.data.flags import tokenizer_spec
-    from meshwright.data.engines import (
-        open_reference,
-    )
-    from meshwright.data.verifying import verify as run
-
     encoder = None
-    if tokenizer is not None or vocab_file is not None:
-        spec = tokenizer_spec(
-            tokenizer_type=tokenizer_type,
-            tokenizer=tokenizer,
-            vocab_file=vocab_file,
-            merge_file=merge_file,
-        )
-        encoder = open_reference(spec)
-    found = run(inputs, vocab_size=vocab_size, encoder=encoder, samples=samples)
+    if "model" in tokenizer or "vocab_file" in files:
+        encoder = open_reference(tokenizer_spec({**tokenizer, **files}, kind=tokenizer_type))
+    found = data.verify(inputs, vocab_size=vocab_size, encoder=encoder, samples=samples)
     if json_output:
-        print(json.dumps([{**asdict(pair), "passed": pair.passed} for pair in found], indent=2))
+        print_json([{**asdict(pair), "passed": pair.passed} for pair in found])
     else:
         for pair in found:
             print(f"{pair.prefix}: {'all is well' if pair.passed else 'BROKEN'}")
@@ -227,27 +197,18 @@ def stats(
 
       meshwright data stats 'data/*_text_document.idx' --json
     """
-    import json
-    from dataclasses import asdict
-
-    from meshwright.data.pairs import (
-        stats as run,
-    )
-
-    found = run(inputs)
+    found = data.stats(inputs)
     record = [{**asdict(entry), "mean": entry.mean} for entry in found]
     if output is not None:
         write_json(output, record)
     if json_output:
-        print(json.dumps(record, indent=2))
+        print_json(record)
         return
     for entry in found:
         _print(entry)
 
 
 def _print(entry: LengthStats) -> None:
-    from meshwright.data.progress import format_size
-
     print(
         f"{entry.prefix}: {counted(entry.documents, 'document')},"
         f" {counted(entry.sequences, 'sequence')}, {counted(entry.tokens, 'token')},"
@@ -298,19 +259,6 @@ def blend(
 
       meshwright data blend data/ --temperature 2 --to nemo
     """
-    import json
-    from typing import get_args
-
-    from meshwright.data.pairs import (
-        FORMS,
-        By,
-    )
-    from meshwright.data.pairs import (
-        blend as run,
-    )
-    from meshwright.values.errors import ConfigError, UnknownNameError
-    from meshwright.values.units import format_count, parse_count
-
     if by not in get_args(By):
         raise UnknownNameError("value of --by", by, get_args(By))
     if form is not None and form not in FORMS:
@@ -318,40 +266,32 @@ def blend(
     train = None if train_tokens is None else parse_count(train_tokens, name="--train-tokens")
     if train == 0:
         raise ConfigError(f"--train-tokens {train_tokens}: expected 1 or more")
-    mixture = run(
+    mixture = data.blend(
         inputs,
         by=by,  # type: ignore[arg-type]
         temperature=temperature,
         weights=None if weights is None else _weights(weights),
     )
-    epochs = None if train is None else mixture.epochs(train)
-    rows = [
-        {
-            "prefix": prefix,
-            "weight": weight,
-            "tokens": tokens,
-            "epochs": None if epochs is None else epochs[place],
-        }
-        for place, (prefix, weight, tokens) in enumerate(
-            zip(mixture.prefixes, mixture.weights, mixture.tokens, strict=True)
-        )
-    ]
+    epochs = [None] * len(mixture.tokens) if train is None else mixture.epochs(train)
+    columns = (mixture.prefixes, mixture.weights, mixture.tokens, epochs)
+    names = ("prefix", "weight", "tokens", "epochs")
+    rows = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
     record = {"blend": rows, "forms": mixture.forms()}
     if output is not None:
         write_json(output, record)
     if json_output:
-        print(json.dumps(record, indent=2))
-        return
-    if form is not None:
+        print_json(record)
+    elif form is not None:
         print(mixture.forms()[form])
-        return
-    for place, (prefix, word, tokens) in enumerate(
-        zip(mixture.prefixes, mixture.words(), mixture.tokens, strict=True)
-    ):
-        print(
-            f"{word}  {prefix}: {format_count(tokens)} tokens"
-            + ("" if epochs is None else f", read {epochs[place]:.2f} times")
-        )
+    else:
+        _print_blend(mixture, epochs)
+
+
+def _print_blend(mixture: Blend, epochs: Sequence[float | None]) -> None:
+    columns = (mixture.words(), mixture.prefixes, mixture.tokens, epochs)
+    for word, prefix, tokens, read in zip(*columns, strict=True):
+        times = "" if read is None else f", read {read:.2f} times"
+        print(f"{word}  {prefix}: {format_count(tokens)} tokens{times}")
     print()
     for name, text in mixture.forms().items():
         print(f"{name}: {text}")
@@ -359,8 +299,6 @@ def blend(
 
 def _weights(text: str) -> list[float] | dict[str, float]:
     """Read `0.7,0.3` or `a=0.7,b=0.3`; ConfigError for anything else."""
-    from meshwright.values.errors import ConfigError
-
     parts = [part.rpartition("=") for part in text.split(",")]
     try:
         if all(equals for _, equals, _ in parts):
@@ -409,11 +347,7 @@ def plan(
 
       meshwright data plan raw --vocab-size 128256 --json
     """
-    from meshwright.data.atomic import parse_size
-    from meshwright.data.footprint import BYTES_PER_TOKEN
-    from meshwright.data.footprint import plan as run
-
-    found = run(
+    found = data.plan(
         inputs or (),
         corpus=corpus,
         chunks=chunks,
@@ -423,9 +357,7 @@ def plan(
         bytes_per_token=BYTES_PER_TOKEN if bytes_per_token is None else bytes_per_token,
     )
     if json_output:
-        import json
-
-        print(json.dumps(found.to_dict(), indent=2))
+        print_json(found.to_dict())
     else:
         for line in found.lines():
             print(line)

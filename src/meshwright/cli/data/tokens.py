@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import os
+from dataclasses import asdict
+from typing import Any
 
 import typer
 
-from meshwright.cli.data.flags import InputsArgument, JsonFlag
-from meshwright.cli.options import REQUIRED, argument, command, option
-from meshwright.cli.terminal import QuietFlag
-from meshwright.values.units import counted
+from meshwright import data
+from meshwright.cli.data.flags import (
+    TOKENIZER_TYPE,
+    InputsArgument,
+    tokenizer_spec,
+)
+from meshwright.cli.options import REQUIRED, Given, argument, command, fields_of, option
+from meshwright.cli.terminal import JsonFlag, QuietFlag, print_json, tell
+from meshwright.data.encoders import EncoderSpec
+from meshwright.data.progress import format_size
+from meshwright.data.tokenize_request import (
+    ModelType,
+    TokenizeReport,
+    TokenizeRequest,
+    train_sentencepiece,
+)
+from meshwright.data.workers import find_place
+from meshwright.values.errors import ConfigError
+from meshwright.values.options import word_of
+from meshwright.values.units import counted, format_count
 
-if TYPE_CHECKING:
-    from meshwright.data.tokenize_request import TokenizeReport
-
-__all__ = [
-    "tokenize",
-    "train_tokenizer",
-]
+__all__ = ["tokenize", "train_tokenizer"]
 
 
 @command
@@ -32,9 +44,7 @@ def train_tokenizer(
     character_coverage: float = option(0.9995, "Share of the characters that get a piece."),
     sentences: int = option(1_000_000, "Lines to train on, drawn from all."),
     json_key: str = option("text", "Of the text in each object.", metavar="KEY"),
-    form: str | None = option(
-        None, "json, text or parquet [default: by the names].", "--format", metavar="FORM"
-    ),
+    form: Given = fields_of(TokenizeRequest, "form"),
     json_output: JsonFlag = False,
 ) -> None:
     """Train a SentencePiece model on the lines of a corpus, for `tokenize --tokenizer
@@ -54,37 +64,23 @@ def train_tokenizer(
 
       meshwright data train-tokenizer wiki.txt -o tokenizers/t5 --model-type unigram --no-byte-fallback --json
     """  # noqa: E501
-    import json
-    import os
-    from dataclasses import asdict
-
-    from meshwright.cli.data.flags import choice
-    from meshwright.data.pieces import Form
-    from meshwright.data.tokenize_request import (
-        ModelType,
-        train_sentencepiece,
-    )
-    from meshwright.data.workers import (
-        find_place,
-    )
-
     place = find_place(os.environ)
     if place.rank:
-        typer.echo(f"rank {place.rank}: rank 0 trains", err=True)
+        tell(f"rank {place.rank}: rank 0 trains")
         return
     trained = train_sentencepiece(
         inputs,
         output_prefix=output_prefix,
         vocab_size=vocab_size,
-        model_type=choice(model_type, ModelType, "--model-type"),
+        model_type=word_of(ModelType, "--model-type")(model_type),
         byte_fallback=not no_byte_fallback,
         character_coverage=character_coverage,
         sentences=sentences,
         key=json_key,
-        form=choice(form, Form, "--format"),
+        **form,
     )
     if json_output:
-        print(json.dumps(asdict(trained), indent=2))
+        print_json(asdict(trained))
     else:
         left = f", {trained.rejects:,} passed over" if trained.rejects else ""
         print(
@@ -101,45 +97,21 @@ def tokenize(
     input_words: list[str] | None = option(
         None, "The same, as Megatron names it.", "--input", metavar="PATH"
     ),
-    output_prefix: str = option(
-        "", "Files are PREFIX_KEY_document.bin.", "--output-prefix", "-o", metavar="PREFIX"
+    output: Given = fields_of(TokenizeRequest, "output_prefix"),
+    tokenizer: Given = fields_of(EncoderSpec, "model"),
+    tokenizer_type: str | None = TOKENIZER_TYPE,
+    files: Given = fields_of(EncoderSpec, "vocab_file", "merge_file"),
+    ends: Given = fields_of(TokenizeRequest, "append_eod"),
+    eod: Given = fields_of(EncoderSpec, "eod"),
+    texts: Given = fields_of(
+        TokenizeRequest,
+        *("keys", "split_sentences", "keep_newlines", "language", "form", "text_unit"),
+        *("on_error", "max_document_bytes"),
     ),
-    tokenizer: str | None = option(
-        None,
-        "tokenizer.json, SentencePiece .model, .tiktoken.",
-        "--tokenizer",
-        "--tokenizer-model",
-        metavar="FILE",
-    ),
-    tokenizer_type: str | None = option(None, "Megatron's name of it [default: by the file]."),
-    vocab_file: str | None = option(None, "Of GPT-2 or BERT.", metavar="FILE"),
-    merge_file: str | None = option(None, "Of GPT-2.", metavar="FILE"),
-    append_eod: bool = option(False, "End each document with the tokenizer's token for that."),
-    eod: str | None = option(
-        None, "That token, or its id [default: the tokenizer's own].", metavar="TOKEN"
-    ),
-    json_keys: list[str] | None = option(
-        None, "Of the text in each object [default: text].", metavar="KEY"
-    ),
-    split_sentences: bool = option(False, "One sequence per sentence (BERT, T5), by NLTK."),
-    keep_newlines: bool = option(False, "Sentences keep the white space behind them."),
-    lang: str = option("english", "Language of the sentences."),
-    form: str | None = option(
-        None, "json, text or parquet [default: by the names].", "--format", metavar="FORM"
-    ),
-    text_unit: str = option(
-        "file", "What is a document of a text: file, line or paragraph.", metavar="UNIT"
-    ),
-    on_error: str = option(
-        "fail", "With what is no document: fail, skip or quarantine.", metavar="POLICY"
-    ),
-    max_document_mib: int = option(64, "A longer document is none: memory."),
     workers: int | None = option(
         None, "Processes [default: one per core; one where there are several ranks]."
     ),
-    engine: str | None = option(
-        None, "gigatoken or library [default: the faster that is exact].", metavar="NAME"
-    ),
+    engine: Given = fields_of(TokenizeRequest, "engine"),
     overwrite: bool = option(
         False, "Remove what an earlier run with this prefix made, and begin anew."
     ),
@@ -149,9 +121,9 @@ def tokenize(
         "--no-special-tokens",
         "--tokenizer-hf-no-include-special-tokens",
     ),
-    vocab_size: int | None = option(None, "Of TikTokenizer: cut the vocabulary to it."),
-    tiktoken_pattern: str | None = option(None, "v1, v2 or a regular expression.", metavar="P"),
-    tiktoken_num_special_tokens: int = option(1000, "Of TikTokenizer."),
+    tiktoken: Given = fields_of(
+        EncoderSpec, "vocab_size", "tiktoken_pattern", "tiktoken_num_special"
+    ),
     dataset_impl: str = option("mmap", "mmap is the only one."),
     chunk_size: int | None = option(None, "Megatron's; has no effect here."),
     log_interval: int | None = option(None, "Megatron's; has no effect here."),
@@ -160,7 +132,7 @@ def tokenize(
         False, "Megatron's; here documents are always in their order."
     ),
     quiet: QuietFlag = False,
-    json_output: bool = option(False, "Print one JSON object for programs.", "--json"),
+    json_output: JsonFlag = False,
 ) -> None:
     """Tokenize JSON lines, JSON, text or Parquet, also compressed, to Megatron's .bin/.idx.
 
@@ -189,71 +161,26 @@ def tokenize(
       meshwright data tokenize --input wiki.json --output-prefix my-bert --vocab-file vocab.txt --tokenizer-type BertWordPieceLowerCase
       --split-sentences --dataset-impl mmap --workers 8
     """  # noqa: E501
-    import os
-
-    from meshwright.cli.data.flags import choice, tokenizer_spec
-    from meshwright.data.documents import TextUnit
-    from meshwright.data.encoders import Engine
-    from meshwright.data.pieces import Form
-    from meshwright.data.segment_work import OnError
-    from meshwright.data.tokenize_request import TokenizeRequest
-    from meshwright.data.tokenizing import tokenize as run
-    from meshwright.data.workers import find_place
-    from meshwright.values.errors import ConfigError
-    from meshwright.values.units import MIB
-
-    if dataset_impl != "mmap":
-        raise ConfigError(
-            f"--dataset-impl {dataset_impl}: expected mmap, the one that Megatron-Core reads"
-        )
-    for flag, value in (
-        ("--chunk-size", chunk_size),
-        ("--log-interval", log_interval),
-        ("--partitions", partitions),
-    ):
-        if value is not None:
-            typer.echo(
-                f"note: {flag} {value} has no effect here: work is shared by bytes, not by"
-                " documents",
-                err=True,
-            )
-    if keep_sequential_samples:
-        typer.echo(
-            "note: --keep-sequential-samples has no effect here: documents are always in their"
-            " order",
-            err=True,
-        )
-    words, keys = _words(inputs or [], input_words or [], json_keys or [])
+    _check_megatron(
+        dataset_impl,
+        {"chunk-size": chunk_size, "log-interval": log_interval, "partitions": partitions},
+        keep_sequential_samples=keep_sequential_samples,
+    )
+    words, keys = _words(inputs or [], input_words or [], texts.pop("keys", []))
     spec = tokenizer_spec(
-        tokenizer_type=tokenizer_type,
-        tokenizer=tokenizer,
-        vocab_file=vocab_file,
-        merge_file=merge_file,
-        eod=eod,
+        {**tokenizer, **files, **eod, **tiktoken},
+        kind=tokenizer_type,
         special_tokens=not no_special_tokens,
-        tiktoken_pattern=tiktoken_pattern,
-        tiktoken_num_special_tokens=tiktoken_num_special_tokens,
-        vocab_size=vocab_size,
     )
     request = TokenizeRequest(
-        inputs=words,
-        output_prefix=output_prefix,
-        tokenizer=spec,
-        keys=keys,
-        append_eod=append_eod,
-        split_sentences=split_sentences,
-        language=lang,
-        keep_newlines=keep_newlines,
-        form=choice(form, Form, "--format"),
-        text_unit=choice(text_unit, TextUnit, "--text-unit") or "file",
-        on_error=choice(on_error, OnError, "--on-error") or "fail",
-        engine=choice(engine, Engine, "--engine"),
-        max_document_bytes=max_document_mib * MIB,
+        inputs=words, tokenizer=spec, keys=keys, **output, **ends, **texts, **engine
     )
     place = find_place(os.environ)
     if workers is None:
         workers = 1 if place.world_size > 1 else len(os.sched_getaffinity(0))
-    report = run(request, workers=workers, place=place, overwrite=overwrite, progress=not quiet)
+    report = data.tokenize(
+        request, workers=workers, place=place, overwrite=overwrite, progress=not quiet
+    )
     if json_output:
         _print_json(report)
     else:
@@ -261,20 +188,37 @@ def tokenize(
     raise typer.Exit(report.exit_code)
 
 
+def _check_megatron(
+    dataset_impl: str, counts: dict[str, int | None], *, keep_sequential_samples: bool
+) -> None:
+    """Say which of Megatron's flags have no effect; ConfigError for data that none reads."""
+    if dataset_impl != "mmap":
+        raise ConfigError(
+            f"--dataset-impl {dataset_impl}: expected mmap, the one that Megatron-Core reads"
+        )
+    for flag, value in counts.items():
+        if value is not None:
+            tell(
+                f"note: --{flag} {value} has no effect here: work is shared by bytes, not by"
+                " documents"
+            )
+    if keep_sequential_samples:
+        tell(
+            "note: --keep-sequential-samples has no effect here: documents are always in their"
+            " order"
+        )
+
+
 def _words(
     inputs: list[str], input_words: list[str], json_keys: list[str]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Tell inputs from keys: with --input, loose words are what follows --json-keys, as in
-    Megatron's command lines."""
+    """Tell inputs from keys: with --input, loose words follow --json-keys, as for Megatron."""
     if input_words and json_keys:
         return tuple(input_words), (*json_keys, *inputs)
     return (*input_words, *inputs), tuple(json_keys) or ("text",)
 
 
 def _print_json(report: TokenizeReport) -> None:
-    import json
-    from dataclasses import asdict
-
     content: dict[str, Any] = {
         "complete": report.manifest is not None,
         "documents": report.documents,
@@ -288,13 +232,10 @@ def _print_json(report: TokenizeReport) -> None:
         "open_segments": report.open_segments,
         "manifest": report.manifest.to_dict() if report.manifest is not None else None,
     }
-    print(json.dumps(content, indent=2))
+    print_json(content)
 
 
 def _print(report: TokenizeReport) -> None:
-    from meshwright.data.progress import format_size
-    from meshwright.values.units import format_count
-
     print(report.note)
     for file in report.manifest.files if report.manifest is not None else ():
         held = (
@@ -310,19 +251,18 @@ def _print(report: TokenizeReport) -> None:
             f" {counted(len(report.files_out), 'whole file')} among it"
         )
     for name in report.files_out[:10]:
-        typer.echo(f"left out whole: {name}", err=True)
+        tell(f"left out whole: {name}")
     for failed in report.failed[:20]:
-        typer.echo(f"no document: {failed}", err=True)
+        tell(f"no document: {failed}")
     if len(report.failed) > 20:
-        typer.echo(f"and {len(report.failed) - 20} more; all of them in --json", err=True)
+        tell(f"and {len(report.failed) - 20} more; all of them in --json")
     if report.failed:
-        typer.echo(
+        tell(
             "mend them and give --overwrite, or start again with --on-error skip or quarantine,"
-            " which keeps what is done",
-            err=True,
+            " which keeps what is done"
         )
     for problem in report.problems:
-        typer.echo(f"problem: {problem}", err=True)
+        tell(f"problem: {problem}")
     if report.manifest is None and not report.failed and not report.problems:
         print(
             f"this rank's share is done; {counted(report.open_segments, 'segment')} left to other"

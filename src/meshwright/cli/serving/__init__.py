@@ -6,6 +6,6 @@ from __future__ import annotations
 __all__ = ["COMMANDS"]
 
 COMMANDS = {
-    **{name: name for name in ("plan", "tune", "export", "simulate")},
+    **{"plan": "plan", "tune": "tune", "export": "export", "simulate": "plan"},
     **dict.fromkeys(("measure", "read", "predict", "validate"), "measured"),
 }

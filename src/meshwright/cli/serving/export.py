@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
-import typer
-
-from meshwright.cli.options import REQUIRED, argument, command, option
+from meshwright.cli.export import Delivery
+from meshwright.cli.options import REQUIRED, Given, argument, command, fields_of, option
+from meshwright.cli.terminal import print_json, tell_notes
+from meshwright.platforms.kubernetes.serving import Where, export_serving
+from meshwright.software.engines.chosen import read_choice
+from meshwright.values.errors import ConfigError
 
 __all__ = ["export"]
 
@@ -21,11 +25,10 @@ def export(
     model_path: str = option(
         REQUIRED, "What the engine loads: a folder, or a name that it can fetch.", metavar="PATH"
     ),
-    output: Path | None = option(None, "Folder to write into.", "--output", "-o", metavar="DIR"),
+    output: Given = fields_of(Delivery, "output"),
     image: str | None = option(None, "Container of manifests: one with the engine."),
     name: str | None = option(None, "Of the deployment on Kubernetes [default: the model's]."),
-    dry_run: bool = option(False, "Print what would be written, and write nothing."),
-    force: bool = option(False, "Write over files that differ."),
+    how: Given = fields_of(Delivery, "dry_run", "force"),
     json_output: bool = option(
         False, "Print one JSON object for programs, and write nothing.", "--json"
     ),
@@ -49,28 +52,17 @@ def export(
 
       meshwright serving export serving_plans.json --to vllm --model-path /models/70b --json
     """  # noqa: E501
-    from meshwright.cli.export import deliver
-    from meshwright.platforms.kubernetes.serving import Where, export_serving
-    from meshwright.software.engines.chosen import read_choice
-
     content, rank, file = _read(plan)
     choice = read_choice(content, rank=rank, what=file)
     found = export_serving(choice, target=to, where=Where(path=model_path, image=image, name=name))
     if json_output:
-        import json
-
-        print(json.dumps(found.to_dict(), indent=2))
+        print_json(found.to_dict())
         return
-    deliver(found.files, output, dry_run=dry_run, force=force)
-    for note in found.notes:
-        typer.echo(f"note: {note}", err=True)
+    Delivery(**output, **how).deliver(found.files)
+    tell_notes(found.notes)
 
 
 def _read(text: str) -> tuple[Any, int, str]:
-    import json
-
-    from meshwright.values.errors import ConfigError
-
     file, _, rank = text.partition("#")
     if rank and not rank.isdecimal():
         raise ConfigError(f"{text}: expected a plan's number behind #, such as {file}#2")

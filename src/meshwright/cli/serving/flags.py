@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Annotated, Any
 
-if TYPE_CHECKING:
-    from meshwright.runs.loads.figures import Limits
-    from meshwright.runs.loads.load import Lengths, Load
-    from meshwright.serving.clock import Speculation
-    from meshwright.serving.engine import Engine, Worker
-    from meshwright.serving.request import ServingRequest
-    from meshwright.values.models.spec import ModelSpec
+from meshwright.cli.options import Given, fields_of, option
+from meshwright.platforms.given import cluster_from_flag, read_hf_config
+from meshwright.runs.loads.figures import Limits
+from meshwright.runs.loads.load import Lengths, Load, closed_loop, poisson, read_trace
+from meshwright.search.request import PlanRequest
+from meshwright.serving.engine import Engine, Worker, find_engine
+from meshwright.serving.request import ServingRequest, parse_words
+from meshwright.values.errors import ConfigError, UnknownNameError
+from meshwright.values.models.catalogue import named_model
+from meshwright.values.models.spec import ModelSpec
+from meshwright.values.options import Option
 
 __all__ = [
-    "limits_of",
-    "loads_of",
+    "AXES",
+    "CHUNK",
+    "ENGINE",
+    "PLACE",
+    "Sending",
     "model_of",
     "numbers",
     "request_of",
@@ -25,44 +31,94 @@ __all__ = [
 ]
 
 
-def loads_of(
-    *,
-    lengths: Lengths,
-    concurrency: str | None,
-    rate: str | None,
-    trace: Path | None,
-    requests: int | None,
-    default: tuple[int, ...],
-) -> tuple[Load, ...]:
-    """Return the loads that flags make: clients, rates or a trace, one kind of them; ConfigError
-    where there are two."""
-    from meshwright.runs.loads.load import closed_loop, poisson, read_trace
-    from meshwright.values.errors import ConfigError
+PLACE: Any = fields_of(
+    PlanRequest, "model", "cluster", cluster="Chips, such as h100:8, a YAML file, or local."
+)
+ENGINE: Any = option("vllm", "vllm, sglang, trtllm, fastertransformer or transformers.")
+CHUNK: Any = option(None, "Tokens of prompts in one iteration [default: the engine's].")
 
-    if sum(given is not None for given in (concurrency, rate, trace)) > 1:
-        raise ConfigError("give one of --concurrency, --rate and --trace")
-    if trace is not None:
-        if requests is not None:
-            raise ConfigError("--requests has no effect with --trace, which names every request")
-        return (read_trace(trace, seed=lengths.seed),)
-    if rate is not None:
-        return tuple(
-            poisson(value, lengths, requests=requests) for value in numbers("--rate", rate)
-        )
-    clients = (
-        [float(count) for count in default]
-        if concurrency is None
-        else numbers("--concurrency", concurrency)
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sending:
+    """The requests that a command sends, and what makes an answer good, as its flags say it."""
+
+    concurrency: Annotated[
+        str | None,
+        Option("Clients that each wait for their answer [default: 1,2,4,8].", metavar="N[,N...]"),
+    ] = None
+    rate: Annotated[
+        str | None,
+        Option("Instead: Poisson arrivals at these mean rates.", metavar="REQ/S[,...]"),
+    ] = None
+    trace: Annotated[
+        Path | None,
+        Option(
+            "Instead: a CSV with sent_s, input_len, output_len, one request per line.",
+            metavar="FILE",
+            read=Path,
+        ),
+    ] = None
+    input_len: Annotated[int | None, Option("Mean tokens of a prompt.", usual=1024)] = None
+    output_len: Annotated[int | None, Option("Mean new tokens of an answer.", usual=128)] = None
+    spread: Annotated[
+        float,
+        Option("Lengths lie evenly within this share of the mean on both sides.", usual=0.0),
+    ] = 0.0
+    requests: Annotated[
+        int | None, Option("Requests of a load [default: 4 a client, or a minute's].")
+    ] = None
+    ttft: Annotated[
+        float | None, Option("A request is good with its first token in this time.", metavar="MS")
+    ] = None
+    tpot: Annotated[
+        float | None, Option("And with this mean time between later tokens.", metavar="MS")
+    ] = None
+    e2e: Annotated[float | None, Option("And with its last token in this time.", metavar="MS")] = (
+        None
     )
-    if fraction := next((value for value in clients if value != int(value)), None):
-        raise ConfigError(f"--concurrency {fraction:g}: expected whole numbers of clients")
-    return tuple(closed_loop(int(count), lengths, requests=requests) for count in clients)
+    seed: Annotated[int, Option("Of arrivals, lengths and tokens.", usual=0)] = 0
+
+    def loads(
+        self, *, lengths: tuple[int, int] = (1024, 128), clients: tuple[int, ...] = (1, 2, 4, 8)
+    ) -> tuple[Load, ...]:
+        """Return the loads: clients, rates or a trace; ConfigError for two of them. Lengths and
+        numbers of clients stand for what was not said."""
+        asked = Lengths(
+            input_len=lengths[0] if self.input_len is None else self.input_len,
+            output_len=lengths[1] if self.output_len is None else self.output_len,
+            spread=self.spread,
+            seed=self.seed,
+        )
+        if sum(given is not None for given in (self.concurrency, self.rate, self.trace)) > 1:
+            raise ConfigError("give one of --concurrency, --rate and --trace")
+        if self.trace is not None:
+            if self.requests is not None:
+                raise ConfigError(
+                    "--requests has no effect with --trace, which names every request"
+                )
+            return (read_trace(self.trace, seed=self.seed),)
+        if self.rate is not None:
+            rates = numbers("--rate", self.rate)
+            return tuple(poisson(rate, asked, requests=self.requests) for rate in rates)
+        named = self.concurrency
+        counts = clients if named is None else numbers("--concurrency", named)
+        if fraction := next((count for count in counts if count != int(count)), None):
+            raise ConfigError(f"--concurrency {fraction:g}: expected whole numbers of clients")
+        return tuple(closed_loop(int(count), asked, requests=self.requests) for count in counts)
+
+    def limits(self) -> Limits:
+        """Return limits in seconds; ConfigError for one that is no positive number."""
+        given = {"ttft": self.ttft, "tpot": self.tpot, "e2e": self.e2e}
+        for name, value in given.items():
+            if value is not None and not 0 < value < float("inf"):
+                raise ConfigError(f"--{name} {value:g}: expected a positive number of milliseconds")
+        return Limits(
+            **{f"{name}_s": None if value is None else value / 1e3 for name, value in given.items()}
+        )
 
 
 def numbers(flag: str, text: str) -> list[float]:
     """Read `1,2,4`; ConfigError where one is no positive number, or is there twice."""
-    from meshwright.values.errors import ConfigError
-
     try:
         found = [float(word) for word in text.split(",")]
     except ValueError:
@@ -74,77 +130,34 @@ def numbers(flag: str, text: str) -> list[float]:
     return found
 
 
-def limits_of(*, ttft_ms: float | None, tpot_ms: float | None, e2e_ms: float | None) -> Limits:
-    """Return limits in seconds; ConfigError for one that is no positive number."""
-    from meshwright.runs.loads.figures import Limits
-    from meshwright.values.errors import ConfigError
-
-    given = {"ttft": ttft_ms, "tpot": tpot_ms, "e2e": e2e_ms}
-    for name, value in given.items():
-        if value is not None and not 0 < value < float("inf"):
-            raise ConfigError(f"--{name} {value:g}: expected a positive number of milliseconds")
-    return Limits(
-        **{f"{name}_s": None if value is None else value / 1e3 for name, value in given.items()}
-    )
-
-
 def request_of(
+    place: Given,
     *,
-    model: str | None,
     hf: Path | None,
-    cluster: str | None,
     gpus_per_node: int | None,
     engine: str,
     chunk: int | None,
-    limits_ms: Mapping[str, float | None],
-    mode: str,
-    weights: str | None,
-    cache: str | None,
-    prefix_hits: float,
-    speculate: str | None,
-    usd_per_hour: float | None,
     **fields: Any,
 ) -> ServingRequest:
     """Return the request that flags make; ConfigError where one of them is wrong."""
-    from meshwright.platforms.given import cluster_from_flag
-    from meshwright.serving.request import ServingRequest
-    from meshwright.values.errors import ConfigError
-
-    if cluster is None:
+    if "cluster" not in place:
         raise ConfigError("give --cluster, such as h100:8")
-    limits: dict[str, Any] = {
-        name: None if value is None else value / 1e3 for name, value in limits_ms.items()
-    }
     return ServingRequest(
-        model=model_of(model, hf),
-        cluster=cluster_from_flag(cluster, gpus_per_node=gpus_per_node),
+        model=model_of(place.get("model"), hf),
+        cluster=cluster_from_flag(place["cluster"], gpus_per_node=gpus_per_node),
         engine=_engine(engine, chunk),
-        modes=cast("Any", _words(mode)),
-        weights=cast("Any", None if weights is None else _words(weights)),
-        cache=cast("Any", None if cache is None else _words(cache)),
-        cached_share=prefix_hits,
-        speculation=_speculation(speculate),
-        usd_per_chip_hour=usd_per_hour,
-        **limits,
         **fields,
     )
 
 
 def model_of(name: str | None, hf: Path | None) -> ModelSpec:
     """Return the named model, or the one of a config.json."""
-    from meshwright.platforms.given import read_hf_config
-    from meshwright.values.errors import ConfigError
-    from meshwright.values.models.catalogue import named_model
-
     if (name is None) == (hf is None):
         raise ConfigError("give a model's name, or --hf config.json, and not both")
     return read_hf_config(hf).spec if hf is not None else named_model(name or "")
 
 
 def _engine(name: str, chunk: int | None) -> Engine:
-    from meshwright.serving.engine import find_engine
-    from meshwright.values.errors import ConfigError
-
     engine = find_engine(name)
     if chunk is None:
         return engine
@@ -155,41 +168,18 @@ def _engine(name: str, chunk: int | None) -> Engine:
     return replace(engine, chunk_tokens=chunk)
 
 
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(word.strip() for word in text.split(",") if word.strip())
-
-
-def _speculation(text: str | None) -> Speculation | None:
-    from meshwright.serving.clock import Speculation
-    from meshwright.values.errors import ConfigError
-
-    if text is None:
-        return None
-    drafted, _, accepted = text.partition(",")
-    try:
-        return Speculation(drafted=int(drafted), accepted=float(accepted))
-    except ValueError as error:
-        if isinstance(error, ConfigError):
-            raise
-        raise ConfigError(
-            f"--speculate {text!r}: expected tokens drafted and how many are right, such as 3,1.4"
-        ) from None
-
-
 def worker_of(text: str) -> Worker:
     """Read `tp=4,pp=2`."""
-    from meshwright.serving.engine import Worker
-    from meshwright.values.errors import ConfigError, UnknownNameError
-
-    axes: dict[str, int] = {}
-    for word in _words(text):
+    sizes: dict[str, int] = {}
+    for word in parse_words(text):
         name, _, size = (part.strip() for part in word.partition("="))
-        if name not in _AXES:
-            raise UnknownNameError("axis", name, _AXES)
+        if name not in AXES:
+            raise UnknownNameError("axis", name, AXES)
         if not size.isdigit():
             raise ConfigError(f"--layout {text!r}: {name}={size}: expected a whole number")
-        axes[name] = int(size)
-    return Worker(**axes)
+        sizes[name] = int(size)
+    return Worker(**sizes)
 
 
-_AXES = ("tp", "pp", "ep", "attention_dp")
+AXES = ("tp", "pp", "ep", "attention_dp")
+"""Of a worker."""

@@ -7,23 +7,30 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
+from rich.console import Console
 
-from meshwright.cli.options import REQUIRED, argument, command, option
+from meshwright.cli.options import REQUIRED, Given, argument, command, fields_of, option
+from meshwright.cli.serving.flags import Sending
+from meshwright.cli.terminal import JsonFlag, print_json, tell, warn
+from meshwright.report.columns import Column, print_columns
+from meshwright.report.serving_table import DEFINITIONS, load_lines
+from meshwright.runs.loads.client import Target
+from meshwright.runs.loads.measure import MeasuredLoad, measure_server
+from meshwright.runs.loads.readers import ReadLoad, read_results
+from meshwright.runs.measured.serving_predict import (
+    ServingAnswers,
+    count_by_table,
+    predict_serving,
+    serving_predictions_csv,
+)
+from meshwright.runs.measured.serving_rows import ServingTable, read_serving_table
+from meshwright.values.errors import ConfigError, require_scorers
 from meshwright.values.units import counted
 
 if TYPE_CHECKING:
-    from meshwright.runs.loads.measure import MeasuredLoad
-    from meshwright.runs.loads.readers import ReadLoad
-    from meshwright.runs.measured.serving_predict import ServingAnswers
-    from meshwright.runs.measured.serving_rows import ServingTable
     from meshwright_truth.serving_score import ServingFigures
 
-__all__ = [
-    "measure",
-    "predict",
-    "read",
-    "validate",
-]
+__all__ = ["measure", "predict", "read", "validate"]
 
 
 @command
@@ -31,28 +38,11 @@ def measure(
     url: str = argument(
         REQUIRED, "A server that speaks OpenAI's protocol: http://HOST:PORT", metavar="URL"
     ),
-    concurrency: str | None = option(
-        None, "Clients that each wait for their answer [default: 1,2,4,8].", metavar="N[,N...]"
+    sent: Given = fields_of(
+        Sending,
+        *("concurrency", "rate", "trace", "input_len", "output_len", "spread", "requests"),
+        *("ttft", "tpot", "e2e"),
     ),
-    rate: str | None = option(
-        None, "Instead: Poisson arrivals at these mean rates.", metavar="REQ/S[,...]"
-    ),
-    trace: Path | None = option(
-        None,
-        "Instead: a CSV with sent_s, input_len, output_len, one request per line.",
-        metavar="FILE",
-    ),
-    input_len: int = option(1024, "Mean tokens of a prompt."),
-    output_len: int = option(128, "Mean new tokens of an answer."),
-    spread: float = option(0.0, "Lengths lie evenly within this share of the mean on both sides."),
-    requests: int | None = option(None, "Requests of a load [default: 4 a client, or a minute's]."),
-    ttft: float | None = option(
-        None, "A request is good with its first token in this time.", metavar="MS"
-    ),
-    tpot: float | None = option(
-        None, "And with this mean time between later tokens.", metavar="MS"
-    ),
-    e2e: float | None = option(None, "And with its last token in this time.", metavar="MS"),
     model: str | None = option(
         None, "The model's name there [default: the first that the server lists]."
     ),
@@ -63,8 +53,8 @@ def measure(
     patience: float = option(
         600.0, "A request that says nothing for so long has failed.", metavar="S"
     ),
-    seed: int = option(0, "Of arrivals, lengths and tokens."),
-    json_output: bool = option(False, "Print one JSON object for programs.", "--json"),
+    seed: Given = fields_of(Sending, "seed"),
+    json_output: JsonFlag = False,
 ) -> None:
     """Measure a server under load: TTFT, TPOT, time between tokens, end-to-end time, throughput and
     goodput.
@@ -86,25 +76,10 @@ def measure(
 
       meshwright serving measure http://127.0.0.1:8000 --trace requests.csv --model meta-llama/Llama-3.1-8B-Instruct
     """  # noqa: E501
-    from meshwright.cli.serving.flags import limits_of, loads_of
-    from meshwright.runs.loads.client import Target
-    from meshwright.runs.loads.load import Lengths
-    from meshwright.runs.loads.measure import measure_server
-
-    lengths = Lengths(input_len=input_len, output_len=output_len, spread=spread, seed=seed)
-    loads = loads_of(
-        lengths=lengths,
-        concurrency=concurrency,
-        rate=rate,
-        trace=trace,
-        requests=requests,
-        default=(1, 2, 4, 8),
-    )
+    asked = Sending(**sent, **seed)
+    loads = asked.loads()
     target = Target(url=url, model=model, vocab=vocab, key=_key(key_file), patience_s=patience)
-    limits = limits_of(ttft_ms=ttft, tpot_ms=tpot, e2e_ms=e2e)
-    found = measure_server(
-        target, loads, limits=limits, show=lambda name: typer.echo(name, err=True)
-    )
+    found = measure_server(target, loads, limits=asked.limits(), show=tell)
     _print_measured(found, json_output=json_output)
     if not all(one.figures.requests for one in found):
         raise typer.Exit(1)
@@ -113,8 +88,6 @@ def measure(
 def _key(path: Path | None) -> str | None:
     if path is None:
         return None
-    from meshwright.values.errors import ConfigError
-
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeError) as error:
@@ -128,18 +101,14 @@ def _key(path: Path | None) -> str | None:
 
 def _print_measured(found: tuple[MeasuredLoad, ...], *, json_output: bool) -> None:
     for note in dict.fromkeys(note for one in found for note in one.notes):
-        typer.echo(f"warning: {note}", err=True)
+        warn(note)
     if json_output:
-        import json
-
         loads = [
             {"load": one.load.name, "figures": one.figures.to_dict(), "notes": list(one.notes)}
             for one in found
         ]
-        print(json.dumps({"loads": loads}, indent=2))
+        print_json({"loads": loads})
         return
-    from meshwright.report.serving_table import DEFINITIONS, load_lines
-
     print(
         "\n".join(load_lines([((one.load.name,), one.figures) for one in found], names=("load",)))
     )
@@ -157,7 +126,7 @@ def read(
     files: list[Path] = argument(
         REQUIRED, "What vllm bench serve, guidellm or aiperf wrote.", metavar="RESULT.json..."
     ),
-    json_output: bool = option(False, "Print one JSON object for programs.", "--json"),
+    json_output: JsonFlag = False,
 ) -> None:
     """Read results of vllm bench serve, guidellm and aiperf in the figures of `meshwright serving
     measure`.
@@ -178,16 +147,12 @@ def read(
 
       meshwright serving read results/*.json --json
     """
-    from meshwright.runs.loads.readers import read_results
-
     found = [load for path in files for load in read_results(path)]
     _print_read(found, json_output=json_output)
 
 
 def _print_read(found: list[ReadLoad], *, json_output: bool) -> None:
     if json_output:
-        import json
-
         loads = [
             {
                 "tool": load.tool,
@@ -197,10 +162,8 @@ def _print_read(found: list[ReadLoad], *, json_output: bool) -> None:
             }
             for load in found
         ]
-        print(json.dumps({"loads": loads}, indent=2))
+        print_json({"loads": loads})
         return
-    from meshwright.report.serving_table import DEFINITIONS, load_lines
-
     rows = [((load.tool, load.file, load.name), load.figures) for load in found]
     print("\n".join(load_lines(rows, names=("tool", "file", "load"))))
     print(f"\n{DEFINITIONS}")
@@ -238,10 +201,6 @@ def predict(
 
       meshwright serving predict served.csv -o serving_predictions.csv --json
     """
-    from meshwright.runs.measured.serving_predict import predict_serving, serving_predictions_csv
-    from meshwright.runs.measured.serving_rows import read_serving_table
-    from meshwright.values.errors import ConfigError
-
     tables = [read_serving_table(path) for path in rows]
     names = [table.name for table in tables]
     if len(set(names)) < len(names):
@@ -260,10 +219,6 @@ def _print_predicted(
     tables: list[ServingTable], answers: ServingAnswers, output: Path | None
 ) -> None:
     """Counts for people, or with the output's path as JSON."""
-    import json
-
-    from meshwright.runs.measured.serving_predict import count_by_table
-
     reasons = answers.reasons
     counts = count_by_table(answers, tables)
     if output is not None:
@@ -271,7 +226,7 @@ def _print_predicted(
             name: {"rows": rows, "answered": n, "unanswered": reasons.get(name, {})}
             for name, (n, rows) in counts.items()
         }
-        print(json.dumps({"output": str(output), "tables": found}, indent=2))
+        print_json({"output": str(output), "tables": found})
         return
     width = max(len(name) for name in counts)
     for name, (answered, rows) in counts.items():
@@ -291,7 +246,7 @@ def validate(
     predictions: Path | None = option(
         None, "Score these predictions instead of making them.", metavar="CSV"
     ),
-    json_output: bool = option(False, "Print one JSON object for programs.", "--json"),
+    json_output: JsonFlag = False,
 ) -> None:
     """Predict published serving runs and compare the predictions with what was measured.
 
@@ -310,10 +265,6 @@ def validate(
 
       meshwright serving validate served.csv --predictions serving_predictions.csv --json
     """
-    from meshwright.runs.measured.serving_predict import predict_serving
-    from meshwright.runs.measured.serving_rows import read_serving_table
-    from meshwright.values.errors import ConfigError, require_scorers
-
     require_scorers()
     from meshwright_truth.serving_score import (
         guesses_of_answers,
@@ -345,21 +296,13 @@ def _print_errors(
     as_json: bool,
 ) -> None:
     if as_json:
-        import json
-
-        print(
-            json.dumps(
-                {
-                    "tables": {name: found.to_dict() for name, found in figures.items()},
-                    "unanswered": reasons,
-                },
-                indent=2,
-            )
+        print_json(
+            {
+                "tables": {name: found.to_dict() for name, found in figures.items()},
+                "unanswered": reasons,
+            }
         )
         return
-    from rich.console import Console
-
-    from meshwright.report.columns import Column, print_columns
     from meshwright_truth.serving_score import HEADINGS, cells_of
 
     columns = [

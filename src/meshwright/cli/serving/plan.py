@@ -1,65 +1,48 @@
-"""`meshwright serving plan`: deployments of a model under limits of latency."""
+"""Deployments by prediction: `meshwright serving plan` and `simulate`."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import typer
+from rich.console import Console
 
-from meshwright.cli.options import argument, command, option
+from meshwright.cli.flags import GPUS_PER_NODE, HF
+from meshwright.cli.options import Given, command, fields_of, option
+from meshwright.cli.serving.flags import CHUNK, ENGINE, PLACE, request_of, worker_of
+from meshwright.cli.terminal import JsonFlag, print_json
+from meshwright.report.serving_table import print_load, print_miss, print_serving_plan
+from meshwright.runs.loads.load import Lengths, closed_loop, poisson, read_trace
+from meshwright.serving.load import simulate_load
+from meshwright.serving.request import ServingRequest
+from meshwright.serving.result import DEFINITIONS
+from meshwright.serving.search import plan as search
+from meshwright.serving.simulate import Requests
+from meshwright.values.errors import ConfigError
 
-__all__ = ["plan"]
+__all__ = ["plan", "simulate"]
 
 
 @command
 def plan(
-    model: str | None = argument(
-        None,
-        "A model's name (`meshwright models` lists them), or its dims: layers=32,hidden=4096,...",
-    ),
-    cluster: str | None = option(
-        None, "Chips, such as h100:8, a YAML file, or local.", metavar="KIND:COUNT"
-    ),
+    place: Given = PLACE,
     input_len: int = option(1024, "Tokens of a prompt."),
     output_len: int = option(1024, "New tokens of an answer."),
-    ttft: float | None = option(None, "Most milliseconds to the first token, mean.", metavar="MS"),
-    tpot: float | None = option(
-        None, "Most milliseconds between later tokens, mean.", metavar="MS"
-    ),
-    e2e: float | None = option(None, "Most milliseconds of a whole request, mean.", metavar="MS"),
+    limits: Given = fields_of(ServingRequest, "ttft_s", "tpot_s", "e2e_s"),
     latency: bool = option(False, "Rank by the time of a request instead of throughput."),
-    target_rate: float | None = option(
-        None, "Rank by the fewest GPUs that carry this rate.", metavar="REQ/S"
+    rates: Given = fields_of(ServingRequest, "target_rate", "rate"),
+    engine: str = ENGINE,
+    choices: Given = fields_of(
+        ServingRequest,
+        *("modes", "weights", "cache", "concurrency", "cached_share", "speculation"),
     ),
-    rate: float | None = option(
-        None,
-        "Poisson arrivals at this mean rate: rank by the time of a request, with percentiles.",
-        metavar="REQ/S",
-    ),
-    engine: str = option("vllm", "vllm, sglang, trtllm, fastertransformer or transformers."),
-    mode: str = option(
-        "aggregated,disaggregated",
-        "Of aggregated, disaggregated, static: which to search, by commas.",
-    ),
-    weights: str | None = option(
-        None, "Types of weights to try, by commas [default: 16 bits and what the chip has]."
-    ),
-    cache: str | None = option(
-        None, "Types of cache to try, by commas [default: 16 bits, fp8 with narrow weights]."
-    ),
-    concurrency: int | None = option(None, "Requests under way per worker [default: searched]."),
-    prefix_hits: float = option(0.0, "Share of every prompt that the prefix cache holds."),
-    speculate: str | None = option(
-        None,
-        "Tokens drafted per step by the model's own layers, and how many are right.",
-        metavar="N,ACCEPTED",
-    ),
-    chunk: int | None = option(None, "Tokens of prompts in one iteration [default: the engine's]."),
+    chunk: int | None = CHUNK,
     top: int = option(10, "Deployments to print.", min=1),
-    usd_per_hour: float | None = option(None, "Price of one chip [default: the catalogue's]."),
-    gpus_per_node: int | None = option(None, "Chips in one server [default: as the chip is sold]."),
-    hf: Path | None = option(None, "A Hugging Face config.json to take the model from."),
-    json_output: bool = option(False, "Print one JSON object for programs.", "--json"),
+    price: Given = fields_of(ServingRequest, "usd_per_chip_hour"),
+    gpus_per_node: int | None = GPUS_PER_NODE,
+    hf: Path | None = HF,
+    json_output: JsonFlag = False,
 ) -> None:
     """Find deployments of a model: how to cut it, how many copies, how many requests at once.
 
@@ -83,44 +66,148 @@ def plan(
 
       meshwright serving plan llama3.1-8b --cluster l40s:8 --input-len 1000 --output-len 200 --target-rate 20 --json
     """  # noqa: E501
-    from meshwright.cli.serving.flags import request_of
-    from meshwright.serving.search import plan as search
-
     request = request_of(
-        model=model,
+        place,
         hf=hf,
-        cluster=cluster,
         gpus_per_node=gpus_per_node,
         engine=engine,
         chunk=chunk,
         input_len=input_len,
         output_len=output_len,
-        limits_ms={"ttft_s": ttft, "tpot_s": tpot, "e2e_s": e2e},
         objective="latency" if latency else "throughput",
-        target_rate=target_rate,
-        rate=rate,
-        mode=mode,
-        weights=weights,
-        cache=cache,
-        concurrency=concurrency,
-        prefix_hits=prefix_hits,
-        speculate=speculate,
-        usd_per_hour=usd_per_hour,
+        **limits,
+        **rates,
+        **choices,
+        **price,
     )
     found = search(request)
     if json_output:
-        import json
-
-        print(json.dumps({"request": request.to_dict(), **found.to_dict()}, indent=2))
+        print_json({"request": request.to_dict(), **found.to_dict()})
+    elif found.options:
+        print_serving_plan(found, Console(), top=top)
     else:
-        from rich.console import Console
-
-        from meshwright.report.serving_table import print_miss, print_serving_plan
-
-        console = Console()
-        if found.options:
-            print_serving_plan(found, console, top=top)
-        else:
-            print_miss(found, console)
+        print_miss(found, Console())
     if not found.options:
         raise typer.Exit(1)
+
+
+@command
+def simulate(
+    place: Given = PLACE,
+    layout: str = option(
+        "tp=8",
+        "One copy; the chips hold as many as fit.",
+        metavar="tp=8[,pp=..,ep=..,attention_dp=..]",
+    ),
+    input_len: int | None = option(None, "Mean tokens of a prompt [default: 1024]."),
+    output_len: int | None = option(None, "Mean new tokens of an answer [default: 1024]."),
+    spread: float | None = option(
+        None, "Lengths lie evenly within this share of the mean on both sides [default: 0.2]."
+    ),
+    rate: float | None = option(None, "Poisson arrivals at this mean rate.", metavar="REQ/S"),
+    concurrency: int | None = option(
+        None, "Instead: this many clients, each waiting for its answer."
+    ),
+    trace: Path | None = option(
+        None,
+        "Instead: a CSV with sent_s, input_len, output_len, one request per line.",
+        metavar="FILE",
+    ),
+    requests: int | None = option(None, "Requests to send [default: 1000]."),
+    engine: str = ENGINE,
+    types: Given = fields_of(
+        ServingRequest,
+        *("weights", "cache", "cached_share", "speculation"),
+        weights={"help": "Type of the weights.", "usual": "bf16"},
+        cache={"help": "Type of the cache.", "usual": "bf16"},
+    ),
+    chunk: int | None = CHUNK,
+    seed: int | None = option(None, "Of arrivals and lengths [default: 0]."),
+    gpus_per_node: int | None = GPUS_PER_NODE,
+    hf: Path | None = HF,
+    json_output: JsonFlag = False,
+) -> None:
+    """Simulate requests on one deployment: TTFT, TPOT and end-to-end time, mean and percentiles.
+
+    Every request goes through a queue, a cache with limited room and iterations that are priced
+    from measured kernels: chunks of prompts beside running sequences, or before them, as the engine
+    does. Copies of the model and attention ranks get requests in turn.
+
+    Prints mean, p50, p90 and p99 of TTFT (from sending to the first token), TPOT ((finish - first
+    token) / (output tokens - 1)) and end-to-end time over all requests, and new tokens per second
+    over the whole run.
+
+    Examples:
+
+      meshwright serving simulate llama3.1-70b --cluster h100:8 --layout tp=4 --weights fp8 --rate 2 --input-len 4000 --output-len 500
+
+      meshwright serving simulate llama3.1-8b --cluster l40s:1 --layout tp=1 --concurrency 32 --requests 500
+
+      meshwright serving simulate llama3.1-8b --cluster h100:2 --layout tp=1 --trace requests.csv --json
+    """  # noqa: E501
+    said = {
+        "requests": requests,
+        "input_len": input_len,
+        "output_len": output_len,
+        "spread": spread,
+        "seed": seed,
+    }
+    asked, sent = _load(trace, rate, concurrency, said)
+    request = request_of(
+        place,
+        hf=hf,
+        gpus_per_node=gpus_per_node,
+        engine=engine,
+        chunk=chunk,
+        input_len=max(asked.prompts),
+        output_len=max(asked.outputs),
+        modes=("aggregated",),
+        **types,
+    )
+    found = simulate_load(
+        request, worker=worker_of(layout), requests=asked, sent_s=sent, concurrency=concurrency
+    )
+    if json_output:
+        print_json({"request": request.to_dict(), **found.to_dict(), "definitions": _definitions()})
+        return
+    print_load(found, Console())
+
+
+def _definitions() -> dict[str, str]:
+    return {name: DEFINITIONS[name] for name in ("ttft", "tpot", "e2e", "throughput")}
+
+
+def _load(
+    trace: Path | None, rate: float | None, concurrency: int | None, said: dict[str, Any]
+) -> tuple[Requests, list[float] | None]:
+    """Requests, and when they are sent (None: by clients that wait), drawn as `said` says."""
+    if sum(given is not None for given in (trace, rate, concurrency)) != 1:
+        raise ConfigError("give one of --rate, --concurrency and --trace")
+    given = {name: value for name, value in said.items() if value is not None}
+    if trace is not None:
+        if given:
+            flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+            raise ConfigError(f"{flags}: of no effect with --trace, which names every request")
+        load = read_trace(trace)
+    else:
+        asked = {**_USUAL, **given}
+        count, lengths = asked.pop("requests"), Lengths(**asked)
+        load = (
+            poisson(rate, lengths, requests=count)
+            if rate is not None
+            else closed_loop(concurrency or 0, lengths, requests=count)
+        )
+    requests = Requests(
+        prompts=[ask.input_len for ask in load.asks], outputs=[ask.output_len for ask in load.asks]
+    )
+    return requests, None if load.clients is not None else [ask.sent_s or 0.0 for ask in load.asks]
+
+
+_USUAL: dict[str, Any] = {
+    "requests": 1000,
+    "input_len": 1024,
+    "output_len": 1024,
+    "spread": 0.2,
+    "seed": 0,
+}
+"""What is drawn where flags say nothing."""

@@ -3,33 +3,44 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import typer
 
-from meshwright.cli.job_flags import RUN_JOB, JobFileFlag
-from meshwright.cli.options import Given, argument, command, fields_of, option
-from meshwright.cli.terminal import QuietFlag
+from meshwright.cli.flags import GPUS_PER_NODE, HF, RUN_JOB, JobFileFlag, job_options
+from meshwright.cli.options import Given, command, fields_of, option
+from meshwright.cli.serving.flags import (
+    AXES,
+    Sending,
+    model_of,
+    numbers,
+)
+from meshwright.cli.study_view import dry_lines, end_lines, interruptible, serving_progress
+from meshwright.cli.terminal import JsonFlag, QuietFlag, print_json, tell
+from meshwright.runs.loads.load import Load
 from meshwright.runs.loop import StudyLimits
-
-if TYPE_CHECKING:
-    from meshwright.runs.serving.tune import PreparedServing, ServingStudy, ServingTuning
+from meshwright.runs.serving.tune import (
+    PreparedServing,
+    ServingStudy,
+    ServingTuning,
+    default_serving_folder,
+    prepare_serving_study,
+    serving_place,
+    tune_serving,
+)
+from meshwright.search.request import PlanRequest
+from meshwright.serving.request import ServingRequest
+from meshwright.values.errors import ConfigError, UnknownNameError
 
 __all__ = ["tune"]
 
-_INTERRUPTED = 130
 _RUN_MINUTES = 30.0
 """An engine loads its weights and sees several loads in a run."""
 
 
 @command
 def tune(
-    model: str | None = argument(
-        None,
-        "A model's name (`meshwright models` lists them), or its dims: layers=32,hidden=4096,...",
-    ),
-    cluster: str | None = option(
-        None, "Chips, such as h100:8, or local: what is here.", metavar="KIND:COUNT"
+    where: Given = fields_of(
+        PlanRequest, "model", "cluster", cluster="Chips, such as h100:8, or local: what is here."
     ),
     engine: str = option("transformers", "transformers, vllm, sglang or trtllm."),
     model_path: str | None = option(
@@ -37,35 +48,31 @@ def tune(
         "What the engine loads [default of transformers: random weights of the model's shape].",
         metavar="PATH",
     ),
-    concurrency: str | None = option(
-        None,
-        "Clients that each wait for their answer [default: 1,2,4,8; on GPUs 1,4,16,64].",
-        metavar="N[,N...]",
+    sent: Given = fields_of(
+        Sending,
+        *("concurrency", "rate", "trace", "input_len", "output_len", "spread", "requests"),
+        *("ttft", "tpot", "e2e"),
+        concurrency=(
+            "Clients that each wait for their answer [default: 1,2,4,8; on GPUs 1,4,16,64]."
+        ),
+        input_len={
+            "help": "Tokens of a prompt [default: 1024; on processors 128].",
+            "usual": None,
+        },
+        output_len={"help": "New tokens [default: 128; on processors 32].", "usual": None},
+        ttft="Most milliseconds to the first token, mean.",
+        tpot="Most milliseconds between later tokens, mean.",
+        e2e="Most milliseconds of a whole request, mean.",
     ),
-    rate: str | None = option(
-        None, "Instead: Poisson arrivals at these mean rates.", metavar="REQ/S[,...]"
-    ),
-    trace: Path | None = option(
-        None,
-        "Instead: a CSV with sent_s, input_len, output_len, one request per line.",
-        metavar="FILE",
-    ),
-    input_len: int | None = option(None, "Tokens of a prompt [default: 1024; on processors 128]."),
-    output_len: int | None = option(None, "New tokens [default: 128; on processors 32]."),
-    spread: float = option(0.0, "Lengths lie evenly within this share of the mean on both sides."),
-    requests: int | None = option(None, "Requests of a load [default: 4 a client, or a minute's]."),
-    ttft: float | None = option(None, "Most milliseconds to the first token, mean.", metavar="MS"),
-    tpot: float | None = option(
-        None, "Most milliseconds between later tokens, mean.", metavar="MS"
-    ),
-    e2e: float | None = option(None, "Most milliseconds of a whole request, mean.", metavar="MS"),
     latency: bool = option(
         False, "The shortest requests win, instead of the most new tokens a GPU."
     ),
-    weights: str | None = option(
-        None, "Types of weights to try, by commas [default: bf16; on processors fp32]."
+    types: Given = fields_of(
+        ServingRequest,
+        *("weights", "cache"),
+        weights="Types of weights to try, by commas [default: bf16; on processors fp32].",
+        cache="Types of cache to try, by commas [default: as plan].",
     ),
-    cache: str | None = option(None, "Types of cache to try, by commas [default: as plan]."),
     pins: list[str] | None = option(
         None, "Sizes that an axis may have: tp=1,2.", "--set", metavar="AXIS=N[,N...]"
     ),
@@ -94,14 +101,14 @@ def tune(
         "--engine-word",
         metavar="WORD",
     ),
-    gpus_per_node: int | None = option(None, "Chips in one server [default: as the chip is sold]."),
-    hf: Path | None = option(None, "A Hugging Face config.json to take the model from."),
-    seed: int = option(0, "Of arrivals, lengths and tokens."),
+    gpus_per_node: int | None = GPUS_PER_NODE,
+    hf: Path | None = HF,
+    seed: Given = fields_of(Sending, "seed"),
     job: JobFileFlag = None,
     options: Given = RUN_JOB,
     dry_run: bool = option(False, "Print the deployments and the first job, and start nothing."),
     quiet: QuietFlag = False,
-    json_output: bool = option(False, "Print one JSON object for programs.", "--json"),
+    json_output: JsonFlag = False,
 ) -> None:
     """Prove by real engines under load which deployment serves best.
 
@@ -124,38 +131,21 @@ def tune(
 
       meshwright serving tune llama3.1-70b --cluster h100:8 --engine sglang --model-path /models/70b --set tp=4,8 --launcher slurm --dry-run
     """  # noqa: E501
-    from meshwright.cli.job_flags import job_options
-    from meshwright.cli.serving.flags import limits_of, model_of
-    from meshwright.runs.serving.tune import (
-        ServingTuning,
-        default_serving_folder,
-        prepare_serving_study,
-        serving_place,
-    )
-    from meshwright.values.errors import ConfigError
-
-    if cluster is None:
+    if (cluster := where.get("cluster")) is None:
         raise ConfigError("give --cluster, such as h100:8 or local")
-    spec = model_of(model, hf)
+    spec = model_of(where.get("model"), hf)
     folder = output or default_serving_folder(spec, engine, cluster)
     place = serving_place(cluster, folder=folder, gpus_per_node=gpus_per_node)
-    limits = limits_of(ttft_ms=ttft, tpot_ms=tpot, e2e_ms=e2e)
+    asked = Sending(**sent, **seed)
     prepared = prepare_serving_study(
         spec,
         place,
         engine=engine,
-        loads=_loads(
-            place.on_cores,
-            (input_len, output_len, spread, seed),
-            concurrency,
-            rate,
-            trace,
-            requests,
-        ),
-        limits=limits,
+        loads=_loads(asked, on_cores=place.on_cores),
+        limits=asked.limits(),
         objective="latency" if latency else "throughput",
-        weights=_words(weights),
-        cache=_words(cache),
+        weights=types.get("weights"),
+        cache=types.get("cache"),
         pins=_pins(pins or []),
         model_path=model_path,
         port=port,
@@ -163,10 +153,7 @@ def tune(
         patience_s=patience,
         extra=tuple(engine_words or ()),
     )
-    usual = {
-        "minutes_per_run": _RUN_MINUTES,
-        "strategy": "grid" if place.on_cores else "predicted",
-    }
+    usual = {"minutes_per_run": _RUN_MINUTES, "strategy": "grid" if place.on_cores else "predicted"}
     study = StudyLimits(**{**usual, **spent})
     tuning = ServingTuning(
         folder=folder, limits=study, launcher=launcher, job=job_options(job, options)
@@ -180,93 +167,41 @@ def tune(
         raise typer.Exit(1)
 
 
-def _loads(
-    on_cores: bool,
-    lengths: tuple[int | None, int | None, float, int],
-    concurrency: str | None,
-    rate: str | None,
-    trace: Path | None,
-    requests: int | None,
-) -> Any:
-    """Return loads; on processors those that a laptop answers in seconds, unless others are asked
-    for."""
-    from meshwright.cli.serving.flags import loads_of
-    from meshwright.runs.loads.load import Lengths
-    from meshwright.values.errors import ConfigError
-
-    input_len, output_len, spread, seed = lengths
-    if trace is not None and (input_len is not None or output_len is not None):
+def _loads(asked: Sending, *, on_cores: bool) -> tuple[Load, ...]:
+    """Return loads; on processors by default those that a laptop answers in seconds."""
+    if asked.trace is not None and (asked.input_len, asked.output_len) != (None, None):
         raise ConfigError(
             "--input-len and --output-len have no effect with --trace, which holds the lengths"
         )
-    usual = (128, 32) if on_cores else (1024, 128)
-    asked = Lengths(
-        input_len=usual[0] if input_len is None else input_len,
-        output_len=usual[1] if output_len is None else output_len,
-        spread=spread,
-        seed=seed,
-    )
-    default = (1, 2, 4, 8) if on_cores else (1, 4, 16, 64)
-    return loads_of(
-        lengths=asked,
-        concurrency=concurrency,
-        rate=rate,
-        trace=trace,
-        requests=requests,
-        default=default,
-    )
-
-
-def _words(text: str | None) -> tuple[str, ...] | None:
-    return None if text is None else tuple(word.strip() for word in text.split(",") if word.strip())
-
-
-_AXES = ("tp", "pp", "ep", "attention_dp")
+    if on_cores:
+        return asked.loads(lengths=(128, 32), clients=(1, 2, 4, 8))
+    return asked.loads(lengths=(1024, 128), clients=(1, 4, 16, 64))
 
 
 def _pins(words: list[str]) -> dict[str, tuple[int, ...]]:
     """Read `tp=1,2`; ConfigError for another axis, or what is no number."""
-    from meshwright.cli.serving.flags import numbers
-    from meshwright.values.errors import UnknownNameError
-
     found: dict[str, tuple[int, ...]] = {}
     for word in words:
         axis, _, sizes = word.partition("=")
-        if axis not in _AXES:
-            raise UnknownNameError("axis of a deployment", axis, _AXES)
+        if axis not in AXES:
+            raise UnknownNameError("axis of a deployment", axis, AXES)
         found[axis] = tuple(int(size) for size in numbers(f"--set {axis}=", sizes))
     return found
 
 
 def _run(prepared: PreparedServing, tuning: ServingTuning, *, quiet: bool) -> ServingStudy:
-    from meshwright.cli.serving.tune_view import progress
-    from meshwright.runs.serving.tune import tune_serving
-    from meshwright.runs.tune import Interrupted
-
     if not quiet:
-        typer.echo(
-            f"study: {tuning.folder}; {len(prepared.candidates.members)} deployments may be run",
-            err=True,
-        )
-    try:
-        return tune_serving(prepared, tuning, show=progress(quiet=quiet))
-    except Interrupted as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(_INTERRUPTED) from None
+        tell(f"study: {tuning.folder}; {len(prepared.candidates.members)} deployments may be run")
+    with interruptible():
+        return tune_serving(prepared, tuning, show=serving_progress(quiet=quiet))
 
 
 def _print(found: ServingStudy, *, json_output: bool) -> None:
     if json_output:
-        import json
-
-        print(json.dumps(found.to_dict(), indent=2))
+        print_json(found.to_dict())
         return
-    from meshwright.cli.serving.tune_view import end_lines
-
     print("\n".join(end_lines(found)))
 
 
 def _print_dry(prepared: PreparedServing, tuning: ServingTuning) -> None:
-    from meshwright.cli.serving.tune_view import dry_lines
-
     print("\n".join(dry_lines(prepared, tuning)))

@@ -10,7 +10,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from meshwright.platforms.base_command.executor import (
     JSON,
@@ -20,6 +20,7 @@ from meshwright.platforms.base_command.executor import (
     require_ngc,
 )
 from meshwright.values.errors import ConfigError, LauncherError, UnknownNameError
+from meshwright.values.options import Option
 
 __all__ = ["Place", "Storage", "Target", "Transfer", "choose", "staged"]
 
@@ -113,9 +114,11 @@ _ID_LETTERS = 22
 class Place:
     """Whose storage, and where; None: as NGC CLI is set up."""
 
-    org: str | None = None
-    team: str | None = None
-    ace: str | None = None
+    org: Annotated[
+        str | None, Option("Organization [default: as NGC CLI is set up].", metavar="NAME")
+    ] = None
+    team: Annotated[str | None, Option("Team.", metavar="NAME")] = None
+    ace: Annotated[str | None, Option("Environment (ACE).", metavar="NAME")] = None
 
     def words(self) -> list[str]:
         given = {"--org": self.org, "--team": self.team, "--ace": self.ace}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, Literal
 
 __all__ = [
@@ -23,6 +25,7 @@ __all__ = [
     "Stack",
     "Timeline",
     "columns_of",
+    "table_of",
 ]
 
 Cell = str | int | float | None
@@ -69,6 +72,27 @@ class Grid:
     """What a reader should take from it."""
     marked: int | None = None
     """Row that is the answer."""
+
+
+def table_of(
+    items: Iterable[Any],
+    *columns: tuple[Any, ...],
+    key: str,
+    title: str,
+    sentence: str = "",
+    marked: int | None = None,
+) -> Grid:
+    """Return a table with a row per item. A column is (key, title, form, cell): the first three as
+    `columns_of` has them, the last a key of the item or a function of it."""
+    cells = [cell if callable(cell) else itemgetter(cell) for *_, cell in columns]
+    return Grid(
+        key=key,
+        title=title,
+        columns=columns_of(*(column[:3] for column in columns)),
+        rows=tuple(tuple(cell(item) for cell in cells) for item in items),
+        sentence=sentence,
+        marked=marked,
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

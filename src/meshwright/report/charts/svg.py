@@ -5,10 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from meshwright.report.charts.forms import Axis
+from meshwright.report.charts.forms import Axis
 
 __all__ = [
     "BEST",
@@ -111,8 +109,7 @@ text{font:12px system-ui,-apple-system,"Segoe UI","DejaVu Sans",sans-serif;font-
 
 
 def chart_css(ground: str | None = None) -> str:
-    """Return the rules that charts are drawn by, with a page's variables, or with the colours of
-    `light` or `dark` ground."""
+    """Return the rules that draw charts, with a page's variables or colours of one ground."""
     rules = _RULES
     for name, colours in GROUND.items():
         value = f"var(--{name})" if ground is None else colours[ground == "dark"]

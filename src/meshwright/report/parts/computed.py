@@ -1,16 +1,17 @@
-"""What a report computes from a plan's request, by the cost model that planned: memory by stage,
-the pipeline, the map of cells."""
+"""What a report computes from a plan's request by the same cost model."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
+from meshwright.cost.mixed import price_mixed
+from meshwright.cost.schedules import Pipeline
+from meshwright.cost.simulate import timeline
 from meshwright.report.charts.draw import KINDS
 from meshwright.report.charts.forms import (
     Axis,
     Bar,
-    Column,
     Grid,
     Group,
     Guide,
@@ -22,24 +23,22 @@ from meshwright.report.charts.forms import (
     Series,
     Stack,
     Timeline,
-    columns_of,
+    table_of,
 )
 from meshwright.report.charts.svg import SEQUENCE, TIME_COLOURS, number
 from meshwright.report.parts.part import layout_of, memory_stack, short_words
+from meshwright.search.cells import Cell, Cells
 from meshwright.search.mixed.front import mixed_layout_of
+from meshwright.search.mixed.problem import MixedProblem
+from meshwright.search.mixed.reprice import mixed_pipeline
+from meshwright.search.plan import Scaled
+from meshwright.search.problem import Problem
+from meshwright.search.quote import quotes
+from meshwright.search.refine import pipeline_of
 from meshwright.search.result import layout_dict
+from meshwright.values.layout import Layout
+from meshwright.values.mixed_layout import MixedLayout
 from meshwright.values.units import GIB
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from meshwright.cost.schedules import Pipeline
-    from meshwright.search.cells import Cell, Cells
-    from meshwright.search.mixed.problem import MixedProblem
-    from meshwright.search.plan import Scaled
-    from meshwright.search.problem import Problem
-    from meshwright.values.layout import Layout
-    from meshwright.values.mixed_layout import MixedLayout
 
 __all__ = [
     "MOST_DRAWN",
@@ -60,8 +59,6 @@ MOST_DRAWN = 50_000
 
 def stage_memory_info(plan: Mapping[str, Any], problem: Problem) -> Stack:
     """Return a plan's memory, every stage of it."""
-    from meshwright.search.quote import quotes
-
     [quote] = quotes([layout_of(plan["layout"])], problem.setting)
     bars = [
         (
@@ -85,8 +82,6 @@ def stage_memory_info(plan: Mapping[str, Any], problem: Problem) -> Stack:
 
 def timeline_info(plan: Mapping[str, Any], problem: Problem) -> Timeline | str:
     """Return one step of a plan's pipeline, or a sentence if there is none or it is too long."""
-    from meshwright.search.refine import pipeline_of
-
     layout = layout_of(plan["layout"])
     return pipeline_info(short_words(plan), layout, lambda: pipeline_of(problem, layout))
 
@@ -95,8 +90,6 @@ def pipeline_info(
     name: str, layout: Layout | MixedLayout, pipeline: Callable[[], Pipeline]
 ) -> Timeline | str:
     """Return a step of a pipeline; a sentence where there is none to draw."""
-    from meshwright.cost.simulate import timeline
-
     count = 2 * layout.num_microbatches * layout.pp * layout.vpp
     if layout.pp == 1:
         return "The best plan has no pipeline (pp=1), so there is no timeline."
@@ -258,8 +251,6 @@ def _scaled_point(one: Scaled, base: Scaled) -> Point:
 
 def mixed_memory_info(plan: Mapping[str, Any], problem: MixedProblem) -> Stack:
     """Return memory of every stage by term; each stage says what its own chip holds."""
-    from meshwright.cost.mixed import price_mixed
-
     layout = mixed_layout_of(plan, problem)
     memory = price_mixed(layout, problem.site).memory
     limits = [part.setting.limit_bytes / GIB for part in problem.parts]
@@ -282,39 +273,28 @@ def mixed_memory_info(plan: Mapping[str, Any], problem: MixedProblem) -> Stack:
 
 def mixed_timeline_info(plan: Mapping[str, Any], problem: MixedProblem) -> Timeline | str:
     """Return one step of the pipeline."""
-    from meshwright.search.mixed.reprice import mixed_pipeline
-
     layout = mixed_layout_of(plan, problem)
     return pipeline_info(short_words(plan), layout, lambda: mixed_pipeline(layout, problem.site))
 
 
 def stages_table_info(plan: Mapping[str, Any]) -> Grid:
     """Return what each stage runs as."""
-    keys = ("chip", "layers", "tp", "dp", "mbs", "recompute")
-    columns = (
-        *columns_of(("stage", "stage", 6)),
-        *(
-            Column(key=key, title=key, digits=6 if key in ("layers", "tp", "dp", "mbs") else None)
-            for key in keys
-        ),
-        *columns_of(("peak_gib", "peak, GiB", 3)),
-    )
-    rows = tuple(
-        (place, *(stage[key] for key in keys), peak)
-        for place, (stage, peak) in enumerate(
-            zip(plan["stages"], plan["peak_memory_gib"], strict=True)
-        )
-    )
+    peaks = zip(plan["stages"], plan["peak_memory_gib"], strict=True)
     idle = ", ".join(
         f"{part['idle']} {part['chip']}" for part in plan.get("chips", []) if part["idle"]
     )
-    sentence = (
-        f"Left idle, because they make nothing faster: {idle}." if idle else "Every chip is used."
-    )
-    return Grid(
+    return table_of(
+        [{**stage, "stage": place, "peak": peak} for place, (stage, peak) in enumerate(peaks)],
+        ("stage", "stage", 6, "stage"),
+        ("chip", "chip", None, "chip"),
+        *((key, key, 6, key) for key in ("layers", "tp", "dp", "mbs")),
+        ("recompute", "recompute", None, "recompute"),
+        ("peak_gib", "peak, GiB", 3, "peak"),
         key="pipeline-stages",
         title="Stages of the best plan",
-        columns=columns,
-        rows=rows,
-        sentence=sentence,
+        sentence=(
+            f"Left idle, because they make nothing faster: {idle}."
+            if idle
+            else "Every chip is used."
+        ),
     )

@@ -8,35 +8,30 @@ from typing import Any
 from meshwright.report.charts.forms import (
     Axis,
     Cell,
-    Column,
     Grid,
     Group,
     Guide,
     Point,
     Points,
     Stack,
+    table_of,
 )
 from meshwright.report.charts.svg import TIME_COLOURS, number
 from meshwright.report.parts.part import (
     Part,
     Record,
     Resolve,
-    Section,
     asked_words,
     between_words,
     figure_tiles,
     layout_words,
     memory_stack,
     present,
+    sections_of,
     short_words,
     time_stack,
 )
-from meshwright.search.titles import (
-    MEMORY_READINGS,
-    TIME_READINGS,
-    MemoryReading,
-    Reading,
-)
+from meshwright.search.titles import MEMORY_READINGS, TIME_READINGS, MemoryReading, Reading
 
 __all__ = [
     "constants_info",
@@ -73,25 +68,15 @@ def explain_answer_info(record: Record) -> str:
 
 def terms_info(record: Record) -> Grid:
     """Return each term of the step with what it waits for."""
-    columns = (
-        *(
-            Column(key="term", title="term"),
-            Column(key="seconds", title="s", digits=4),
-            Column(key="percent", title="%", digits=3),
-        ),
-        *(
-            Column(key="what", title="what it is", wide=True),
-            Column(key="bound", title="what it waits for", wide=True),
-        ),
-    )
-    rows = tuple(
-        (t["title"], t["seconds"], 100 * t["share"], t["what"], t["bound"]) for t in record["terms"]
-    )
-    return Grid(
+    return table_of(
+        record["terms"],
+        ("term", "term", None, "title"),
+        ("seconds", "s", 4, "seconds"),
+        ("percent", "%", 3, lambda term: 100 * term["share"]),
+        ("what", "what it is", "wide", "what"),
+        ("bound", "what it waits for", "wide", "bound"),
         key="terms",
         title="Terms of the step",
-        columns=columns,
-        rows=rows,
         sentence=str(record["binding"]),
     )
 
@@ -121,7 +106,7 @@ def stages_info(record: Record) -> Stack:
 
 def _rows(record: Record) -> Iterator[Mapping[str, Any]]:
     for layer in record["layers"]:
-        yield from layer["operators"]
+        yield from ({**row, "layer": layer["title"]} for row in layer["operators"])
 
 
 def roofline_info(record: Record) -> Points | None:
@@ -181,91 +166,66 @@ def _operator_point(row: Mapping[str, Any]) -> Point:
 
 def operators_info(record: Record) -> Grid:
     """Return every operator of one layer of each kind."""
-    columns = (
-        *(
-            Column(key="layer", title="layer"),
-            Column(key="operator", title="operator"),
-            Column(key="term", title="term"),
-        ),
-        *(
-            Column(key="forward_ms", title="forward, ms", digits=3),
-            Column(key="backward_ms", title="backward, ms", digits=3),
-        ),
-        *(
-            Column(key="tflops", title="TFLOPS, forward", digits=3),
-            Column(key="gb_per_s", title="GB/s, forward", digits=3),
-        ),
-        Column(key="saved_mib", title="kept, MiB", digits=3),
-    )
-    rows = tuple(
-        _operator_row(layer, row) for layer in record["layers"] for row in layer["operators"]
-    )
-    sentence = (
-        "One micro batch on one rank. An exchange moves no device memory here; its link is among"
-        " the terms."
-    )
-    return Grid(
+    return table_of(
+        [
+            {"layer": layer["title"], **row}
+            for layer in record["layers"]
+            for row in layer["operators"]
+        ],
+        ("layer", "layer", None, "layer"),
+        ("operator", "operator", None, _operator),
+        ("term", "term", None, lambda row: TIME_READINGS[row["term"]].title),
+        ("forward_ms", "forward, ms", 3, lambda row: row["forward_s"] * MILLI),
+        ("backward_ms", "backward, ms", 3, lambda row: row["backward_s"] * MILLI),
+        ("tflops", "TFLOPS, forward", 3, lambda row: _rate(row, "flops", TERA)),
+        ("gb_per_s", "GB/s, forward", 3, lambda row: _rate(row, "moved_bytes", GIGA)),
+        ("saved_mib", "kept, MiB", 3, lambda row: row["saved_bytes"] / 2**20),
         key="operators",
         title="Operators of one layer",
-        columns=columns,
-        rows=rows,
-        sentence=sentence,
+        sentence=(
+            "One micro batch on one rank. An exchange moves no device memory here; its link is"
+            " among the terms."
+        ),
     )
 
 
-def _operator_row(layer: Mapping[str, Any], row: Mapping[str, Any]) -> tuple[Cell, ...]:
-    seconds = row["forward_s"]
-    rates = [
-        row.get(key, 0.0) / seconds / size if seconds and row.get(key) else None
-        for key, size in (("flops", TERA), ("moved_bytes", GIGA))
-    ]
-    name = row["name"] if not row["block"] else f"{row['block']}: {row['name']}"
-    return (
-        layer["title"],
-        name,
-        TIME_READINGS[row["term"]].title,
-        seconds * MILLI,
-        row["backward_s"] * MILLI,
-        *rates,
-        row["saved_bytes"] / 2**20,
-    )
+def _operator(row: Mapping[str, Any]) -> str:
+    return row["name"] if not row["block"] else f"{row['block']}: {row['name']}"
+
+
+def _rate(row: Mapping[str, Any], key: str, unit: float) -> float | None:
+    """How much a second of the forward pass; None where nothing is known of it."""
+    return row[key] / row["forward_s"] / unit if row["forward_s"] and row.get(key) else None
 
 
 def rivals_info(record: Record) -> Grid:
     """Return the layouts that differ in one axis, those that break a rule among them."""
-    columns = (
-        *(
-            Column(key="change", title="change"),
-            Column(key="verdict", title="verdict"),
-            Column(key="step_s", title="step, s", digits=4),
-        ),
-        *(
-            Column(key="percent", title="longer by, %", digits=3),
-            Column(key="peak_gib", title="peak, GiB", digits=3),
-        ),
-        Column(key="fits", title="fits"),
-        Column(key="why", title="why", wide=True),
+    step_s = record["step_s"]
+    return table_of(
+        record["rivals"],
+        ("change", "change", None, "change"),
+        ("verdict", "verdict", None, "verdict"),
+        ("step_s", "step, s", 4, lambda rival: rival.get("step_s")),
+        ("percent", "longer by, %", 3, lambda rival: _longer(rival, step_s)),
+        ("peak_gib", "peak, GiB", 3, lambda rival: rival.get("peak_memory_gib")),
+        ("fits", "fits", None, lambda rival: rival.get("fits", "")),
+        ("why", "why", "wide", _why),
+        key="rivals",
+        title="One axis changed, dp follows",
     )
-    rows = tuple(_rival_row(rival, record["step_s"]) for rival in record["rivals"])
-    return Grid(key="rivals", title="One axis changed, dp follows", columns=columns, rows=rows)
 
 
-def _rival_row(rival: Mapping[str, Any], step_s: float) -> tuple[Cell, ...]:
+def _longer(rival: Mapping[str, Any], step_s: float) -> float | None:
+    return 100 * (rival["step_s"] / step_s - 1) if "step_s" in rival else None
+
+
+def _why(rival: Mapping[str, Any]) -> str:
+    """The largest changes of terms, or the rule that it breaks."""
     if "step_s" not in rival:
-        return rival["change"], rival["verdict"], None, None, None, "", rival["reason"]
+        return str(rival["reason"])
     largest = sorted(rival["differences_s"].items(), key=lambda item: -abs(item[1]))[:3]
-    words = ", ".join(
+    return ", ".join(
         f"{TIME_READINGS[term].title} {1e3 * seconds:+,.0f} ms" for term, seconds in largest
-    )
-    percent = 100 * (rival["step_s"] / step_s - 1)
-    return (
-        rival["change"],
-        rival["verdict"],
-        rival["step_s"],
-        percent,
-        rival["peak_memory_gib"],
-        rival.get("fits", ""),
-        words,
     )
 
 
@@ -299,17 +259,20 @@ def rival_steps_info(record: Record) -> Stack:
 
 def errors_info(record: Record) -> Grid:
     """Return how far off such figures have been."""
-    rows = (
-        ("step time, against measured runs", record["error"]),
-        ("memory, against measured runs", record["memory_error"]),
+    return table_of(
+        [("step time", record["error"]), ("memory", record["memory_error"])],
+        ("figure", "figure", None, lambda row: f"{row[0]}, against measured runs"),
+        ("stands_on", "stands on", "wide", 1),
+        key="errors",
+        title="How far off such figures have been",
     )
-    columns = (
-        Column(key="figure", title="figure"),
-        Column(key="stands_on", title="stands on", wide=True),
-    )
-    return Grid(
-        key="errors", title="How far off such figures have been", columns=columns, rows=rows
-    )
+
+
+_NO_CONSTANT = {
+    "name": None,
+    "value": None,
+    "source": "no constant moves it: it follows from the layout and the model",
+}
 
 
 def constants_info(record: Record) -> Grid:
@@ -318,65 +281,37 @@ def constants_info(record: Record) -> Grid:
         ("time", TIME_READINGS),
         ("memory", MEMORY_READINGS),
     )
-    columns = (
-        *(
-            Column(key="term", title="term"),
-            Column(key="formula", title="formula"),
-            Column(key="constant", title="constant"),
-        ),
-        *(
-            Column(key="value", title="value", digits=4),
-            Column(key="moves", title="the term moves", digits=3),
-            Column(key="kind", title="kind"),
-            Column(key="source", title="source", wide=True),
-        ),
-    )
-    rows: list[tuple[Cell, ...]] = []
-    bases = [
-        (f"{kind}: {titles[term].title}", basis)
+    rows = [
+        {"kind": "", **constant, "term": f"{kind}: {titles[term].title}", "by": basis["formula"]}
         for kind, titles in readings
         for term, basis in record["provenance"][kind].items()
+        for constant in basis["constants"] or [_NO_CONSTANT]
     ]
-    for name, basis in bases:
-        for constant in basis["constants"] or [
-            {
-                "name": None,
-                "value": None,
-                "source": "no constant moves it: it follows from the layout and the model",
-            }
-        ]:
-            rows.append(
-                (
-                    name,
-                    basis["formula"].removeprefix("meshwright."),
-                    constant["name"],
-                    _plain(constant["value"]),
-                    _moves(constant, name),
-                    constant.get("kind", ""),
-                    constant["source"],
-                )
-            )
-    sentence = (
-        "docs/formulas.md has each formula with its source. A constant is named where moving it by"
-        " 1 % moves the term."
-    )
-    return Grid(
+    return table_of(
+        rows,
+        ("term", "term", None, "term"),
+        ("formula", "formula", None, lambda row: row["by"].removeprefix("meshwright.")),
+        ("constant", "constant", None, "name"),
+        ("value", "value", 4, lambda row: _plain(row["value"])),
+        ("moves", "the term moves", 3, _moves),
+        ("kind", "kind", None, "kind"),
+        ("source", "source", "wide", "source"),
         key="constants",
         title="Formulas and constants of every term",
-        columns=columns,
-        rows=tuple(rows),
-        sentence=sentence,
+        sentence=(
+            "docs/formulas.md has each formula with its source. A constant is named where moving it"
+            " by 1 % moves the term."
+        ),
     )
 
 
-def _moves(constant: Mapping[str, Any], name: str) -> str:
+def _moves(constant: Mapping[str, Any]) -> str:
     """How much the term moves for a small step of a constant; empty where the answer is older."""
     change = constant.get("term_change")
     if change is None:
         return "with its shape" if "unit" in constant else ""
-    size = (
-        f"{change / 2**20:+.3g} MiB" if name.startswith("memory") else f"{change * MILLI:+.3g} ms"
-    )
+    is_memory = constant["term"].startswith("memory")
+    size = f"{change / 2**20:+.3g} MiB" if is_memory else f"{change * MILLI:+.3g} ms"
     return f"{size} for {constant['unit']}"
 
 
@@ -385,40 +320,23 @@ def _plain(value: object) -> Cell:
 
 
 def explain_part(record: Record, name: str, resolve: Resolve) -> Part:
-    """Return where time and memory go, what one change does, and every constant; all of it stands
-    in the answer."""
+    """Return where time and memory go, what one change does, and every constant."""
+    words = short_words(record)
+    of = f"{asked_words(record['request'])}: " if "request" in record else ""
     time = time_stack(
-        [(short_words(record), record)],
-        key="time",
-        title="Step time by term",
-        sentence=str(record["binding"]),
+        [(words, record)], key="time", title="Step time by term", sentence=str(record["binding"])
     )
+    operators = (*present(roofline_info(record)), operators_info(record))
     return Part(
         kind="explain",
-        title=(
-            f"{asked_words(record['request'])}: {short_words(record)}"
-            if "request" in record
-            else short_words(record)
-        ),
+        title=f"{of}{words}",
         answer=explain_answer_info(record),
         tiles=figure_tiles(record, limit_gib=record["limit_gib"]),
-        sections=(
-            Section(key="time", title="Where the time goes", blocks=(time, terms_info(record))),
-            Section(key="memory", title="Where the memory goes", blocks=(stages_info(record),)),
-            Section(
-                key="operators",
-                title="The operators",
-                blocks=(*present(roofline_info(record)), operators_info(record)),
-            ),
-            Section(
-                key="rivals",
-                title="What one change does",
-                blocks=(rival_steps_info(record), rivals_info(record)),
-            ),
-            Section(
-                key="sources",
-                title="What it stands on",
-                blocks=(errors_info(record), constants_info(record)),
-            ),
+        sections=sections_of(
+            ("time", "Where the time goes", (time, terms_info(record))),
+            ("memory", "Where the memory goes", (stages_info(record),)),
+            ("operators", "The operators", operators),
+            ("rivals", "What one change does", (rival_steps_info(record), rivals_info(record))),
+            ("sources", "What it stands on", (errors_info(record), constants_info(record))),
         ),
     )

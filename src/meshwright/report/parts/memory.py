@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from meshwright.report.charts.forms import Axis, Cell, Grid, Group, Guide, Point, Points, columns_of
+from meshwright.report.charts.forms import Axis, Grid, Group, Guide, Point, Points, table_of
 from meshwright.report.charts.svg import BEST, OTHER, SEQUENCE, number
 from meshwright.report.parts.part import (
     Part,
@@ -17,9 +17,7 @@ from meshwright.report.parts.part import (
     sections_of,
     short_words,
 )
-from meshwright.search.titles import (
-    MEMORY_READINGS,
-)
+from meshwright.search.titles import MEMORY_READINGS
 
 __all__ = ["fixes_info", "ladder_info", "memory_part", "oom_answer_info"]
 
@@ -52,33 +50,23 @@ def oom_answer_info(record: Record) -> str:
 
 def ladder_info(record: Record) -> Grid:
     """Return every fix with what it saves and costs."""
-    columns = columns_of(
-        ("fix", "fix", "wide"),
-        ("gpus", "GPUs", 6),
-        ("peak_gib", "peak, GiB", 4),
-        ("saved_gib", "saves, GiB", 3),
-        ("step_s", "step, s", 4),
-        ("percent", "longer by, %", 3),
-        ("fits", "fits"),
-        ("labels", "means", "wide"),
+    return table_of(
+        _rungs(record),
+        ("fix", "fix", "wide", "fix"),
+        ("gpus", "GPUs", 6, "num_gpus"),
+        ("peak_gib", "peak, GiB", 4, "peak_memory_gib"),
+        ("saved_gib", "saves, GiB", 3, "saved_gib"),
+        ("step_s", "step, s", 4, "step_s"),
+        ("percent", "longer by, %", 3, lambda rung: 100 * rung["step_change_frac"]),
+        ("fits", "fits", None, "fits"),
+        ("labels", "means", "wide", lambda rung: "; ".join(rung["labels"])),
+        key="ladder",
+        title="Fixes, least slowdown first",
     )
-    rows = tuple(_rung_row(rung) for rung in _rungs(record))
-    return Grid(key="ladder", title="Fixes, least slowdown first", columns=columns, rows=rows)
 
 
 def _rungs(record: Record) -> list[Mapping[str, Any]]:
     return [*record["ladder"], *([record["together"]] if record["together"] else [])]
-
-
-def _rung_row(rung: Mapping[str, Any]) -> tuple[Cell, ...]:
-    figures = (
-        rung["num_gpus"],
-        rung["peak_memory_gib"],
-        rung["saved_gib"],
-        rung["step_s"],
-        100 * rung["step_change_frac"],
-    )
-    return rung["fix"], *figures, rung["fits"], "; ".join(rung["labels"])
 
 
 def fixes_info(record: Record) -> Points:

@@ -5,21 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from meshwright.report.charts.forms import Bar, Cell, Chart, Column, Grid, Series, Stack, columns_of
 from meshwright.report.charts.svg import MEMORY_COLOURS, TIME_COLOURS, cell_words, number
-from meshwright.search.titles import (
-    MEMORY_READINGS,
-    TIME_READINGS,
-)
+from meshwright.search.mixed.problem import MixedProblem
+from meshwright.search.problem import Problem
+from meshwright.search.titles import MEMORY_READINGS, TIME_READINGS
 from meshwright.values.errors import MeshwrightError
 from meshwright.values.layout import Layout
 from meshwright.values.units import GIB
-
-if TYPE_CHECKING:
-    from meshwright.search.mixed.problem import MixedProblem
-    from meshwright.search.problem import Problem
 
 __all__ = [
     "Asked",
@@ -327,8 +322,6 @@ class Asked:
 
 def asked_of(request: Record, resolve: Resolve) -> Asked:
     """Look a request up."""
-    from meshwright.search.mixed.problem import MixedProblem
-
     try:
         found = resolve(request)
     except MeshwrightError as error:

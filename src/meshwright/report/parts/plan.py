@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-from meshwright.report.charts.forms import Axis, Cell, Grid, Group, Point, Points, Stack, columns_of
+from meshwright.report.charts.forms import (
+    Axis,
+    Cell,
+    Grid,
+    Group,
+    Point,
+    Points,
+    Stack,
+    Timeline,
+    table_of,
+)
 from meshwright.report.charts.svg import BEST, OTHER, number
 from meshwright.report.explain_json import explanation_record
 from meshwright.report.parts.computed import (
@@ -53,14 +63,9 @@ from meshwright.report.parts.part import (
 from meshwright.search.cells import cells_of
 from meshwright.search.explain import SAME_SHARE, explain
 from meshwright.search.plan import scaling
-from meshwright.search.titles import (
-    TIME_READINGS,
-)
+from meshwright.search.problem import Problem
+from meshwright.search.titles import TIME_READINGS
 from meshwright.values.units import counted
-
-if TYPE_CHECKING:
-    from meshwright.report.charts.forms import Timeline
-    from meshwright.search.problem import Problem
 
 __all__ = [
     "cost_front_info",
@@ -100,8 +105,7 @@ def memory_front_info(record: Record) -> Points:
 
 
 def cost_front_info(record: Record) -> Points | None:
-    """Return cost against throughput of the whole deployment; None where all plans run on the same
-    chips, or a price is not known."""
+    """Return cost against throughput; None where all use the same chips, or without a price."""
     plans = record["plans"]
     prices = [plan["provenance"].get("tokens_per_dollar") for plan in plans]
     used = [sum(part["used"] for part in plan.get("chips", [])) for plan in plans]
@@ -215,53 +219,45 @@ def plans_info(record: Record) -> Grid:
     plans = record["plans"]
     usual = {**_USUAL, "gbs": record["request"]["gbs"]}
     axes = [
-        axis
+        (axis, axis, None if axis in ("sharding", "schedule") else 9, _axis(axis))
         for axis in _AXES
         if axis not in usual or any(plan["layout"][axis] != usual[axis] for plan in plans)
     ]
-    columns = columns_of(
-        ("rank", "#", 6),
-        *((axis, axis, None if axis in ("sharding", "schedule") else 9) for axis in axes),
-        ("recompute", "recompute"),
-        *((key, title, digits) for key, title, digits, _ in _FIGURES),
-        ("fits", "fits"),
-        ("beats_next", "beats the next by", "wide"),
-        ("layout", "--layout", "wide"),
-    )
-    rows = tuple(_row(plan, axes) for plan in plans)
-    sentence = (
-        "Best first. Sort by a heading; filter by words (selective) or by figures (tp=4 step_s<18)."
-    )
-    return Grid(
+    return table_of(
+        plans,
+        ("rank", "#", 6, "rank"),
+        *axes,
+        ("recompute", "recompute", None, lambda plan: recompute_words(plan["layout"])),
+        ("step_s", "step, s", 4, "step_s"),
+        ("step_s_low", "low", 3, lambda plan: _step_ends(plan)[0]),
+        ("step_s_high", "high", 3, lambda plan: _step_ends(plan)[1]),
+        ("tokens_per_s_per_gpu", "tokens/s/GPU", 4, "tokens_per_s_per_gpu"),
+        ("mfu_percent", "MFU, %", 3, lambda plan: 100 * plan["mfu"]),
+        ("peak_memory_gib", "peak, GiB", 3, lambda plan: max(plan["peak_memory_gib"])),
+        ("fits", "fits", None, "fits"),
+        ("beats_next", "beats the next by", "wide", _beats),
+        ("layout", "--layout", "wide", layout_words),
         key="plans",
         title="Ranked plans",
-        sentence=sentence,
-        columns=columns,
-        rows=rows,
-        marked=0 if rows else None,
+        sentence=(
+            "Best first. Sort by a heading; filter by words (selective) or by figures (tp=4"
+            " step_s<18)."
+        ),
+        marked=0 if plans else None,
     )
 
 
-_FIGURES: tuple[tuple[str, str, int, Any], ...] = (
-    ("step_s", "step, s", 4, lambda plan: plan["step_s"]),
-    ("step_s_low", "low", 3, lambda plan: _step_ends(plan)[0]),
-    ("step_s_high", "high", 3, lambda plan: _step_ends(plan)[1]),
-    ("tokens_per_s_per_gpu", "tokens/s/GPU", 4, lambda plan: plan["tokens_per_s_per_gpu"]),
-    ("mfu_percent", "MFU, %", 3, lambda plan: 100 * plan["mfu"]),
-    ("peak_memory_gib", "peak, GiB", 3, lambda plan: max(plan["peak_memory_gib"])),
-)
+def _axis(name: str) -> Callable[[Record], Cell]:
+    return lambda plan: plan["layout"][name]
+
+
+def _beats(plan: Record) -> str:
+    return str(plan["provenance"].get("beats_next", ""))
 
 
 def _step_ends(plan: Mapping[str, Any]) -> Sequence[float | None]:
     ends: Sequence[float | None] = (plan["interval"] or {}).get("step_s", (None, None))
     return ends
-
-
-def _row(plan: Mapping[str, Any], axes: Sequence[str]) -> tuple[Cell, ...]:
-    layout, figures = plan["layout"], (value(plan) for _, _, _, value in _FIGURES)
-    cells = (*(layout[axis] for axis in axes), recompute_words(layout))
-    beats = plan["provenance"].get("beats_next", "")
-    return (plan["rank"], *cells, *figures, plan["fits"], beats, layout_words(plan))
 
 
 def time_info(record: Record) -> Stack:
@@ -297,31 +293,30 @@ def whole_memory_info(record: Record, *, limit_gib: float | None) -> Stack:
 
 def rejected_info(record: Record) -> Grid:
     """Return why layouts were not ranked."""
-    rows = tuple((reason, count) for reason, count in record["rejected"].items())
-    columns = columns_of(("reason", "reason", "wide"), ("layouts", "layouts", 9))
-    return Grid(
+    return table_of(
+        record["rejected"].items(),
+        ("reason", "reason", "wide", 0),
+        ("layouts", "layouts", 9, 1),
         key="rejected",
         title="Why layouts were rejected",
-        columns=columns,
-        rows=rows,
         sentence="Each is counted under its first reason.",
     )
+
+
+_STANDS_ON = {
+    "profile": "tables that were measured on your own chip",
+    "profile_extrapolated": "those tables, beyond what they hold",
+    "tables": "tables that were measured on this chip",
+    "kin": "tables of a kindred chip, scaled",
+    "formula": "formulas with constants (docs/formulas.md)",
+}
 
 
 def sources_info(plan: Mapping[str, Any]) -> Grid:
     """Return what a plan's figures stand on, and how far off such figures have been."""
     about = plan["provenance"]
-    shares = {name: share for name, share in about.get("shares", {}).items() if share}
-    words = {
-        "profile": "tables that were measured on your own chip",
-        "profile_extrapolated": "those tables, beyond what they hold",
-        "tables": "tables that were measured on this chip",
-        "kin": "tables of a kindred chip, scaled",
-        "formula": "formulas with constants (docs/formulas.md)",
-    }
-    rows: list[tuple[Cell, ...]] = [
-        (f"{100 * share:.0f} % of the step", words[name]) for name, share in shares.items()
-    ]
+    shares = about.get("shares", {}).items()
+    rows = [(f"{100 * share:.0f} % of the step", _STANDS_ON[n]) for n, share in shares if share]
     rows += [
         ("pipeline", about["pipeline"]),
         ("kernels", about["kernels"]),
@@ -330,9 +325,12 @@ def sources_info(plan: Mapping[str, Any]) -> Grid:
     ]
     fitted = ("profile", "calibration", "close")
     rows += [(key, about[key]["words"]) for key in fitted if about.get(key)]
-    columns = columns_of(("figure", "figure"), ("stands_on", "stands on", "wide"))
-    return Grid(
-        key="sources", title="What these figures stand on", columns=columns, rows=tuple(rows)
+    return table_of(
+        rows,
+        ("figure", "figure", None, 0),
+        ("stands_on", "stands on", "wide", 1),
+        key="sources",
+        title="What these figures stand on",
     )
 
 

@@ -8,13 +8,13 @@ from typing import Any
 
 from meshwright.report.charts.forms import (
     Axis,
-    Cell,
     Column,
     Grid,
     Group,
     Point,
     Points,
     columns_of,
+    table_of,
 )
 from meshwright.report.charts.svg import BEST, OTHER, SEQUENCE, number
 from meshwright.report.parts.part import (
@@ -23,6 +23,7 @@ from meshwright.report.parts.part import (
     Record,
     Tile,
     Words,
+    present,
     sections_of,
     tiles_of,
     values_info,
@@ -45,7 +46,7 @@ def serving_part(record: Record, name: str, resolve: object) -> Part:
     charts: tuple[Block, ...] = (
         (serving_front_info(record), latency_info(record)) if record["pareto"] else ()
     )
-    rules = (*asked, _definitions(record), *_rejected(record))
+    rules = (*asked, _definitions(record), *present(_rejected(record)))
     sections = sections_of(
         ("options", "Deployments", (options_info(record),) if shown else ()),
         ("front", "Throughput against speed", charts),
@@ -118,54 +119,40 @@ def _tiles(best: Mapping[str, Any]) -> tuple[Tile, ...]:
     )
 
 
-_COLUMNS = columns_of(
-    ("rank", "#", 6),
-    ("mode", "mode"),
-    ("concurrency", "requests", 6),
-    ("ttft_ms", "TTFT, ms", 4),
-    ("tpot_ms", "TPOT, ms", 3),
-    ("e2e_s", "whole, s", 3),
-    ("tokens_per_s_per_gpu", "tokens/s/GPU", 4),
-    ("tokens_per_s_per_user", "tokens/s/user", 3),
-    ("usd", "$ / 1M tokens", 3),
-    ("chips", "chips", 6),
-    ("peak_gib", "peak, GiB", 3),
-    ("weights", "weights"),
-    ("cache", "cache"),
-    ("deployment", "deployment"),
+_OPTION_COLUMNS: tuple[tuple[Any, ...], ...] = (
+    ("rank", "#", 6, "rank"),
+    ("mode", "mode", None, "mode"),
+    ("concurrency", "requests", 6, "concurrency"),
+    ("ttft_ms", "TTFT, ms", 4, lambda option: 1e3 * option["ttft_s"]),
+    ("tpot_ms", "TPOT, ms", 3, lambda option: 1e3 * option["tpot_s"]),
+    ("e2e_s", "whole, s", 3, "e2e_s"),
+    ("tokens_per_s_per_gpu", "tokens/s/GPU", 4, "tokens_per_s_per_gpu"),
+    ("tokens_per_s_per_user", "tokens/s/user", 3, "tokens_per_s_per_user"),
+    ("usd", "$ / 1M tokens", 3, "usd_per_million_tokens"),
+    ("chips", "chips", 6, "chips"),
+    ("peak_gib", "peak, GiB", 3, lambda o: max(part["peak_memory_gib"] for part in o["parts"])),
+    ("weights", "weights", None, "weights"),
+    ("cache", "cache", None, "cache"),
+    ("deployment", "deployment", None, parts_words),
 )
 
 
 def options_info(record: Record) -> Grid:
     """Return every deployment that keeps the limits, or the nearest ones."""
     ranked = record["plans"]
-    rows = tuple(_row(option["rank"], option) for option in ranked) or tuple(
-        _row(name, option) for name, option in record["nearest"].items()
-    )
-    words = (
-        "Best first: those that keep the limits."
-        if ranked
-        else "Nothing keeps the limits; the nearest by each."
-    )
-    return Grid(
+    shown = ranked or [{**option, "rank": name} for name, option in record["nearest"].items()]
+    return table_of(
+        shown,
+        *_OPTION_COLUMNS,
         key="options",
         title="Deployments",
-        columns=_COLUMNS,
-        rows=rows,
-        sentence=words,
+        sentence=(
+            "Best first: those that keep the limits."
+            if ranked
+            else "Nothing keeps the limits; the nearest by each."
+        ),
         marked=0 if ranked else None,
     )
-
-
-def _row(rank: Cell, option: Mapping[str, Any]) -> tuple[Cell, ...]:
-    figures = (
-        *(1e3 * option["ttft_s"], 1e3 * option["tpot_s"], option["e2e_s"]),
-        *(option[key] for key in ("tokens_per_s_per_gpu", "tokens_per_s_per_user")),
-        *(option[key] for key in ("usd_per_million_tokens", "chips")),
-        max(part["peak_memory_gib"] for part in option["parts"]),
-    )
-    kept = (option["weights"], option["cache"], parts_words(option))
-    return (rank, option["mode"], option["concurrency"], *figures, *kept)
 
 
 def serving_front_info(record: Record) -> Points:
@@ -239,27 +226,26 @@ def _request_grid(record: Record) -> Grid:
 
 
 def _definitions(record: Record) -> Grid:
-    columns = columns_of(("figure", "figure"), ("meaning", "is", "wide"))
-    return Grid(
+    return table_of(
+        record["definitions"].items(),
+        ("figure", "figure", None, 0),
+        ("meaning", "is", "wide", 1),
         key="definitions",
         title="Definitions",
-        columns=columns,
-        rows=tuple(record["definitions"].items()),
     )
 
 
-def _rejected(record: Record) -> tuple[Grid, ...]:
+def _rejected(record: Record) -> Grid | None:
     if not record["rejected"]:
-        return ()
-    columns = columns_of(("reason", "reason", "wide"), ("deployments", "deployments", 9))
-    sentence = f"{record['search']['priced']:,} deployments and loads were priced; these were not."
-    return (
-        Grid(
-            key="rejected",
-            title="What was left out",
-            columns=columns,
-            rows=tuple(record["rejected"].items()),
-            sentence=sentence,
+        return None
+    return table_of(
+        record["rejected"].items(),
+        ("reason", "reason", "wide", 0),
+        ("deployments", "deployments", 9, 1),
+        key="rejected",
+        title="What was left out",
+        sentence=(
+            f"{record['search']['priced']:,} deployments and loads were priced; these were not."
         ),
     )
 

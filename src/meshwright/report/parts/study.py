@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from meshwright.report.charts.forms import Axis, Cell, Grid, Group, Guide, Point, Points, columns_of
+from meshwright.report.charts.forms import Axis, Cell, Grid, Group, Guide, Point, Points, table_of
 from meshwright.report.charts.svg import BEST, OTHER, SEQUENCE, number
 from meshwright.report.parts.part import (
     Part,
@@ -199,53 +199,53 @@ def _predicted_point(run: Mapping[str, Any]) -> Point:
     )
 
 
-_RUN_COLUMNS = columns_of(
-    ("number", "run", 6),
-    ("layout", "layout"),
-    ("state", "state"),
-    ("predicted_s", "predicted, s", 4),
-    ("low", "low", 3),
-    ("high", "high", 3),
-    ("measured_s", "measured, s", 4),
-    ("off", "measured / predicted", 3),
-    ("tokens_per_s", "tokens/s", 4),
-    ("predicted_gib", "predicted, GiB", 3),
-    ("reserved_gib", "reserved, GiB", 3),
-    ("why", "chosen because", "wide"),
-    ("failure", "failure", "wide"),
+def _of_measured(run: Mapping[str, Any], key: str) -> Cell:
+    found: Cell = (run.get("measured") or {}).get(key)
+    return found
+
+
+def _off(run: Mapping[str, Any]) -> float:
+    """How much longer than predicted a run took, as a ratio."""
+    return float(run["measured"]["step_s"] / run["predicted"]["step_s"])
+
+
+def _reserved_gib(run: Mapping[str, Any]) -> float | None:
+    reserved = (run.get("measured") or {}).get("peak_reserved_bytes")
+    return None if reserved is None else reserved / GIB
+
+
+def _failed(run: Mapping[str, Any]) -> str:
+    failure = run.get("failure")
+    if not failure:
+        return ""
+    evidence = failure.get("evidence") or ""
+    return f"{failure['failure_class']}: {failure['message']} {evidence}".strip()
+
+
+_RUN_COLUMNS: tuple[tuple[Any, ...], ...] = (
+    ("number", "run", 6, "number"),
+    ("layout", "layout", None, short_words),
+    ("state", "state", None, "state"),
+    ("predicted_s", "predicted, s", 4, lambda run: run["predicted"]["step_s"]),
+    ("low", "low", 3, lambda run: run["predicted"]["step_interval_s"][0]),
+    ("high", "high", 3, lambda run: run["predicted"]["step_interval_s"][1]),
+    ("measured_s", "measured, s", 4, lambda run: _of_measured(run, "step_s")),
+    ("off", "measured / predicted", 3, lambda run: _off(run) if run.get("measured") else None),
+    ("tokens_per_s", "tokens/s", 4, lambda run: _of_measured(run, "tokens_per_s")),
+    ("predicted_gib", "predicted, GiB", 3, lambda run: run["predicted"]["peak_bytes"] / GIB),
+    ("reserved_gib", "reserved, GiB", 3, _reserved_gib),
+    ("why", "chosen because", "wide", "chosen_because"),
+    ("failure", "failure", "wide", _failed),
 )
 
 
 def runs_info(record: Record) -> Grid:
     """Return every run in the order in which they were chosen."""
-    best = _fastest(record)
-    rows = tuple(_run_row(run) for run in record["runs"])
-    marked = (
-        None if best is None else [run["run_id"] for run in record["runs"]].index(best["run_id"])
-    )
-    return Grid(
+    best, runs = _fastest(record), record["runs"]
+    return table_of(
+        runs,
+        *_RUN_COLUMNS,
         key="runs",
         title="Every run, in the order of choice",
-        columns=_RUN_COLUMNS,
-        rows=rows,
-        marked=marked,
-    )
-
-
-def _run_row(run: Mapping[str, Any]) -> tuple[Cell, ...]:
-    predicted, measured, failure = run["predicted"], run.get("measured") or {}, run.get("failure")
-    step_s, reserved = measured.get("step_s"), measured.get("peak_reserved_bytes")
-    why_failed = (
-        f"{failure['failure_class']}: {failure['message']} {failure.get('evidence') or ''}".strip()
-        if failure
-        else ""
-    )
-    figures = (predicted["step_s"], *predicted["step_interval_s"], step_s)
-    return (
-        *(run["number"], short_words(run), run["state"], *figures),
-        None if step_s is None else step_s / predicted["step_s"],
-        measured.get("tokens_per_s"),
-        predicted["peak_bytes"] / GIB,
-        None if reserved is None else reserved / GIB,
-        *(run["chosen_because"], why_failed),
+        marked=None if best is None else [run["run_id"] for run in runs].index(best["run_id"]),
     )

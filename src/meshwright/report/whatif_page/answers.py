@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import cache, lru_cache
 from typing import Any
+from urllib.parse import urlencode
 
 from meshwright.report.explain_json import explanation_record
 from meshwright.search.asked import Asked, ask
@@ -114,8 +115,6 @@ def read_state(words: Mapping[str, str]) -> WhatIf:
 
 def query_of(state: WhatIf) -> str:
     """Return the address of a state, without what is as by default."""
-    from urllib.parse import urlencode
-
     values = {name: getattr(state, name) for name in WhatIf.__dataclass_fields__}
     return urlencode(
         {name: value for name, value in values.items() if value != getattr(DEFAULTS, name)},

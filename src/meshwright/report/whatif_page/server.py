@@ -7,7 +7,7 @@ import socket
 from collections.abc import Callable
 from importlib import resources
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, quote, urlsplit
 
 from meshwright.report.whatif_page.answers import (
     Answers,
@@ -108,8 +108,7 @@ def _file(name: str) -> Callable[[Any], Any]:
 
 
 def _answer(ask: Callable[[Any], dict[str, Any]]) -> Callable[[Any], Any]:
-    """An endpoint on a thread: answers take milliseconds, or seconds for a search, and the page
-    goes on asking meanwhile."""
+    """An endpoint on a thread of its own: a search takes seconds, and the page asks on."""
     from starlette.responses import JSONResponse
 
     def endpoint(request: Any) -> Any:
@@ -130,8 +129,6 @@ def _state(query: Any) -> WhatIf:
 
 def _other(query: Any) -> WhatIf:
     """The plan to compare with, as an address of its own."""
-    from urllib.parse import parse_qsl
-
     if "other" not in query:
         raise ConfigError("other: expected the address of the plan to compare with")
     return read_state(dict(parse_qsl(query["other"], keep_blank_values=True)))
@@ -144,8 +141,7 @@ ADDRESS = "127.0.0.1"
 def serve(
     answers: Answers, *, port: int = 0, state: str = "", ready: Callable[[str], None]
 ) -> None:
-    """Serve until interrupted; `ready` is called once with the page's address, which shows `state`,
-    a shared address or its query."""
+    """Serve until interrupted; `ready` is called once with the address, which shows `state`."""
     try:
         import uvicorn
     except ImportError:
@@ -183,8 +179,6 @@ def _query(state: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    from urllib.parse import quote
-
     return quote(text, safe=":,")
 
 

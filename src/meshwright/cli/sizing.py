@@ -1,21 +1,95 @@
-"""`meshwright estimate`: days, cost and energy of a training."""
+"""How large and how long: `meshwright size` and `estimate`."""
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
 import typer
 
-from meshwright.cli.job_flags import EVALUATION, FAILURES, POWER
-from meshwright.cli.layout_case import WHERE, HfFlag, JsonFlag
+from meshwright import api
+from meshwright.cli.flags import (
+    CLUSTER,
+    EVALUATION,
+    FAILURES,
+    POWER,
+    WHERE,
+    HfFlag,
+    model_words,
+    price_per_chip,
+    training_of,
+)
 from meshwright.cli.options import REQUIRED, Given, command, fields_of, option
+from meshwright.cli.terminal import JsonFlag, narrow_console, print_page
+from meshwright.report.plan_table import print_miss
+from meshwright.report.sizing_text import estimate_lines, size_lines
 from meshwright.search.request import PlanRequest
+from meshwright.sizing.estimate import Limits, RunEstimate
+from meshwright.values.units import parse_count, parse_duration
 
-if TYPE_CHECKING:
-    from meshwright.sizing.estimate import RunEstimate
+__all__ = ["estimate", "size"]
 
-__all__ = ["estimate"]
+
+@command
+def size(
+    cluster: Given = CLUSTER,
+    days: float = option(REQUIRED, "Longest that the training may take."),
+    tokens: str | None = option(
+        None, "To train on: 300B, 15T [default: 20 a parameter, compute-optimal]."
+    ),
+    series: str | None = option(
+        None, "Whose shapes: gpt3, llama3, t5, mixtral, qwen3-moe ... [default: gpt3]."
+    ),
+    tflops: float | None = option(
+        None, "Of one chip, for the closed form [default: 45 % of its bf16 peak]."
+    ),
+    batch: Given = fields_of(
+        PlanRequest, "seq_len", "gbs", seq_len="Tokens in one sequence [default: 2048]."
+    ),
+    vocab: int | None = option(None, "Entries of the vocabulary [default: the series']."),
+    evaluation: Given = EVALUATION,
+    failures: Given = FAILURES,
+    how: Given = fields_of(
+        PlanRequest, "gpus_per_node", "precision", "stack", "calibration", "profile"
+    ),
+    json_output: JsonFlag = False,
+) -> None:
+    """Find the largest model that a cluster trains in some days.
+
+    Two answers stand side by side. The closed form of NVIDIA's AutoConfigurator: 8 FLOP per
+    parameter and token at one figure of TFLOPS. And ours: shapes of a published series, each
+    planned in full, the largest whose best layout fits and makes the deadline with evaluations,
+    checkpoints and failures. Shapes are within 2 % of a size and are chosen to shard well.
+
+    Prints both sizes with their constants, days with an 80 % interval, the plan, the shape,
+    settings by documented rules, the compute-optimal size of Chinchilla, and how the answer moves
+    with days and chips. Exit code 1 where no size makes it.
+
+    Examples:
+
+      meshwright size --cluster a100-80:160 --days 5 --tokens 300B --tflops 140
+
+      meshwright size --cluster h100:512 --days 30 --series llama3 --seq 8192
+
+      meshwright size --cluster h200:64 --days 7 --tokens 1T --series mixtral --json
+    """
+    training = training_of(1, evaluation=evaluation, failures=failures)  # --tokens, or the size's
+    found = api.size(
+        **cluster,
+        days=days,
+        series=series or "gpt3",
+        tokens=None if tokens is None else parse_count(tokens, name="tokens"),
+        training=training,
+        tflops=tflops,
+        vocab=vocab,
+        **batch,
+        **how,
+    )
+    if json_output:
+        print(json.dumps(found.to_dict()))
+    else:
+        print_page(size_lines(found), indent=13)
+    if found.best is None:
+        raise typer.Exit(1)
 
 
 @command
@@ -60,12 +134,6 @@ def estimate(
 
       meshwright estimate llama3-8b --cluster h100:64 --seq 8192 --tokens 1T --usd-per-node-hour 24 --max-cost 100000 --json
     """  # noqa: E501
-    from meshwright import api
-    from meshwright.cli.job_flags import price_per_chip, training_of
-    from meshwright.cli.layout_case import model_words
-    from meshwright.sizing.estimate import Limits
-    from meshwright.values.units import parse_count, parse_duration
-
     training = training_of(
         parse_count(tokens, name="tokens"), evaluation=evaluation, failures=failures, power=power
     )
@@ -89,11 +157,6 @@ def estimate(
 
 
 def _print(found: RunEstimate, *, json_output: bool) -> None:
-    from meshwright.cli.layout_case import narrow_console
-    from meshwright.cli.terminal import print_page
-    from meshwright.report.plan_table import print_miss
-    from meshwright.report.sizing_text import estimate_lines
-
     if json_output:
         typer.echo(json.dumps(found.to_dict()))
     elif found.plan is None:

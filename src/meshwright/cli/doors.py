@@ -1,27 +1,52 @@
-"""`meshwright autoconfigurator`: the words of NVIDIA's AutoConfigurator for NeMo 1.x."""
+"""Other tools' own words: `meshwright autoconfigurator` and `apss`."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
+from rich.console import Console
 
 from meshwright.cli.options import argument, command, option
-from meshwright.cli.terminal import QuietFlag
-from meshwright.values.errors import ConfigError
+from meshwright.cli.study_view import interruptible, progress, serving_progress
+from meshwright.cli.terminal import JsonFlag, QuietFlag, make_folder, tell, tell_notes, write_steps
+from meshwright.compat.apss import ApssAnswer, ApssRequest
+from meshwright.compat.apss import apss as search
+from meshwright.compat.autoconfigurator.folders import (
+    base_name,
+    closed_form_days,
+    earlier_candidates,
+    inference_answer,
+    predicted_days,
+    training_answer,
+    write_candidates,
+    write_final,
+    write_first_job,
+    write_other_forms,
+)
+from meshwright.compat.autoconfigurator.inference import (
+    PointTable,
+    inference_of,
+    predict_points,
+    write_points,
+)
+from meshwright.compat.autoconfigurator.measured import (
+    MeasuredInference,
+    measured_points,
+    prepare_inference,
+)
+from meshwright.compat.autoconfigurator.search import NothingFits, Search, platform_of, search_of
+from meshwright.compat.autoconfigurator.words import compose, write_tree
+from meshwright.report.mixed_table import print_mixed_miss
+from meshwright.runs.tune import StudyResult, run_study
+from meshwright.search.mixed.problem import resolve_mixed
+from meshwright.values.errors import ConfigError, UnknownNameError
 from meshwright.values.units import counted
 
-if TYPE_CHECKING:
-    from meshwright.compat.autoconfigurator.inference import PointTable
-    from meshwright.compat.autoconfigurator.measured import MeasuredInference
-    from meshwright.compat.autoconfigurator.search import Search
-    from meshwright.runs.tune import StudyResult
-
-__all__ = ["autoconfigurator"]
-
-_INTERRUPTED = 130
+__all__ = ["apss", "autoconfigurator"]
 
 
 @command
@@ -38,7 +63,7 @@ def autoconfigurator(
     dry_run: bool = option(
         False, "Write the base configuration and the candidates, and start nothing."
     ),
-    json_output: bool = option(False, "Print one JSON object for programs.", "--json"),
+    json_output: JsonFlag = False,
     quiet: QuietFlag = False,
 ) -> None:
     """Find the fastest configuration of a model as NVIDIA's AutoConfigurator for NeMo 1.x does, by
@@ -66,8 +91,6 @@ def autoconfigurator(
 
       meshwright autoconfigurator search_config=llama/llama3_8b cluster_type=bcm cluster.partition=gpu auto_configurator_path=/opt/tool
     """  # noqa: E501
-    from meshwright.compat.autoconfigurator.words import compose, write_tree
-
     if write_conf is not None:
         for path in write_tree(write_conf):
             typer.echo(path)
@@ -86,9 +109,9 @@ def autoconfigurator(
         inference = False
     measured = _inference(config, page, alone=not training) if inference else None
     if training:
-        _search(config, page)
+        _find(config, page)
     if measured is not None and not config["dry_run"]:
-        _measure(measured, page)
+        _measure_grid(measured, page)
     page.close(str(config["search_config_value"]))
 
 
@@ -105,13 +128,10 @@ class _Page:
             typer.echo(text)
 
     def note(self, text: str) -> None:
-        typer.echo(f"note: {text}", err=True)
+        tell(f"note: {text}")
 
     def close(self, name: str) -> None:
-        """Print the object, and end with 1 where the training's answer is none, or that of
-        inference alone."""
-        import json
-
+        """Print the object; end with 1 where training, or inference alone, has no answer."""
         if self.json_output:
             typer.echo(json.dumps({"search_config": name, **self.parts}, indent=2))
         if not self.answered.get("training", self.answered.get("inference", True)):
@@ -124,15 +144,6 @@ def _inference(config: dict[str, Any], page: _Page, *, alone: bool) -> MeasuredI
 
     ConfigError where inference alone is asked for, and can't be measured.
     """
-    from meshwright.compat.autoconfigurator.folders import inference_answer
-    from meshwright.compat.autoconfigurator.inference import (
-        inference_of,
-        predict_points,
-        write_points,
-    )
-    from meshwright.compat.autoconfigurator.measured import prepare_inference
-    from meshwright.compat.autoconfigurator.search import platform_of
-
     search = inference_of(config)
     for note in search.notes:
         page.note(note)
@@ -189,20 +200,11 @@ def _print_points(table: PointTable, page: _Page) -> None:
         )
 
 
-def _measure(measured: MeasuredInference, page: _Page) -> None:
+def _measure_grid(measured: MeasuredInference, page: _Page) -> None:
     """Run the grid; its tables take the place of the predictions."""
-    from meshwright.cli.serving.tune_view import progress
-    from meshwright.compat.autoconfigurator.folders import inference_answer
-    from meshwright.compat.autoconfigurator.inference import write_points
-    from meshwright.compat.autoconfigurator.measured import measured_points
-    from meshwright.runs.tune import Interrupted
-
     search = measured.search
-    try:
-        study = measured.run(progress(quiet=page.quiet))
-    except Interrupted as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(_INTERRUPTED) from None
+    with interruptible():
+        study = measured.run(serving_progress(quiet=page.quiet))
     points, failed = measured_points(measured, study.view.records)
     table = replace(search.table(points, failed, source="measured"), chip=measured.chip)
     path = write_points(table)
@@ -215,14 +217,7 @@ def _measure(measured: MeasuredInference, page: _Page) -> None:
     _print_points(table, page)
 
 
-def _search(config: dict[str, Any], page: _Page) -> None:
-    from meshwright.compat.autoconfigurator.folders import (
-        training_answer,
-        write_final,
-        write_first_job,
-    )
-    from meshwright.compat.autoconfigurator.search import NothingFits, search_of
-
+def _find(config: dict[str, Any], page: _Page) -> None:
     try:
         search = search_of(config)
     except NothingFits as error:
@@ -246,15 +241,7 @@ def _search(config: dict[str, Any], page: _Page) -> None:
 
 
 def _written(search: Search, page: _Page) -> list[Path]:
-    """Say what was priced, write the configurations, and return the base configuration's other
-    forms."""
-    from meshwright.compat.autoconfigurator.folders import (
-        base_name,
-        earlier_candidates,
-        write_candidates,
-        write_other_forms,
-    )
-
+    """Say what was priced, write the configurations, and return the base one's other forms."""
     for note in search.notes:
         page.note(note)
     for line in _opening(search):
@@ -278,8 +265,6 @@ def _written(search: Search, page: _Page) -> list[Path]:
 
 def _opening(search: Search) -> list[str]:
     """The size by the closed form, and what was priced."""
-    from meshwright.compat.autoconfigurator.folders import closed_form_days, predicted_days
-
     settings, best = search.settings, search.members[0]
     days, ours = closed_form_days(search), predicted_days(search, best)
     lines = [
@@ -288,7 +273,7 @@ def _opening(search: Search) -> list[str]:
             f" {settings.num_gpus} GPUs. This result assumes you are training to"
             f" {settings.num_tokens_in_b:g}B tokens, and each GPU achieves"
             f" {settings.tflops_per_gpu:g} TFLOPS."
-        ),
+        )
     ]
     lines.append(
         f"Predicted: {ours:.2f} days of steps with {best.layout.words()},"
@@ -303,14 +288,124 @@ def _opening(search: Search) -> list[str]:
 
 
 def _run(search: Search, *, quiet: bool) -> StudyResult:
-    from meshwright.cli.tune_view import progress
-    from meshwright.runs.tune import Interrupted, run_study
+    with interruptible(), progress(quiet=quiet) as show:
+        return run_study(
+            search.prepared, search.tuning, starter=search.platform.executor(), show=show
+        )
 
-    try:
-        with progress(quiet=quiet) as show:
-            return run_study(
-                search.prepared, search.tuning, starter=search.platform.executor(), show=show
-            )
-    except Interrupted as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(_INTERRUPTED) from None
+
+_CACHE = Path("cache")
+_MODES = ("fast", "analytic")
+
+
+@command
+def apss(
+    model_name: str = option(
+        "llama2-70b", "One of the tool's 14 models, or any of `meshwright models`."
+    ),
+    num_gpus: int = option(256, "Chips to use at most, to 1048576."),
+    nproc_per_node: int = option(8, "Chips in one server."),
+    gpu_infos: str = option(
+        "a800",
+        "Kinds of chips, each with how many there are at most; -1 or none: no limit.",
+        metavar="KIND[:MOST][,...]",
+    ),
+    global_batch_size: int = option(1024, "Sequences in one step; a multiple of 512."),
+    sequence_length: int = option(4096, "Tokens in one sequence; a multiple of 512."),
+    top: int = option(5, "Strategies to print."),
+    mode: str = option("fast", "fast, or analytic: also a trace of each strategy below ./cache."),
+    no_legacy_limits: bool = option(False, "Take any batch and sequence."),
+    json_output: bool = option(
+        False, "Print the plans as `meshwright plan --json` does.", "--json"
+    ),
+) -> None:
+    """Find the fastest parallel strategies by the flags of Baidu AIAK's adaptive parallel strategy
+    search, and print its records.
+
+    One tensor-parallel size for all kinds of chips and one way to recompute per kind are searched,
+    as the record has it; layers per stage are free with several kinds, equal with one. Times and
+    memory are those of `meshwright plan`; --mode changes nothing about them.
+
+    Prints one Python dict per line, best first: tokens/s of the job, seconds per step, GiB per kind
+    of chip, and the strategy as flags. Chips left idle and how near to the best the first line is
+    proven to be are said on stderr.
+
+    Examples:
+
+      meshwright apss --model-name llama2-70b --num-gpus 256 --gpu-infos a800 --global-batch-size 512 --sequence-length 4096 --top 3
+
+      meshwright apss --num-gpus 256 --gpu-infos a800:128,h800:160 --global-batch-size 512 --mode analytic
+
+      meshwright apss --model-name llama3-8b --num-gpus 64 --gpu-infos h100,kunlun3:32 --global-batch-size 96 --no-legacy-limits --json
+    """  # noqa: E501
+    if mode not in _MODES:
+        raise UnknownNameError("mode", mode, _MODES)
+    asked = ApssRequest(
+        model_name=model_name,
+        num_gpus=num_gpus,
+        nproc_per_node=nproc_per_node,
+        gpu_infos=gpu_infos,
+        global_batch_size=global_batch_size,
+        sequence_length=sequence_length,
+        top=top,
+        legacy_limits=not no_legacy_limits,
+    )
+    answer = search(asked)
+    _print(answer, json_output=json_output)
+    if not answer.records:
+        raise typer.Exit(1)
+    if mode == "analytic":
+        _trace(answer, asked)
+
+
+def _print(answer: ApssAnswer, *, json_output: bool) -> None:
+    """Print the records, or the plans; what is left idle and what was proven go to stderr."""
+    if json_output:
+        print(json.dumps(answer.result.to_dict(), indent=2, allow_nan=False))
+    if not answer.records:
+        print_mixed_miss(answer.result, Console(stderr=True))
+        return
+    if not json_output:
+        for record in answer.records:
+            print(record)
+    tell_notes(_notes(answer))
+
+
+def _notes(answer: ApssAnswer) -> list[str]:
+    best, proof = answer.result.plans[0], answer.result.proof
+    assert proof is not None and best.mixed is not None
+    idle = [f"{count} {name}" for name, _, count in best.chips if count]
+    used = (
+        f"the first strategy uses {sum(used for _, used, _ in best.chips)} chips,"
+        f" dp={best.mixed.stages[0].dp}"
+    )
+    risky = [str(plan.rank) for plan in answer.result.plans if plan.fits == "at risk"]
+    return [
+        used
+        + (
+            f"; left idle, as that is faster or they do not divide: {', '.join(idle)}"
+            if idle
+            else ""
+        ),
+        (
+            "no strategy of this space is faster"
+            if proof.gap_frac == 0
+            else f"no strategy is faster by more than {proof.gap_frac:.2%}"
+        ),
+        *(
+            [
+                f"memory of strategies {', '.join(risky)} may not be enough: they need a part of"
+                " what is kept free"
+            ]
+            if risky
+            else []
+        ),
+    ]
+
+
+def _trace(answer: ApssAnswer, asked: ApssRequest) -> None:
+    chips = asked.gpu_infos.replace(" ", "").replace(":", "-").replace(",", "_")
+    name = f"{asked.model_name}_{asked.num_gpus}_{chips}_gbs{asked.global_batch_size}_seq{asked.sequence_length}"  # noqa: E501
+    folder = _CACHE / name
+    make_folder(folder)
+    write_steps(folder, answer.result, resolve_mixed(answer.result.request))

@@ -1,0 +1,204 @@
+"""Commands on layouts that are given: `meshwright explain`, `why-oom` and `diff`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from meshwright.cli.flags import HOW, LAYOUT, WHERE, HfFlag, asked_with, model_words
+from meshwright.cli.options import REQUIRED, Given, argument, command, fields_of, option
+from meshwright.cli.plan_files import Side, price_of, read_side
+from meshwright.cli.terminal import JsonFlag, narrow_console, print_json, write_step
+from meshwright.report.diff_text import print_comparison, print_ladder, print_prices
+from meshwright.report.explain_json import (
+    comparison_record,
+    explanation_record,
+    ladder_record,
+    quote_record,
+)
+from meshwright.report.explain_text import print_explanation
+from meshwright.report.term_text import print_term, term_name
+from meshwright.search import explain as explaining
+from meshwright.search import oom
+from meshwright.search.asked import ask
+from meshwright.search.diff import compare
+from meshwright.search.problem import Problem
+from meshwright.search.quote import Quote
+from meshwright.search.request import PlanRequest
+from meshwright.search.requote import setting_of
+from meshwright.values.errors import ConfigError
+
+__all__ = ["diff", "explain", "why_oom"]
+
+
+@command
+def explain(
+    where: Given = WHERE,
+    layout: str = LAYOUT,
+    hf: HfFlag = None,
+    how: Given = HOW,
+    trace: Path | None = option(
+        None, "Also write one step as a trace for Perfetto.", metavar="FILE"
+    ),
+    term: str | None = option(
+        None,
+        "Print one term alone: its formula, its numbers, and every constant that moves it.",
+        metavar="NAME",
+    ),
+    sources: bool = option(False, "Also list the constants of every term with sources."),
+    json_output: JsonFlag = False,
+) -> None:
+    """Explain one layout: time and memory by term, what binds it, and why its nearest rivals win or
+    lose.
+
+    A step is the micro batches of the mean stage, then what the slowest stage, the pipeline, the
+    exchange of gradients and the optimizer add; each term waits for one unit or one link. Memory is
+    what a stage stores, plus what its micro batches in flight keep for the backward pass. A rival
+    differs in one axis only, so the terms that change say why it wins or loses.
+
+    Prints the sum, the binding constraint, time by term, memory by stage, the operators of one
+    layer, the rivals, and the functions that made the terms. `--term bubble` prints one term's
+    formula with its numbers, and each constant that moves it, found by moving it. A layout that
+    does not fit is explained as well.
+
+    Examples:
+
+      meshwright explain llama3-70b --cluster h100:256 --seq 8192 --gbs 512 --layout tp=8,pp=4,mbs=1
+
+      meshwright explain mixtral-8x7b --cluster h100:64 --seq 4096 --gbs 256 --layout tp=2,ep=8,pp=2 --json
+
+      meshwright explain llama3-70b --cluster h100:256 --seq 8192 --gbs 512 --layout tp=8,pp=4,mbs=1 --term bubble
+
+      meshwright explain gpt3-175b --cluster a100-80:512 --seq 2048 --gbs 1536 --layout tp=8,pp=8,recompute=full --trace step.json
+    """  # noqa: E501
+    asked = asked_with({**where, **how}, hf, layout)
+    name = None if term is None else term_name(term)
+    moved = json_output or sources or name is not None
+    found = explaining.explain(
+        asked.layout, asked.problem, depth="constants" if moved else "functions"
+    )
+    if trace is not None:
+        write_step(trace, asked.layout, asked.problem)
+    if json_output:
+        print_json(explanation_record(found, asked.problem.request))
+    elif name is not None:
+        print_term(found, name, narrow_console())
+    else:
+        print_explanation(found, narrow_console())
+
+
+@command
+def why_oom(
+    layout: str = LAYOUT,
+    where: Given = WHERE,
+    hf: HfFlag = None,
+    how: Given = HOW,
+    json_output: JsonFlag = False,
+) -> None:
+    """Say why a layout runs out of memory, and price a ladder of fixes.
+
+    The fullest stage decides. Its largest term says which fixes can help: stored states shrink with
+    sharding and with more ways to cut the model, activations with smaller micro batches, recompute
+    and longer cuts of the sequence, slack with the allocator's settings. Every fix is priced as a
+    layout of its own, so the ladder says what it saves and what it costs in time.
+
+    Prints the largest term of the fullest stage, memory by stage, and the fixes: allocator settings
+    first, then by least slowdown, with what each means for a checkpoint and the data; where none
+    suffices, the fastest two or three together.
+
+    Examples:
+
+      meshwright why-oom llama3-70b --cluster h100:256 --seq 8192 --gbs 512 --layout tp=4,pp=4,mbs=2
+
+      meshwright why-oom mixtral-8x7b --cluster a100-80:64 --seq 4096 --gbs 256 --layout tp=1,ep=8,mbs=4
+
+      meshwright why-oom llama3-8b --cluster h100:8 --seq 8192 --gbs 32 --layout mbs=4 --stack fsdp --json
+    """  # noqa: E501
+    asked = asked_with({**where, **how}, hf, layout)
+    found = oom.why_oom(asked.layout, asked.problem)
+    setting = setting_of(asked.problem)
+    if json_output:
+        print_json(ladder_record(found, setting, asked.problem.request))
+    else:
+        print_ladder(found, setting, narrow_console())
+
+
+_SIDE = "tp=8,pp=4,mbs=1, or a file of `plan --json`; FILE#2 is its second plan."
+
+
+@command
+def diff(
+    a: str = argument(REQUIRED, _SIDE),
+    b: str = argument(REQUIRED, _SIDE),
+    given: Given = fields_of(
+        PlanRequest,
+        *("model", "cluster", "seq_len", "gbs", "gpus_per_node", "decoder_seq_len", "precision"),
+        *("attention", "routing", "stack", "calibration", "profile", "megatron_version"),
+        "max_memory_gib",
+        model={
+            "help": "A model's name or dims: both sides are priced with it.",
+            "is_argument": False,
+        },
+    ),
+    hf: HfFlag = None,
+    json_output: JsonFlag = False,
+) -> None:
+    """Compare two layouts or plans, and say what each difference means for a run that goes on from
+    the other's checkpoint.
+
+    How a model is cut over chips changes no sum but its rounding: such differences are execution
+    only, or ask that the checkpoint be resharded. Other counts of ranks or micro batches deal the
+    same global batches out in another way. Another batch, sequence or precision is another
+    training.
+
+    Prints each field that differs with its labels (execution only, reshard the checkpoint, changes
+    data order, changes training) and the reason. With a model, or with files that hold their
+    request, it also prices both sides, term by term.
+
+    Examples:
+
+      meshwright diff tp=8,pp=4,mbs=1 tp=4,pp=4,vpp=5,mbs=1
+
+      meshwright diff tp=8,pp=4 tp=4,pp=8 --model llama3-70b --cluster h100:256 --seq 8192 --gbs 512
+
+      meshwright diff plans.json#1 plans.json#2 --json
+    """
+    sides = [read_side(text) for text in (a, b)]
+    model = given.pop("model", None)
+    if model is not None or hf is not None:
+        if "cluster" not in given or "seq_len" not in given:
+            raise ConfigError("--model: prices need --cluster and --seq as well")
+        given["model"] = model_words(model, hf)
+        sides = [side.asked_with(given) for side in sides]
+    elif given:
+        raise ConfigError(
+            f"{', '.join(given)}: of no effect without --model; add it, or leave them out"
+        )
+    _compare(sides, json_output=json_output)
+
+
+def _compare(sides: list[Side], *, json_output: bool) -> None:
+    """Compare, price where both sides can be priced, and print."""
+    problems = [problem for side in sides if (problem := side.problem()) is not None]
+    priced = _priced(sides, problems)
+    quotes: list[Quote] | list[None] = priced or [None] * len(sides)
+    a, b = (side.values(quote) for side, quote in zip(sides, quotes, strict=True))
+    has_experts = any(problem.setting.model.moe is not None for problem in problems)
+    found = compare(a, b, has_experts=has_experts)
+    if json_output:
+        records = [
+            quote_record(quote, setting_of(problem))
+            for quote, problem in zip(priced, problems, strict=False)
+        ]
+        print_json({**comparison_record(found), "prices": records or None})
+        return
+    print_comparison(found, narrow_console())
+    if priced:
+        print_prices(priced[0], priced[1], narrow_console())
+
+
+def _priced(sides: list[Side], problems: list[Problem]) -> list[Quote]:
+    """Return the prices of both sides; none where one of them has no request."""
+    if len(problems) < len(sides):
+        return []
+    asked = [ask(side.layout, problem) for side, problem in zip(sides, problems, strict=True)]
+    return [price_of(one) for one in asked]
