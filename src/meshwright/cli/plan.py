@@ -42,14 +42,13 @@ from meshwright.cli.terminal import (
 )
 from meshwright.platforms.given import read_hf_config
 from meshwright.report.columns import say
-from meshwright.report.explain_json import quote_record
 from meshwright.report.mixed_table import print_mixed_miss, print_mixed_plans
 from meshwright.report.plan_table import cost_words, plan_rows, print_front, print_miss, print_plans
 from meshwright.search.asked import Asked, ask
 from meshwright.search.mixed.problem import MixedProblem
 from meshwright.search.problem import Problem, dims_of
 from meshwright.search.request import PlanRequest
-from meshwright.search.requote import setting_of
+from meshwright.search.requote import quote_record, setting_of
 from meshwright.search.result import PlanResult
 from meshwright.software.contract import export_plan
 from meshwright.software.plan import plan_of
