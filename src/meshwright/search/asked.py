@@ -27,18 +27,6 @@ def ask(layout: str | Mapping[str, Any], problem: Problem) -> Asked:
     given = parse_layout(layout) if isinstance(layout, str) else dict(layout)
     if not given:
         raise ConfigError(f"layout {layout!r}: expected key=value words such as tp=8,pp=4,mbs=1")
-    setting = problem.setting
-    chips = setting.pool.num_chips
-    found = complete_layout(
-        given, model=setting.model, work=setting.work, num_chips=chips, stack=setting.stack
-    )
-    version = problem.request.megatron_version
-    require_valid(
-        found,
-        model=setting.model,
-        work=setting.work,
-        num_chips=chips,
-        stack=setting.stack,
-        megatron_version=version,
-    )
+    found = complete_layout(given, problem.case)
+    require_valid(found, problem.case)
     return Asked(layout=found, problem=problem)

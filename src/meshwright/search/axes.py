@@ -229,15 +229,9 @@ def nearest_valid(given: Mapping[str, Any], problem: Problem) -> tuple[Mend, ...
     change where the layout is valid."""
     tried: list[tuple[Mend, Layout]] = []
     for mend in _changes(given, problem):
-        layout = _completed(
-            (
-                {**given, mend.axis: mend.value}
-                if mend.value is not None
-                else _without(given, mend.axis)
-            ),
-            problem,
-        )
-        if layout is not None:
+        rest = {key: value for key, value in given.items() if key != mend.axis}
+        changed = rest if mend.value is None else {**rest, mend.axis: mend.value}
+        if (layout := _completed(changed, problem)) is not None:
             tried.append((mend, layout))
     if not tried:
         return ()
@@ -279,19 +273,8 @@ def _changes(given: Mapping[str, Any], problem: Problem) -> Iterable[Mend]:
         yield from (Mend(axis=axis, value=value) for value in values)
 
 
-def _without(given: Mapping[str, Any], axis: str) -> dict[str, Any]:
-    return {key: value for key, value in given.items() if key != axis}
-
-
 def _completed(given: Mapping[str, Any], problem: Problem) -> Layout | None:
-    setting = problem.setting
     try:
-        return complete_layout(
-            dict(given),
-            model=setting.model,
-            work=setting.work,
-            num_chips=problem.num_chips,
-            stack=setting.stack,
-        )
+        return complete_layout(given, problem.case)
     except ConfigError:
         return None

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.cost.stages import Which
-from meshwright.cost.step import Priced, price
+from meshwright.cost.step import Priced
 from meshwright.search.axes import axes_of
 from meshwright.search.balance import balanced
 from meshwright.search.exhaustive import balanced_key, uneven_rows
 from meshwright.search.problem import Problem
+from meshwright.search.quote import price_in
 from meshwright.search.rules.check import check_layout, complete_layout
 from meshwright.search.space import Rejections, Space, chunks, make_space
 from meshwright.values.layout import Layout, Layouts
@@ -67,13 +67,12 @@ def cells_of(problem: Problem, *, most: int = MOST_PRICED) -> Cells:
     priced = 0
     for layouts in chunks(space, Rejections()):
         priced += len(layouts)
-        prices = _prices(problem, layouts)
+        prices = price_in(problem.setting, layouts)
         _keep_better(problem, found, _best_of(problem, layouts, prices))
         uneven.append(_best_if_balanced(problem, layouts, prices))
     if sum(map(len, uneven)) and len(splits := balanced(Layouts.concat(uneven), problem.setting)):
-        _keep_better(
-            problem, found, _best_of(problem, splits, _prices(problem, splits, which="all"))
-        )
+        prices = price_in(problem.setting, splits, which="all")
+        _keep_better(problem, found, _best_of(problem, splits, prices))
     tps, pps = tuple(sorted(axes.tp)), tuple(sorted(axes.pp))
     cells = tuple(found.get((tp, pp)) or _empty(problem, tp, pp) for tp in tps for pp in pps)
     return Cells(cells=cells, tp=tps, pp=pps, priced=priced, is_whole=whole)
@@ -106,18 +105,6 @@ def _thinned(space: Space, most: int) -> Space:
         ]
     )
     return replace(space, grid=grid.take(np.sort(rows)), axes=axes)
-
-
-def _prices(problem: Problem, layouts: Layouts, *, which: Which = "representative") -> Priced:
-    setting = problem.setting
-    return price(
-        layouts,
-        model=setting.model,
-        pool=setting.pool,
-        work=setting.work,
-        stack=setting.stack,
-        which=which,
-    )
 
 
 def _best_if_balanced(problem: Problem, layouts: Layouts, priced: Priced) -> Layouts:
@@ -172,26 +159,9 @@ def _rank(problem: Problem, cell: Cell) -> tuple[int, float]:
 
 def _empty(problem: Problem, tp: int, pp: int) -> Cell:
     """A cell without layouts, with the first rule that its plainest one breaks."""
-    setting, case = problem.setting, problem.case
+    case = replace(problem.case, work=replace(problem.setting.work, gbs=None))
     dp = max(1, problem.num_chips // (tp * pp))
     given = {"tp": tp, "pp": pp, "dp": dp, "gbs": problem.request.gbs or problem.max_gbs}
-    layout = complete_layout(
-        given,
-        model=setting.model,
-        work=replace(setting.work, gbs=None),
-        num_chips=case.num_chips,
-        stack=setting.stack,
-    )
-    broken = check_layout(
-        layout,
-        model=case.model,
-        work=replace(setting.work, gbs=None),
-        num_chips=case.num_chips,
-        stack=case.stack,
-        megatron_version=case.megatron_version,
-    )
-    return Cell(
-        tp=tp,
-        pp=pp,
-        reason=broken[0].message if broken else "no layout of the space keeps all rules",
-    )
+    broken = check_layout(complete_layout(given, case), case)
+    reason = broken[0].message if broken else "no layout of the space keeps all rules"
+    return Cell(tp=tp, pp=pp, reason=reason)

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from meshwright.cost.stages import Floats
-from meshwright.cost.step import price
 from meshwright.search.problem import Problem
+from meshwright.search.quote import price_in
 from meshwright.search.result import Plan
 from meshwright.trust.uncertainty import Site, Uncertain, uncertain_constants
 from meshwright.values.hardware.cluster import Pool
@@ -135,10 +135,7 @@ def _is_measured(uncertain: Uncertain, pool: Pool) -> bool:
 
 
 def _steps(problem: Problem, site: Site, layouts: Layouts) -> Floats:
-    setting = problem.setting
-    return price(
-        layouts, model=setting.model, pool=site.pool, work=setting.work, stack=site.stack
-    ).step_s
+    return price_in(replace(problem.setting, pool=site.pool, stack=site.stack), layouts).step_s
 
 
 def _call(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 from meshwright.search.axes import axes_of
 from meshwright.search.exhaustive import Found, search_space
@@ -15,7 +14,7 @@ from meshwright.search.rules.check import check_layout, complete_layout
 from meshwright.search.rules.rule import some
 from meshwright.search.space import Rejections, make_space
 from meshwright.values.errors import ConfigError, LayoutError
-from meshwright.values.layout import Layout
+from meshwright.values.layout import parse_layout
 
 __all__ = ["explain_empty_space", "nearest_miss", "with_chips"]
 
@@ -48,55 +47,26 @@ def explain_empty_space(problem: Problem, rejections: Rejections) -> None:
 
 def _raise_for_pins(problem: Problem) -> None:
     """Hold the first pinned values against the rules, the rest filled in."""
-    fields = _first_pins(problem)
-    setting = problem.setting
-    gbs = problem.request.gbs or problem.max_gbs
+    pins = problem.request.pins.items()
+    fields = parse_layout(",".join(f"{key}={values[0]}" for key, values in pins))
     if "layers_per_stage" in fields:
         fields = {"pp": max(1, len(fields["layers_per_stage"]) // fields.get("vpp", 1)), **fields}
     split = fields.get("tp", 1) * fields.get("cp", 1) * fields.get("pp", 1)
-    given = {"gbs": gbs, "dp": max(1, problem.num_chips // split), **fields}
-    work = replace(setting.work, gbs=None)
-    layout = complete_layout(
-        given, model=setting.model, work=work, num_chips=problem.num_chips, stack=setting.stack
-    )
-    found = check_layout(
-        layout,
-        model=setting.model,
-        work=work,
-        num_chips=problem.num_chips,
-        stack=setting.stack,
-        megatron_version=problem.request.megatron_version,
-    )
-    words = " ".join(
-        f"{key}={','.join(map(str, values))}" for key, values in problem.request.pins.items()
-    )
-    if found:
-        raise LayoutError(
-            f"no layout keeps the rules under {words}: {'; also: '.join(v.message for v in found)}"
-        )
-    raise LayoutError(f"no layout keeps the rules under {words}: leave one of them out")
-
-
-def _first_pins(problem: Problem) -> dict[str, Any]:
-    from meshwright.values.layout import parse_layout
-
-    return parse_layout(
-        ",".join(f"{key}={values[0]}" for key, values in problem.request.pins.items())
-    )
-
-
-def _grid_dps(problem: Problem) -> Iterator[int]:
-    space = make_space(problem, axes_of(problem), Rejections())
-    yield from sorted({int(dp) for dp in space.grid.dp})
+    gbs, dp = problem.request.gbs or problem.max_gbs, max(1, problem.num_chips // split)
+    case = replace(problem.case, work=replace(problem.setting.work, gbs=None))
+    found = check_layout(complete_layout({"gbs": gbs, "dp": dp, **fields}, case), case)
+    words = " ".join(f"{key}={','.join(map(str, values))}" for key, values in pins)
+    why = "; also: ".join(v.message for v in found) or "leave one of them out"
+    raise LayoutError(f"no layout keeps the rules under {words}: {why}")
 
 
 def _working_batches(problem: Problem) -> set[int]:
     """Batches around the wanted one that some data-parallel size divides."""
     wanted = problem.request.gbs or 1
-    found: set[int] = set()
-    for dp in _grid_dps(problem):
-        found |= {value for value in (wanted // dp * dp, -(-wanted // dp) * dp) if value > 0}
-    return found
+    grid = make_space(problem, axes_of(problem), Rejections()).grid
+    sizes = {int(dp) for dp in grid.dp}
+    near = {value for dp in sizes for value in (wanted // dp * dp, -(-wanted // dp) * dp)}
+    return near - {0}
 
 
 def _nearest(values: list[int], wanted: int) -> list[int]:
@@ -182,8 +152,7 @@ def _first_fit(problem: Problem) -> Found | None:
 
 
 def _remedy(problem: Problem, found: Found, change: str) -> Remedy:
-    layout: Layout = found.layouts.row(0)
-    [priced] = reprice(problem, [layout])
+    [priced] = reprice(problem, [found.layouts.row(0)])
     return Remedy(
         change=change,
         num_chips=problem.num_chips,

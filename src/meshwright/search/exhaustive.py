@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.cost.stages import Which
-from meshwright.cost.step import Priced, price
+from meshwright.cost.step import Priced
 from meshwright.search.balance import WORTH_A_SPLIT, balanced, can_balance
 from meshwright.search.problem import Problem
+from meshwright.search.quote import price_in
 from meshwright.search.space import Rejections, Space, chunks
 from meshwright.values.layout import Layouts
 
@@ -210,14 +211,7 @@ def _in_order(problem: Problem, pieces: Iterator[Layouts]) -> Iterator[Harvest]:
 
 def _harvest(problem: Problem, layouts: Layouts, *, which: Which = "representative") -> Harvest:
     setting = problem.setting
-    priced = price(
-        layouts,
-        model=setting.model,
-        pool=setting.pool,
-        work=setting.work,
-        stack=setting.stack,
-        which=which,
-    )
+    priced = price_in(setting, layouts, which=which)
     used = priced.peak_used_bytes
     key = used if problem.request.objective == "memory" else priced.step_s / layouts.gbs
     fits, free = used <= setting.limit_bytes, used <= setting.limit_bytes - problem.headroom_bytes

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.cost.stages import Floats
-from meshwright.cost.step import price
-from meshwright.search.quote import Setting
+from meshwright.search.quote import Setting, price_in
 from meshwright.values.hardware.cluster import Pool
 from meshwright.values.hardware.profiled import stretched_chip, stretched_link
 from meshwright.values.hardware.tables import ChipTables, Origin, kin
@@ -93,12 +92,7 @@ def origins_of(layouts: Sequence[Layout], setting: Setting) -> list[Origins]:
 
 
 def _step_s(columns: Layouts, setting: Setting, pool: Pool) -> Floats:
-    return np.asarray(
-        price(
-            columns, model=setting.model, pool=pool, work=setting.work, stack=setting.stack
-        ).step_s,
-        dtype=np.float64,
-    )
+    return np.asarray(price_in(replace(setting, pool=pool), columns).step_s, dtype=np.float64)
 
 
 def _present(setting: Setting) -> tuple[Origin, ...]:

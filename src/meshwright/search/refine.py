@@ -12,9 +12,9 @@ import numpy as np
 from meshwright.cost.schedules import Pipeline, PipelineSchedule
 from meshwright.cost.simulate import steady_step_s
 from meshwright.cost.stages import Floats
-from meshwright.cost.step import price
 from meshwright.cost.terms import simulated_bubble_s, simulated_messages_s
 from meshwright.search.problem import Problem
+from meshwright.search.quote import price_in
 from meshwright.search.rules.check import explicit_layers
 from meshwright.search.rules.software import DEALT, stack_rules
 from meshwright.search.rules.split import even_split
@@ -117,9 +117,7 @@ def shortlists(
         for group in groups
     ]
     rows = Layouts.of(layout for group in wide for layout in group)
-    priced = price(
-        rows, model=setting.model, pool=setting.pool, work=setting.work, stack=setting.stack
-    )
+    priced = price_in(setting, rows)
     used = priced.peak_used_bytes
     key = used if problem.request.objective == "memory" else priced.step_s
     key = np.where(used > setting.limit_bytes - problem.headroom_bytes, key + key.max(), key)
@@ -188,15 +186,7 @@ def _whole_prices(problem: Problem, rows: list[Layout]) -> list[_Whole]:
     """Price all rows at once, and cut each row to its own stages."""
     if not rows:
         return []
-    setting = problem.setting
-    priced = price(
-        Layouts.of(rows),
-        model=setting.model,
-        pool=setting.pool,
-        work=setting.work,
-        stack=setting.stack,
-        which="all",
-    )
+    priced = price_in(problem.setting, Layouts.of(rows), which="all")
     used, times = priced.memory.used, priced.stage_times
     p2p_s = np.broadcast_to(times.p2p_s.reshape(len(rows), -1).max(axis=1), (len(rows),))
     return [

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from meshwright.search.asked import Asked
 from meshwright.search.problem import details_of
 from meshwright.search.rules.check import require_valid
+from meshwright.search.rules.rule import RuleCase
 from meshwright.search.rules.software import NEWEST_MEGATRON
 from meshwright.software.defaults import complete_details, complete_settings
 from meshwright.software.settings import ModelDetails, TrainingSettings
@@ -46,14 +47,14 @@ class TrainingPlan:
                 f"gbs={self.work.gbs} of the workload and gbs={self.layout.gbs} of the layout"
                 " differ"
             )
-        require_valid(
-            self.layout,
+        case = RuleCase(
             model=self.model,
             work=self.work,
             num_chips=self.cluster.num_chips,
             stack=self.stack,
             megatron_version=self.megatron_version,
         )
+        require_valid(self.layout, case)
 
     @property
     def pool(self) -> Pool:

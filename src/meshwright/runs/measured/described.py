@@ -11,6 +11,7 @@ from meshwright.runs.measured.machines import Machines, stage_chips
 from meshwright.runs.measured.rows import Case
 from meshwright.search.problem import model_of
 from meshwright.search.rules.check import complete_layout
+from meshwright.search.rules.rule import RuleCase
 from meshwright.software.described import Described
 from meshwright.values.errors import ConfigError
 from meshwright.values.hardware.cluster import Pool
@@ -69,9 +70,8 @@ def case_of(described: Described, given: Given, *, source: str) -> Case:
     )
     fields = {**(described.layout or {}), **(parse_layout(given.layout) if given.layout else {})}
     try:
-        layout = complete_layout(
-            fields, model=model, work=work, num_chips=pool.num_chips, stack=stack
-        )
+        rules = RuleCase(model=model, work=work, num_chips=pool.num_chips, stack=stack)
+        layout = complete_layout(fields, rules)
     except ConfigError as error:
         raise ConfigError(f"{source}: {error}") from None
     if layout.num_chips != pool.num_chips or layout.gbs % (layout.mbs * layout.dp):
