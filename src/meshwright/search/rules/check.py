@@ -16,7 +16,7 @@ from meshwright.search.rules.experts import (
 )
 from meshwright.search.rules.grid import GRID_RULES
 from meshwright.search.rules.pipeline import BATCH_RULES, PIPELINE_RULES
-from meshwright.search.rules.rule import Bools, Rule, RuleCase, Violation, nearest_multiples
+from meshwright.search.rules.rule import Bools, Rule, RuleCase, Violation, nearest_words
 from meshwright.search.rules.software import stack_rules
 from meshwright.search.rules.split import even_split, own_split
 from meshwright.values.errors import ConfigError, LayoutError
@@ -104,7 +104,7 @@ def complete_layout(fields: Mapping[str, Any], case: RuleCase) -> Layout:
 def _data_parallel(split: int, given: dict[str, Any], num_chips: int) -> int:
     if split < 1 or num_chips % split:
         words = " * ".join(f"{axis}={given.get(axis, 1)}" for axis in ("tp", "cp", "pp"))
-        near = " or ".join(map(str, nearest_multiples(num_chips, max(split, 1))))
+        near = nearest_words(num_chips, max(split, 1))
         raise LayoutError(
             f"{words} = {split} does not divide {num_chips} chips; take {near} chips, or other"
             " sizes"
