@@ -108,8 +108,8 @@ def brute_force(kinds: tuple[Kind, ...], case: Case, layers: int) -> float:
             kinds[kind].block.curve,
             layers=np.array([own]),
             prefix=np.array([0]),
-            role=role_of(is_first=place == 0, is_last=place == case.pp - 1),
-            in_flight=in_flight(place, pp=case.pp, vpp=1, num_microbatches=case.num_microbatches),
+            role=role_of(place, case.pp),
+            in_flight=in_flight(place, case),
             vpp=1,
             limit_bytes=kinds[kind].block.limit_bytes,
         )

@@ -8,13 +8,13 @@ Arrays are (R,) per row and (R, K) per block.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.cost.stages import Floats
+from meshwright.search.mixed.curves import Rows
 from meshwright.search.mixed.forced import Room
 
 __all__ = ["Boxes", "Cuts", "Limits"]
@@ -68,7 +68,7 @@ class Cuts:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Boxes:
+class Boxes(Rows):
     """Rows of the search."""
 
     ids: Ints
@@ -84,17 +84,6 @@ class Boxes:
 
     def __len__(self) -> int:
         return len(self.vpp)
-
-    def take(self, index: Any) -> Boxes:
-        """Return some rows."""
-        return Boxes(**{f.name: getattr(self, f.name)[index] for f in fields(self)})
-
-    @staticmethod
-    def concat(parts: list[Boxes]) -> Boxes:
-        """Return the rows of several."""
-        return Boxes(
-            **{f.name: np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(Boxes)}
-        )
 
     @property
     def width(self) -> Floats:

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from meshwright.cost.simulate import steady_steps_s
 from meshwright.cost.stages import Floats
 from meshwright.search.balance import WORTH_A_SPLIT
-from meshwright.search.mixed.blocks import in_flight
-from meshwright.search.mixed.curves import OneWay, role_of, stage_table
+from meshwright.search.mixed.blocks import table_at
+from meshwright.search.mixed.curves import OneWay
 from meshwright.search.mixed.problem import MixedProblem
 from meshwright.search.mixed.reprice import Found, Repriced, pipeline_of
 from meshwright.values.mixed_layout import MixedLayout
@@ -106,23 +106,9 @@ class _Chunks:
     def _most(self, found: Found, stage: int) -> int:
         """Layers of a stage that fit at most when it recomputes as it does."""
         places = [block for block in found.blocks for _ in range(block.stages)]
-        block, chosen, total = (
-            places[stage],
-            found.solved.stages[stage],
-            sum(each.layers for each in found.blocks),
-        )
-        table = stage_table(
-            block.curve,
-            layers=np.arange(1, total + 1),
-            prefix=np.zeros(total, dtype=np.int64),
-            role=role_of(is_first=stage == 0, is_last=stage == self.pp - 1),
-            in_flight=in_flight(
-                stage, pp=self.pp, vpp=self.vpp, num_microbatches=found.case.num_microbatches
-            ),
-            vpp=self.vpp,
-            limit_bytes=block.limit_bytes,
-            only=OneWay(way=chosen.way, redone=chosen.redone),
-        )
+        own, total = found.solved.stages[stage], sum(each.layers for each in found.blocks)
+        block = replace(places[stage], only=OneWay(way=own.way, redone=own.redone))
+        table = table_at(block, stage=stage, case=found.case, layers=np.arange(1, total + 1))
         return int(np.isfinite(table.backward_s).sum())
 
     def times(self, layers: Ints) -> tuple[Floats, Floats]:

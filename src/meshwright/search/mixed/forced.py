@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.cost.stages import Floats
-from meshwright.search.mixed.curves import Curve
+from meshwright.search.mixed.curves import Curve, Rows
 
 __all__ = ["LINES", "Forced", "Places", "Room", "forced", "room_of"]
 
@@ -30,7 +30,7 @@ _NOTHING = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Room:
+class Room(Rows):
     """Memory of a stage under one way to cut, columns (G,), or scalars: bytes of the quickest way
     to run its layers."""
 
@@ -48,10 +48,6 @@ class Room:
     """Seconds per byte that is freed, and seconds, by line, (G, LINES): a layer that frees x per
     micro batch takes slope x + start more."""
     start_s: Floats
-
-    def take(self, index: Ints) -> Room:
-        """Return some rows."""
-        return Room(**{name: getattr(self, name)[index] for name in Room.__slots__})
 
 
 def room_of(curve: Curve, *, limit_bytes: float) -> Room:
@@ -103,7 +99,7 @@ def _hull(freed: Floats, extra: Floats) -> tuple[Floats, Floats]:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Places:
+class Places(Rows):
     """Blocks of stages, (P,): what is asked of each."""
 
     layers: Ints
@@ -120,10 +116,6 @@ class Places:
     """The quickest layer."""
     most_s: Floats
     """What a stage may take at most."""
-
-    def take(self, index: Ints) -> Places:
-        """Return some rows."""
-        return Places(**{name: getattr(self, name)[index] for name in Places.__slots__})
 
     def held(self, place: Ints) -> Floats:
         """Micro batches that the stage so many places before the block's last one holds, as

@@ -20,19 +20,24 @@ from meshwright.cost.stages import Floats
 from meshwright.search.mixed.blocks import (
     Block,
     Case,
-    Chosen,
+    Ints,
     Solved,
-    in_flight,
     once_s,
+    own_message_s,
     stage_chain_s,
-    table_of,
 )
-from meshwright.search.mixed.curves import MIDDLE, StageTable, role_of, stage_table
-from meshwright.search.mixed.program import SAME, Fullness, Within
+from meshwright.search.mixed.curves import MIDDLE, role_of
+from meshwright.search.mixed.program import (
+    SAME,
+    Fullness,
+    Labels,
+    StagesFromLast,
+    Within,
+    grown,
+    undominated,
+)
 
 __all__ = ["Kind", "OrderProgram", "Ordered"]
-
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,38 +79,18 @@ class Ordered:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Labels:
+class _Labels(Labels):
     """Partial plans, (n,)."""
 
-    layers: Ints
     used: Ints
     """Stages of each kind, (n, K)."""
     top: Ints
     """Kind of the stage on top."""
     back: NDArray[np.bool_]
     """Whether a kind has come back."""
-    down_s: Floats
-    chain_s: Floats
-    parent: Ints
-    own: Ints
-
-    def __len__(self) -> int:
-        return len(self.layers)
-
-    def take(self, index: NDArray[np.generic]) -> _Labels:
-        return _Labels(**{name: getattr(self, name)[index] for name in _Labels.__slots__})
-
-    @staticmethod
-    def concat(parts: Sequence[_Labels]) -> _Labels:
-        return _Labels(
-            **{
-                name: np.concatenate([getattr(part, name) for part in parts])
-                for name in _Labels.__slots__
-            }
-        )
 
 
-class OrderProgram:
+class OrderProgram(StagesFromLast):
     """All orders of `case.pp` stages of some kinds in which one comes back, and all splits of the
     model's layers over them."""
 
@@ -119,13 +104,8 @@ class OrderProgram:
         below_s: float,
         most_rows: int,
     ) -> None:
-        self.kinds, self.case, self.layers, self.num_chips, self.below_s = (
-            tuple(kinds),
-            case,
-            layers,
-            num_chips,
-            below_s,
-        )
+        self.kinds, self.case, self.layers = tuple(kinds), case, layers
+        self.num_chips, self.below_s = num_chips, below_s
         curves = [kind.block.curve for kind in kinds]
         self.least_s = np.array(
             [float(c.forward_layer_s.min() + c.backward_layer_s.min()) for c in curves]
@@ -142,14 +122,7 @@ class OrderProgram:
     def _links_s(self) -> Floats:
         """One message from a stage of one kind to one of another, (K, K)."""
         blocks = [kind.block for kind in self.kinds]
-        near = [
-            (
-                b.curve.near_message_s
-                if b.chips_per_stage * self.case.pp <= b.domain
-                else b.curve.message_s
-            )
-            for b in blocks
-        ]
+        near = [own_message_s(block, self.case.pp) for block in blocks]
         across = np.array([block.curve.cross_message_s for block in blocks])
         return np.asarray(
             np.where(
@@ -161,7 +134,7 @@ class OrderProgram:
         """The best chains of what lies within, with the exchange at its least; None too where
         `most_rows` partial plans were made."""
         self.within = within
-        self.down_s, self.up_s = self._waits_s()
+        self.waits_s = self._waits_s()
         steps: list[_Labels] = []
         labels = self._none()
         for stage in range(self.case.pp - 1, -1, -1):
@@ -172,13 +145,19 @@ class OrderProgram:
             ]
             if not parts or self.rows >= self.most_rows:
                 return None
-            labels = _undominated(_Labels.concat(parts))
+            labels = _Labels.concat(parts)
+            labels = labels.take(undominated(_keys(labels), labels))
             steps.append(labels)
         back = np.flatnonzero(labels.back)
         if not len(back):
             return None
         best = int(back[np.argmin(labels.chain_s[back])])
-        return self._traced(steps, best)
+        path = [(int(each.top[at]), int(each.own[at])) for each, at in self._path(steps, best)]
+        assigned = ((self.kinds[kind].block, own) for kind, own in path)
+        return Ordered(
+            kinds=tuple(kind for kind, _ in path),
+            solved=self._solved(assigned, float(labels.chain_s[best])),
+        )
 
     def _none(self) -> _Labels:
         one = np.zeros(1, dtype=np.int64)
@@ -202,37 +181,12 @@ class OrderProgram:
         backward = self.layers * min(float(curve.backward_layer_s.min()) for curve in curves)
         return rounds * forward, rounds * max(backward, self.within.up_s)
 
-    def _times(self, stage: int, kind: int, own: Ints, start: Ints) -> tuple[Floats, Floats]:
-        """Forward and backward of stages with so many layers that begin at a layer of the model."""
-        prefix = np.clip(self.case.prefix - start, 0, own)
-        if prefix.any():
-            found = self._price(stage, kind, own, prefix)
-            return found.forward_s, found.backward_s
-        table = table_of(
-            self.kinds[kind].block, stage=stage, pp=self.case.pp, case=self.case, most=self.layers
-        )
-        return table.forward_s[own - 1], table.backward_s[own - 1]
-
-    def _price(self, stage: int, kind: int, own: Ints, prefix: Ints) -> StageTable:
-        case, block = self.case, self.kinds[kind].block
-        return stage_table(
-            block.curve,
-            layers=own,
-            prefix=prefix,
-            role=role_of(is_first=stage == 0, is_last=stage == case.pp - 1),
-            in_flight=in_flight(
-                stage, pp=case.pp, vpp=case.vpp, num_microbatches=case.num_microbatches
-            ),
-            vpp=case.vpp,
-            limit_bytes=block.limit_bytes,
-            only=block.only,
-        )
-
     def _add(self, stage: int, kind: int, below: _Labels) -> _Labels:
         """Put one stage of a kind on top of all partial plans."""
         case = self.case
         parent, own = self._grown(stage, kind, below)
-        forward, backward = self._times(stage, kind, own, self.layers - below.layers[parent] - own)
+        block, start = self.kinds[kind].block, self.layers - below.layers[parent] - own
+        forward, backward = self._times(block, stage, own, start)
         keep = np.isfinite(backward)
         parent, own, forward, backward = parent[keep], own[keep], forward[keep], backward[keep]
         message = np.where(below.top >= 0, self.links[kind, below.top], 0.0)[parent]
@@ -271,9 +225,7 @@ class OrderProgram:
         self.rows += int(counts.sum())
         if self.rows >= self.most_rows:
             counts[:] = 0
-        parent = np.repeat(np.arange(len(below)), counts)
-        first = np.repeat(np.cumsum(counts) - counts, counts)
-        return parent, np.arange(len(parent)) - first + lowest[parent]
+        return grown(lowest, counts)
 
     def _room_above(self, stage: int, used: Ints) -> Ints:
         """Layers that so many stages above may have at most, (n,)."""
@@ -289,7 +241,7 @@ class OrderProgram:
         if np.isinf(limit):
             return self.layers + 1
         block = self.kinds[kind].block
-        role = role_of(is_first=stage == 0, is_last=stage == self.case.pp - 1)
+        role = role_of(stage, self.case.pp)
         full = [
             Fullness(role=role, layers=count).params(block) for count in range(1, self.layers + 1)
         ]
@@ -300,7 +252,6 @@ class OrderProgram:
     ) -> Floats:
         return stage_chain_s(
             self.case,
-            pp=self.case.pp,
             stage=stage,
             forward_s=forward,
             backward_s=backward,
@@ -308,7 +259,7 @@ class OrderProgram:
             to_next_s=message,
             to_last_s=self.message_s if stage else 0.0,
             message_s=self.message_s,
-            waits_s=(self.down_s, self.up_s),
+            waits_s=self.waits_s,
         )
 
     def _once_s(self, forward: Floats, backward: Floats) -> Floats:
@@ -330,49 +281,13 @@ class OrderProgram:
                 )
         return np.asarray(found + self.case.overhead_s)
 
-    def _traced(self, steps: list[_Labels], best: int) -> Ordered:
-        bound_s, kinds, stages, start = (
-            float(steps[-1].chain_s[best]),
-            list[int](),
-            list[Chosen](),
-            0,
+
+def _keys(labels: _Labels) -> Ints:
+    """One number for all that partial plans must share to be held against each other."""
+    most = (int(each) + 1 for each in labels.used.max(axis=0))
+    return np.asarray(
+        np.ravel_multi_index(
+            (labels.layers, labels.top, labels.back.astype(np.int64), *labels.used.T),
+            (int(labels.layers.max()) + 1, int(labels.top.max()) + 1, 2, *most),
         )
-        for stage, labels in enumerate(reversed(steps)):
-            kind, own = int(labels.top[best]), int(labels.own[best])
-            prefix = int(np.clip(self.case.prefix - start, 0, own))
-            table = self._price(stage, kind, np.array([own]), np.array([prefix]))
-            kinds.append(kind)
-            stages.append(
-                Chosen(
-                    layers=own,
-                    way=int(table.way[0]),
-                    redone=int(table.redone[0]),
-                    forward_s=float(table.forward_s[0]),
-                    backward_s=float(table.backward_s[0]),
-                )
-            )
-            best, start = int(labels.parent[best]), start + own
-        return Ordered(kinds=tuple(kinds), solved=Solved(stages=tuple(stages), bound_s=bound_s))
-
-
-def _undominated(labels: _Labels) -> _Labels:
-    """Of the partial plans that share all but their times, those that no other beats in both."""
-    keys = np.ravel_multi_index(
-        (labels.layers, labels.top, labels.back.astype(np.int64), *labels.used.T),
-        (
-            int(labels.layers.max()) + 1,
-            int(labels.top.max()) + 1,
-            2,
-            *(int(most) + 1 for most in labels.used.max(axis=0)),
-        ),
     )
-    order = np.lexsort((labels.down_s, labels.chain_s, keys))
-    keys, down = keys[order], labels.down_s[order]
-    fresh = np.ones(len(order), dtype=bool)
-    fresh[1:] = keys[1:] != keys[:-1]
-    group = np.cumsum(fresh)
-    lift = (float(down.max()) + 1.0) * (group[-1] - group)
-    running = np.minimum.accumulate(down + lift)
-    keep = fresh.copy()
-    keep[1:] |= (down + lift)[1:] < running[:-1] * (1 - SAME)
-    return labels.take(order[keep])

@@ -23,7 +23,7 @@ from meshwright.search.problem import Files
 from meshwright.search.rank import beats_words, kernels_words
 from meshwright.search.request import PlanRequest
 from meshwright.search.result import Plan, PlanResult, Proof
-from meshwright.search.rules.rule import nearest_multiples
+from meshwright.search.rules.rule import nearest_words
 from meshwright.search.space import Rejections
 from meshwright.trust.intervals import Fits, fits_within, intervals_of
 from meshwright.values.errors import ConfigError
@@ -114,10 +114,9 @@ def _require_some(problem: MixedProblem, grid: Grid) -> None:
         step = int(
             np.prod([max(1, int(v)) for key in ("dp", "mbs") for v in pins.get(key, [1])[:1]])
         )
-        near = " or ".join(map(str, nearest_multiples(gbs, step)))
         raise ConfigError(
             f"gbs={gbs}: no dp * mbs of {_pin_words(problem)} divides it; nearest that work:"
-            f" gbs={near}"
+            f" gbs={nearest_words(gbs, step)}"
         )
     raise ConfigError(
         f"no stage of {problem.site.model.name} keeps the rules on {problem.cluster.name} under"

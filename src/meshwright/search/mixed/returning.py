@@ -7,18 +7,17 @@ may do best at both ends.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import numpy as np
 
-from meshwright.search.mixed.blocks import Case, value_s
+from meshwright.search.mixed.blocks import Block, Case, value_s
 from meshwright.search.mixed.curves import MIDDLE, OneWay, role_of
 from meshwright.search.mixed.grid import Grid
 from meshwright.search.mixed.orders import Kind, Ordered, OrderProgram
 from meshwright.search.mixed.problem import MixedProblem, Score
-from meshwright.search.mixed.program import SAME, Fullness, Within
+from meshwright.search.mixed.program import SAME, Fullness, Parts, Within, divided
 from meshwright.search.mixed.reprice import Found
 from meshwright.search.rules.pipeline import wants_fill, wants_whole_rounds
 
@@ -129,59 +128,33 @@ def best_order(program: OrderProgram) -> Ordered | None:
     """
     kinds, case = program.kinds, program.case
     nothing = Fullness(role=MIDDLE, layers=0)
-    start = Within(fullest=(nothing,) * len(kinds), params=(np.inf,) * len(kinds))
-    queue, best, number = [_Task(bound_s=0.0, number=0, within=start)], None, 0
-    while queue and number < MOST_TASKS:
-        task = heapq.heappop(queue)
-        if task.bound_s >= program.below_s * (1 - SAME):
+    parts = Parts(Within(fullest=(nothing,) * len(kinds), params=(np.inf,) * len(kinds)))
+    best = None
+    while parts and parts.made <= MOST_TASKS:
+        bound_s, within = parts.pop()
+        if bound_s >= program.below_s * (1 - SAME):
             break
-        ordered = program.run(task.within)
+        ordered = program.run(within)
         if ordered is None:
             continue
         value = value_s(ordered.blocks(kinds), case, ordered.solved)
         if value < program.below_s:
             best, program.below_s = ordered, value
         if ordered.solved.bound_s < value * (1 - SAME):
-            for part in _divided(kinds, ordered, task.within):
-                number += 1
-                heapq.heappush(
-                    queue,
-                    _Task(
-                        bound_s=max(task.bound_s, ordered.solved.bound_s),
-                        number=number,
-                        within=part,
-                    ),
-                )
+            for part in divided(within, _stages_of(kinds, ordered)):
+                parts.add(max(bound_s, ordered.solved.bound_s), part)
     return best
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, order=True)
-class _Task:
-    """A part of the assignments, and what none of it undercuts."""
-
-    bound_s: float
-    number: int
-    within: Within = field(compare=False)
-
-
-def _divided(kinds: Sequence[Kind], ordered: Ordered, within: Within) -> tuple[Within, ...]:
-    """Divide by the fullest stage of a kind that is fuller than was reckoned: less full, and as
-    full."""
-    last = len(ordered.kinds) - 1
+def _stages_of(kinds: Sequence[Kind], ordered: Ordered) -> Iterator[tuple[Block, list[Fullness]]]:
+    """Each kind's block with how full its stages are."""
+    stages, pp = list(zip(ordered.kinds, ordered.solved.stages, strict=True)), len(ordered.kinds)
     for number, kind in enumerate(kinds):
-        own = [
-            Fullness(role=role_of(is_first=place == 0, is_last=place == last), layers=stage.layers)
-            for place, (of, stage) in enumerate(
-                zip(ordered.kinds, ordered.solved.stages, strict=True)
-            )
-            if of == number
-        ]
-        fullest = max(own, key=lambda each: each.params(kind.block), default=None)
-        if fullest is not None and fullest.params(kind.block) > within.fullest[number].params(
-            kind.block
-        ) * (1 + SAME):
-            reached = fullest.params(kind.block)
-            less = (*within.params[:number], reached, *within.params[number + 1 :])
-            more = (*within.fullest[:number], fullest, *within.fullest[number + 1 :])
-            return replace(within, params=less), replace(within, fullest=more)
-    return ()
+        yield (
+            kind.block,
+            [
+                Fullness(role=role_of(place, pp), layers=stage.layers)
+                for place, (of, stage) in enumerate(stages)
+                if of == number
+            ],
+        )
