@@ -26,7 +26,7 @@ from meshwright.cost.terms import (
 from meshwright.search.constants import Holders, holders_of, with_held
 from meshwright.search.provenance import Basis, Provenance, basis_of, standing
 from meshwright.search.quote import Quote, quotes
-from meshwright.search.requote import requote, setting_of
+from meshwright.search.refine import requote, setting_of
 from meshwright.search.titles import MEMORY_READINGS, TIME_READINGS
 from meshwright.search.twin import Twin
 from meshwright.search.worked import worked

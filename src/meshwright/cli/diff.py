@@ -79,7 +79,7 @@ def _answer(sides: list[Side], *, json_output: bool) -> None:
     from meshwright.report.diff_text import print_comparison, print_prices
     from meshwright.report.explain_json import comparison_record, quote_record
     from meshwright.search.diff import compare
-    from meshwright.search.requote import setting_of
+    from meshwright.search.refine import setting_of
 
     problems = [problem for side in sides if (problem := side.problem()) is not None]
     priced = _priced(sides, problems)
@@ -115,7 +115,7 @@ def _priced(sides: list[Side], problems: list[Problem]) -> list[Quote]:
     request."""
     from meshwright.search.asked import ask
     from meshwright.search.quote import quotes
-    from meshwright.search.requote import requote, setting_of
+    from meshwright.search.refine import requote, setting_of
 
     if len(problems) < len(sides):
         return []

@@ -324,6 +324,6 @@ def _current_record(current: Asked | None) -> dict[str, Any]:
         return {}
     from meshwright.cli.plan_files import price_of
     from meshwright.report.explain_json import quote_record
-    from meshwright.search.requote import setting_of
+    from meshwright.search.refine import setting_of
 
     return {"current": quote_record(price_of(current), setting_of(current.problem))}

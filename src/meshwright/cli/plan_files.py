@@ -346,7 +346,7 @@ def read_run(path: Path, flags: dict[str, Any]) -> Run:
 def price_of(asked: Asked) -> Quote:
     """Return the simulated price of a layout in its problem."""
     from meshwright.search.quote import quotes
-    from meshwright.search.requote import requote, setting_of
+    from meshwright.search.refine import requote, setting_of
 
     return requote(quotes([asked.layout], setting_of(asked.problem)), asked.problem)[0]
 

@@ -39,7 +39,7 @@ def why_oom(
     from meshwright.report.diff_text import print_ladder
     from meshwright.report.explain_json import ladder_record
     from meshwright.search.oom import why_oom as explained
-    from meshwright.search.requote import setting_of
+    from meshwright.search.refine import setting_of
 
     asked = asked_with(where.pop("model", None), hf, layout, {**where, **how})
     found = explained(asked.layout, asked.problem)

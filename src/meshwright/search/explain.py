@@ -11,7 +11,7 @@ from meshwright.search.operators import LayerTable, layer_tables
 from meshwright.search.problem import Problem
 from meshwright.search.provenance import Basis, Depth, Provenance, basis_of
 from meshwright.search.quote import Quote, Setting, quotes
-from meshwright.search.requote import requote, setting_of
+from meshwright.search.refine import requote, setting_of
 from meshwright.search.rules.check import explicit_layers
 from meshwright.search.rules.rule import Violation
 from meshwright.search.rules.software import stack_rules

@@ -11,7 +11,7 @@ from meshwright.search.diff import LABELS, Label, compare
 from meshwright.search.explain import regrid, selective_sets, split_layers
 from meshwright.search.problem import Problem
 from meshwright.search.quote import Quote, Setting, quotes
-from meshwright.search.requote import problem_in, requote, setting_of
+from meshwright.search.refine import requote, setting_of
 from meshwright.search.rules.software import stack_rules
 from meshwright.trust.intervals import Fits
 from meshwright.values.errors import ConfigError
@@ -309,7 +309,7 @@ def _simulated(found: Ladder, problem: Problem) -> Ladder:
 
     def again(rung: Rung) -> Rung:
         return replace(
-            rung, base=base, quote=requote([rung.quote], problem_in(problem, rung.setting))[0]
+            rung, base=base, quote=requote([rung.quote], replace(problem, setting=rung.setting))[0]
         )
 
     rungs = sorted((again(rung) for rung in found.rungs), key=_place)

@@ -19,8 +19,7 @@ from meshwright.search.constants import (
     with_held,
 )
 from meshwright.search.problem import Problem
-from meshwright.search.requote import setting_of
-from meshwright.search.twin import Call, Trace, Twin, twin
+from meshwright.search.twin import Call, Trace, Twin, twin, watched
 from meshwright.values.errors import ConfigError
 from meshwright.values.layout import Layout
 
@@ -86,35 +85,27 @@ def basis_of(layout: Layout, problem: Problem, *, depth: Depth = "constants") ->
     Valid:    what another bound hides by more than 1 % has no part in a term.
     Checked:  tests/search/test_provenance.py
     """
-    setting = setting_of(problem)
-    holders = holders_of(setting.pool, setting.stack)
+    setting = problem.setting
     fullest: list[int] = []
 
     def priced(where: Twin, held: Holders) -> Terms:
-        there = replace(
+        moved = replace(
             setting, pool=with_held(setting.pool, held), stack=stack_of(held), calibration=None
         )
-        closed = where.module("meshwright.search.quote").quotes([layout], there)
-        moved = replace(problem, setting=there)
-        [quote] = where.module("meshwright.search.requote").requote(closed, moved)
-        if not fullest:
-            fullest.append(quote.fullest.stage)
-        memory = quote.stages[fullest[0]].memory_bytes
-        return {f"time.{name}": seconds for name, seconds in quote.time_s.items()} | {
+        there = replace(problem, setting=moved)
+        [found] = where.module("meshwright.search.refine").reprice(there, [layout])
+        fullest.append(found.fullest)  # the first counts, of the pricing where nothing is moved
+        memory = found.memory_of(fullest[0])
+        return {f"time.{name}": seconds for name, seconds in found.time_s.items()} | {
             f"memory.{name}": held_bytes for name, held_bytes in memory.items()
         }
 
-    found = standing(priced, holders, depth=depth)
-    return Basis(
-        **{
-            part: {
-                name.removeprefix(f"{part}."): each
-                for name, each in found.items()
-                if name.startswith(f"{part}.")
-            }
-            for part in ("time", "memory")
-        }
-    )
+    found = standing(priced, holders_of(setting.pool, setting.stack), depth=depth)
+    parts: dict[str, dict[str, Provenance]] = {"time": {}, "memory": {}}
+    for name, each in found.items():
+        part, _, term = name.partition(".")
+        parts[part][term] = each
+    return Basis(**parts)
 
 
 def standing(
@@ -125,7 +116,8 @@ def standing(
     with where.lock:
         now = pricing(where, holders)
         where.forget()
-        trace = where.trace(lambda: pricing(where, holders))
+        watching = {owner: watched(held) for owner, held in holders.items()}
+        trace = where.trace(lambda: pricing(where, watching))
         moved = list(_moved(pricing, holders, trace, where, now)) if depth == "constants" else []
     return {term: _provenance(term, value, trace, moved) for term, value in now.items()}
 

@@ -3,7 +3,7 @@ event."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -14,7 +14,7 @@ from meshwright.cost.simulate import steady_step_s
 from meshwright.cost.stages import Floats
 from meshwright.cost.terms import simulated_bubble_s, simulated_messages_s
 from meshwright.search.problem import Problem
-from meshwright.search.quote import price_in
+from meshwright.search.quote import Quote, Setting, price_in
 from meshwright.search.rules.check import explicit_layers
 from meshwright.search.rules.software import DEALT, stack_rules
 from meshwright.search.rules.split import even_split
@@ -26,6 +26,8 @@ __all__ = [
     "Repriced",
     "pipeline_of",
     "reprice",
+    "requote",
+    "setting_of",
     "shortlists",
     "simulated",
     "split_variants",
@@ -50,15 +52,35 @@ class Repriced:
 
     layout: Layout
     time_s: dict[str, float]
-    memory_bytes: dict[str, float]
-    """Of the fullest stage."""
-    peak_memory_bytes: tuple[float, ...]
+    memory: dict[str, Floats]
+    """Bytes of each stage by term."""
+    used: Floats
+    """Bytes of each stage."""
     pipeline: Literal["event simulation", "closed form", "no pipeline"]
 
     @property
     def step_s(self) -> float:
         """The sum of the terms."""
         return sum(self.time_s.values())
+
+    @property
+    def fullest(self) -> int:
+        """The stage that uses most memory, the earliest of equals."""
+        return int(np.argmax(self.used))
+
+    @property
+    def memory_bytes(self) -> dict[str, float]:
+        """Of the fullest stage, by term."""
+        return self.memory_of(self.fullest)
+
+    def memory_of(self, stage: int) -> dict[str, float]:
+        """Bytes of a stage by term."""
+        return {term: float(held[stage]) for term, held in self.memory.items()}
+
+    @property
+    def peak_memory_bytes(self) -> tuple[float, ...]:
+        """Of each stage."""
+        return tuple(float(size) for size in self.used)
 
     @property
     def peak_bytes(self) -> float:
@@ -162,6 +184,25 @@ def reprice(problem: Problem, layouts: Iterable[Layout]) -> list[Repriced]:
     ]
 
 
+def setting_of(problem: Problem) -> Setting:
+    """Return the problem's setting with the headroom and the rules that its request asks for."""
+    return replace(
+        problem.setting,
+        headroom_bytes=problem.headroom_bytes,
+        megatron_version=problem.request.megatron_version,
+    )
+
+
+def requote(closed: Sequence[Quote], problem: Problem) -> list[Quote]:
+    """Replace the closed form's time by the simulated one, as a plan's best few are priced; memory
+    is the same."""
+    found = reprice(problem, [quote.layout for quote in closed])
+    return [
+        replace(quote, time_s=repriced.time_s, pipeline=repriced.pipeline)
+        for quote, repriced in zip(closed, found, strict=True)
+    ]
+
+
 def pipeline_of(problem: Problem, layout: Layout) -> Pipeline:
     """Return the pipeline of one step, for the simulator and for a trace."""
     row = explicit_layers(layout, problem.setting.model)
@@ -216,18 +257,13 @@ def _simulable(rows: list[Layout]) -> list[int]:
 
 
 def _repriced(layout: Layout, whole: _Whole, pipeline: Pipeline | None) -> Repriced:
-    fullest = int(np.argmax(whole.used))
     return Repriced(
         layout=layout,
-        time_s=simulated(whole.time_s, pipeline) if pipeline is not None else whole.time_s,
-        memory_bytes={term: float(held[fullest]) for term, held in whole.memory.items()},
-        peak_memory_bytes=tuple(float(size) for size in whole.used),
+        time_s=whole.time_s if pipeline is None else simulated(whole.time_s, pipeline),
+        memory=whole.memory,
+        used=whole.used,
         pipeline=(
-            "event simulation"
-            if pipeline is not None
-            else "closed form"
-            if layout.pp > 1
-            else "no pipeline"
+            "event simulation" if pipeline else "closed form" if layout.pp > 1 else "no pipeline"
         ),
     )
 

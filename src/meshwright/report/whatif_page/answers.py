@@ -17,8 +17,8 @@ from meshwright.search.explain import cost_words, explain
 from meshwright.search.plan import search_problem
 from meshwright.search.problem import Files, Problem, resolve
 from meshwright.search.quote import Quote, quotes
+from meshwright.search.refine import requote, setting_of
 from meshwright.search.request import PlanRequest
-from meshwright.search.requote import requote, setting_of
 from meshwright.search.rules.software import stack_rules
 from meshwright.search.titles import (
     MEMORY_READINGS,

@@ -29,7 +29,7 @@ from meshwright.search.asked import Asked, ask
 from meshwright.search.plan import search_problem
 from meshwright.search.problem import Problem
 from meshwright.search.quote import quotes
-from meshwright.search.requote import requote, setting_of
+from meshwright.search.refine import requote, setting_of
 from meshwright.search.result import PlanResult
 from meshwright.values.errors import (
     CannotExpress,
