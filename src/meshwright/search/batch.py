@@ -33,8 +33,7 @@ class BatchRule:
 
 
 def batch_rule(model: ModelSpec) -> BatchRule:
-    """Return the rule for a model's size: the first row whose `params` are not below its
-    parameters."""
+    """Return the first row whose `params` are not below the model's parameters."""
     size = model_params(model).total
     for row in package_rows("search/batch_rule.csv"):
         if not row["params"] or size <= int(row["params"]):

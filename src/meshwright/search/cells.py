@@ -31,8 +31,7 @@ class Cell:
     tp: int
     pp: int
     best: Layout | None = None
-    """The fastest that leaves the headroom free; where none does the fastest that fits; where none
-    does the smallest."""
+    """The fastest that leaves the headroom free, else that fits, else the smallest."""
     step_s: float = float("inf")
     used_bytes: float = float("inf")
     """Of the fullest stage of `best`."""
@@ -55,8 +54,7 @@ class Cells:
 
 
 def cells_of(problem: Problem, *, most: int = MOST_PRICED) -> Cells:
-    """Price the space, or of a larger one a part that is spread evenly over the cells, by the
-    closed form that ranks."""
+    """Price the space, or a part of a larger one, evenly over the cells, by the closed form."""
     axes = axes_of(problem)
     space = make_space(problem, axes, Rejections())
     whole = space.size_bound <= most
@@ -86,8 +84,7 @@ def _keep_better(problem: Problem, found: dict[tuple[int, int], Cell], more: lis
 
 
 def _thinned(space: Space, most: int) -> Space:
-    """Keep the plain ways to recompute, and of each cell's grid rows the same number, evenly
-    spread."""
+    """Keep the plain ways to recompute, and of each cell as many grid rows, evenly spread."""
     ways = [way for way in space.axes.recomputations if not way.eighths]
     kept = {(way.kind, bool(way.modules)): way for way in reversed(ways)}
     axes = replace(space.axes, recomputations=tuple(reversed(kept.values())))

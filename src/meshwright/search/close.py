@@ -1,5 +1,4 @@
-"""Whether the best plan leans on one constant: whether a rival wins where that constant is
-elsewhere in its interval."""
+"""Whether a rival beats the best plan where one constant is elsewhere in its interval."""
 
 from __future__ import annotations
 
@@ -64,8 +63,7 @@ class CloseCall:
 
 
 def with_close_call(problem: Problem, plans: tuple[Plan, ...]) -> tuple[Plan, ...]:
-    """Return the plans, the best with its close call in `provenance["close"]`, all others with None
-    there."""
+    """Return the plans, the best with its close call in `provenance["close"]`, others with None."""
     call = close_call(problem, plans)
     found = [
         None if call is None or plan.rank > 1 else call.to_dict() | {"words": call.words()}

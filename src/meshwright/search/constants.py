@@ -138,8 +138,7 @@ def _of_module(holders: Holders, defined: Defined, twin: Twin) -> Movable:
     def moved(factor: float) -> Callable[[], Move]:
         there = scaled(value, factor)
         return lambda: Move(
-            holders=holders,
-            inside=lambda: twin.with_constant(defined.module, defined.name, there),
+            holders=holders, inside=lambda: twin.with_constant(defined.module, defined.name, there)
         )
 
     return Movable(

@@ -25,8 +25,7 @@ FAR = 64
 
 
 def explain_empty_space(problem: Problem, rejections: Rejections) -> None:
-    """Raise the error that says why no layout keeps the rules, with the nearest values that
-    work."""
+    """Raise the error that says why no layout keeps the rules, and the nearest values that work."""
     if problem.request.pins:
         _raise_for_pins(problem)
     if problem.request.gbs is not None:

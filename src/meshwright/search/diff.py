@@ -107,8 +107,7 @@ def comparable_fields() -> tuple[str, ...]:
 
 
 def compare(a: Mapping[str, Any], b: Mapping[str, Any], *, has_experts: bool = False) -> Comparison:
-    """Compare what two sides say, `field: value` each; fields of Layout that one side leaves out
-    have Layout's defaults."""
+    """Compare what two sides say, `field: value` each; left-out fields have Layout's defaults."""
     conditions = _conditions(a, b, has_experts=has_experts)
     defaults = {field.name: field.default for field in fields(Layout)}
     found, notes = [], []
@@ -150,8 +149,7 @@ def _conditions(
 
 
 def _same_shards(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
-    """Whether both sides surely cut states over the same count of ranks: what dp loses, cp may
-    gain."""
+    """Whether both sides surely cut states over as many ranks: what dp loses, cp may gain."""
     if "dp" not in a or "dp" not in b:
         return False
     return len({int(side["dp"]) * int(side.get("cp", 1)) for side in (a, b)}) == 1

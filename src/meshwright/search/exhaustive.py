@@ -22,13 +22,11 @@ from meshwright.values.layout import Layouts
 __all__ = ["Found", "Harvest", "balanced_key", "search_space", "uneven_rows"]
 
 KEPT = 512
-"""Fewest best layouts kept on the way; many differ in chunks and recomputation only, of which one a
-group is shown."""
+"""Fewest layouts kept on the way; many differ in chunks and recompute only, one is shown."""
 KEPT_PER_PLAN = 32
 """Kept per plan that is asked for, where that is more."""
 UNEVEN = 4
-"""Times as many pipelines whose stages are uneven: what a better split gains is not known before it
-is tried."""
+"""Times as many uneven pipelines: what a better split gains is not known before it is tried."""
 OF_EACH = 4
 """Of them, tried of each that differ in more than recomputation."""
 WORKERS = 2
@@ -77,8 +75,7 @@ class Found:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Harvest:
-    """What a search, or one chunk of it, brought: each part best first, None where there is
-    none."""
+    """What a search, or a chunk of it, brought: each part best first, None for none."""
 
     priced: int
     """Layouts priced."""
@@ -89,8 +86,7 @@ class Harvest:
     misses: Found | None
     """Those that do not fit, by the memory they need."""
     uneven: Found | None
-    """Pipelines that fit, with a stage slower than the others: by what they would take if all were
-    equal."""
+    """Pipelines that fit, with a slower stage: by what they would take if all were equal."""
     too_large: int
     """Layouts that do not fit."""
 
@@ -130,8 +126,7 @@ def search_space(
 
 
 def _with_balanced(problem: Problem, found: Harvest, *, kept: int) -> Harvest:
-    """Add the best pipelines that would be faster with stages of equal time, with the splits that
-    make them so."""
+    """Add the best uneven pipelines with the splits that make their stages' times equal."""
     if found.uneven is None:
         return found
     promising = found.uneven.layouts.take(found.uneven.key < _worst(found, kept))
@@ -149,8 +144,7 @@ def _with_balanced(problem: Problem, found: Harvest, *, kept: int) -> Harvest:
 
 
 def _first_of_each(layouts: Layouts, count: int) -> NDArray[np.int64]:
-    """Numbers of the first `count` rows of each that differ in more than recomputation,
-    ascending."""
+    """Numbers of the first `count` rows of each that differ in more than recompute, ascending."""
     names = (
         "tp",
         "sp",
@@ -197,8 +191,7 @@ def _keep_pages() -> None:
 
 
 def _in_order(problem: Problem, pieces: Iterator[Layouts]) -> Iterator[Harvest]:
-    """Price pieces in WORKERS threads, a few ahead, and yield the outcomes in their order, so that
-    ties never depend on timing."""
+    """Price pieces in WORKERS threads, and yield in order, so that ties never hang on timing."""
     waiting: deque[Future[Harvest]] = deque()
     with ThreadPoolExecutor(max_workers=WORKERS) as pool:
         for piece in pieces:

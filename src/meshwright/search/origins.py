@@ -1,5 +1,4 @@
-"""What an estimate stands on: which share of a step is measured by the user, from shipped tables,
-from a kin's, or from formulas."""
+"""What an estimate stands on: the user's profile, shipped tables, a kin's, or formulas."""
 
 from __future__ import annotations
 
@@ -167,8 +166,7 @@ def _part_words(tables: ChipTables) -> str:
 
 
 MOST_UNSTEADY = 0.1
-"""Share of unsteady shapes from which on a profile is doubted aloud: more than single slow shapes
-make."""
+"""Share of unsteady shapes from which on a profile is doubted: more than single slow shapes."""
 
 
 WORTH = 0.005

@@ -30,12 +30,7 @@ from meshwright.values.layout import Layout
 from meshwright.values.models.params import model_params
 from meshwright.values.units import GIB, TERA
 
-__all__ = [
-    "Scaled",
-    "scaling",
-    "search_plans",
-    "search_problem",
-]
+__all__ = ["Scaled", "scaling", "search_plans", "search_problem"]
 
 
 def search_plans(
@@ -169,8 +164,7 @@ def _scaled(problem: Problem, layout: Layout, count: int) -> Scaled:
 
 
 def _near(layout: Layout) -> dict[str, list[int | str]]:
-    """Half, the same and twice of each size that cuts the model; recomputation as it is, none and
-    full."""
+    """Half, the same and twice of each size that cuts the model; three ways to recompute."""
     sizes: dict[str, list[int | str]] = {}
     for axis in ("tp", "cp", "pp", "ep"):
         size = getattr(layout, axis)

@@ -50,8 +50,7 @@ ASSUMED_DOMAIN, ASSUMED_NETWORK = "pcie4-shared", "tcp-25"
 
 
 def profiled_pool(profile: Profile, pool: Pool) -> Pool:
-    """Return the pool with the profile's chip and, where collectives were measured, its links;
-    ConfigError for another chip."""
+    """Return the pool with the profile's chip and measured links; ConfigError for another chip."""
     return _with_links(
         profile, replace(pool, node=replace(pool.node, chip=profiled_chip(profile, pool.node.chip)))
     )
@@ -87,8 +86,7 @@ def _most_ranks(profile: Profile) -> int:
 
 
 def _with_links(profile: Profile, pool: Pool) -> Pool:
-    """Put the measured links in: that of the most ranks within a host, and that of the most ranks
-    over hosts."""
+    """Put the measured links in: that of the most ranks within a host, and over hosts."""
     series = profile.find(_OPERATION)
     if series is None:
         return pool
@@ -130,8 +128,7 @@ def _with_link(pool: Pool, table: CollectiveTable) -> Pool:
 
 
 DETAILS = "details"
-"""Key of a model given by its dims: what its cost does not hang on and its training does
-(`exports.ModelDetails`)."""
+"""Key of a model by its dims: what its training hangs on and its cost does not."""
 USUAL_PRECISIONS: tuple[Precision, ...] = ("bf16", "fp16", "fp32")
 """Of training, the first that the chips have."""
 STACK_OF = {"Google": "maxtext", "AWS": "neuron", "Huawei": "mindspeed"}
@@ -396,8 +393,7 @@ def _build(kind: type[Any], values: Mapping[str, Any], *, where: str) -> Any:
 
 
 def dims_of(model: ModelSpec, *, details: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return the dims that `model_of` reads back to the same model; defaults are left out.
-    `details` go with them."""
+    """Return the dims that `model_of` reads back, without defaults; `details` go with them."""
     return _changed(model) | ({DETAILS: dict(details)} if details else {})
 
 

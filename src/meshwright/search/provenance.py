@@ -26,8 +26,7 @@ from meshwright.values.layout import Layout
 __all__ = ["Basis", "Constant", "Depth", "Provenance", "basis_of", "standing"]
 
 Depth = Literal["functions", "constants"]
-"""Whether provenance names the functions alone, or moves every constant too, which takes as long as
-some hundred pricings."""
+"""Whether to name the functions alone, or to move every constant, some hundred pricings."""
 
 NOISE = 1e-11
 """Share of the sum below which a term has not moved: rounding of sums of a few hundred numbers."""

@@ -7,12 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
-from meshwright.cost.flops import (
-    causal_flops_per_token,
-    mfu,
-    model_flops_per_token,
-    tokens_per_s,
-)
+from meshwright.cost.flops import causal_flops_per_token, mfu, model_flops_per_token, tokens_per_s
 from meshwright.search.balance import WORTH_A_SPLIT
 from meshwright.search.exhaustive import Found
 from meshwright.search.origins import Origins, origins_of, profile_provenance

@@ -1,5 +1,4 @@
-"""Price the best few again: every stage, uneven splits tried, the pipeline simulated event by
-event."""
+"""Price the best few again: every stage, uneven splits, the pipeline event by event."""
 
 from __future__ import annotations
 
@@ -37,8 +36,7 @@ __all__ = [
 ]
 
 MOST_OPERATIONS = 200_000
-"""Simulated operations per layout beyond which the closed form is kept: a second of work buys less
-than its error."""
+"""Simulated operations beyond which the closed form stays: a second buys less than its error."""
 
 _WAITING = ("bubble", "pp_comm")
 """Terms that the simulation finds."""
@@ -106,8 +104,7 @@ def split_variants(layout: Layout, layers: int, *, stack: Stack) -> list[Layout]
 
 
 def _relieved(base: tuple[int, ...], ends: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Move a layer from each of some end chunks to the lightest others, the latest of equals; None
-    where an end would be empty."""
+    """Move a layer from each of some end chunks to the lightest others; None where one is empty."""
     split = list(base)
     relieved = {end % len(split) for end in ends}
     others = [chunk for chunk in range(len(split)) if chunk not in relieved]
@@ -127,8 +124,7 @@ def tidy(layout: Layout) -> Layout:
 def shortlists(
     problem: Problem, groups: list[list[Layout]], *, count: int = 2
 ) -> list[list[Layout]]:
-    """Return, of each group with its uneven splits, the best `count` by the closed form that
-    fit."""
+    """Return, of each group and its uneven splits, the best `count` by the closed form that fit."""
     setting = problem.setting
     wide = [
         [
@@ -282,8 +278,7 @@ def simulated(time_s: dict[str, float], pipeline: Pipeline) -> dict[str, float]:
 
 
 def _pipelines(problem: Problem, rows: list[tuple[Layout, _Whole]]) -> list[Pipeline]:
-    """Return the pipelines of some layouts; where stages have several chunks, each chunk is priced
-    by itself."""
+    """Return the pipelines of layouts; where stages have several chunks, each priced by itself."""
     layers = problem.setting.model.total_layers
     deep = [i for i, (layout, _) in enumerate(rows) if layout.vpp > 1]
     chunks = dict(
@@ -323,8 +318,7 @@ def _pipeline(problem: Problem, layout: Layout, whole: _Whole, chunks: _Whole) -
 
 
 def unrolled(layout: Layout, layers: int) -> Layout:
-    """A pipeline as deep as a layout has chunks, in model order: its stages take what those chunks
-    take."""
+    """A pipeline as deep as a layout has chunks, in model order: a stage for each chunk."""
     split = layout.layers_per_stage or even_split(layers, pp=layout.pp, vpp=layout.vpp)
     if len(split) == layout.pp:
         split = tuple(size // layout.vpp for _ in range(layout.vpp) for size in split)

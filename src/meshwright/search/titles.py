@@ -1,5 +1,4 @@
-"""What each term of an estimate is in words, and what it waits for on a given machine: the table
-`search/terms.csv`."""
+"""Each term of an estimate in words, and what it waits for: the table `search/terms.csv`."""
 
 from __future__ import annotations
 

@@ -47,8 +47,7 @@ class Worked:
 
 
 def worked(call: Call) -> Worked:
-    """Put a call's numbers into its formula: a closed form as an expression, words beside a list of
-    inputs."""
+    """Put a call's numbers into its formula; one in words stands beside a list of inputs."""
     sections = _sections(call.doc)
     formula = sections.get("Formula", "")
     closed = _expression(formula.partition(";")[0])

@@ -68,8 +68,7 @@ class Kind:
     vendor: str
 
     def of(self, quantity: Quantity) -> Kind:
-        """Return the kind that decides for a quantity: the size of the model does not for
-        memory."""
+        """Return the kind that decides for a quantity: for memory the model's size does not."""
         return (
             self
             if quantity == "step_time"
@@ -95,8 +94,7 @@ class Spread:
     p75: float
     p90: float
     low: float
-    """A run elsewhere lies above this in nine of ten cases: p10, widened for the few tables and
-    models that are known."""
+    """A run elsewhere lies above it in nine of ten cases: p10, widened for the few runs known."""
     high: float
     """And below this."""
     runs: int
@@ -114,8 +112,7 @@ class Spread:
         return predicted * self.low, predicted * self.high
 
     def words(self, kind: Kind) -> str:
-        """Say how wrong predictions of this kind were, and whether the runs are of another kind
-        than asked."""
+        """Say how wrong such predictions were, and whether the runs are of another kind."""
         name, took = _NAMES[self.level].format(kind=self.kind), _VERBS[self.quantity]
         own = f"{self.kind}: " if self.is_own else ""
         known = (
@@ -178,8 +175,7 @@ def find_spread(spreads: Spreads, kind: Kind, quantity: Quantity) -> Spread:
 
 
 def spread_of(kind: Kind, quantity: Quantity) -> Spread:
-    """Return what published runs say of this kind, or of the finest coarser kind with enough of
-    them."""
+    """Return what published runs say of this kind, or of the finest coarser one with enough."""
     return find_spread(_published(), kind, quantity)
 
 
@@ -219,8 +215,7 @@ def intervals_of(kind: Kind, *, step_s: float, peak_bytes: float) -> Intervals:
 
 
 def fits_within(peak_bytes: float, *, limit_bytes: float, headroom_bytes: float) -> Fits:
-    """Say whether a predicted peak leaves the headroom free, needs a part of it, or is beyond the
-    limit."""
+    """Say whether a peak leaves the headroom free, needs a part of it, or is beyond the limit."""
     if peak_bytes > limit_bytes:
         return "no"
     return "yes" if peak_bytes <= limit_bytes - headroom_bytes else "at risk"

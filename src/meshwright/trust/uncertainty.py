@@ -1,5 +1,4 @@
-"""How far the constants that decide between layouts may be from their values:
-`trust/uncertainties.csv`."""
+"""How far constants that decide between layouts may be off: `trust/uncertainties.csv`."""
 
 from __future__ import annotations
 
@@ -14,11 +13,7 @@ from meshwright.values.hardware.cluster import Pool
 from meshwright.values.layout import Layout
 from meshwright.values.stack import Stack
 
-__all__ = [
-    "Site",
-    "Uncertain",
-    "uncertain_constants",
-]
+__all__ = ["Site", "Uncertain", "uncertain_constants"]
 
 _UNCUT = (1, "none", "zero1")
 """Values of an axis that cut nothing, and kinds of sharding that leave the weights whole."""

@@ -1,5 +1,4 @@
-"""Blocks of stages, what their stages are assigned, and what the closed form gives an
-assignment."""
+"""Blocks of stages, what they are assigned, and what the closed form gives an assignment."""
 
 from __future__ import annotations
 

@@ -358,8 +358,7 @@ class _Case:
 
 
 class _Links:
-    """Messages of the rows at least, (R, K) but for `total_s`, `mean_s` and `stretched_s`, (R,
-    1)."""
+    """Messages of the rows at least, (R, K); `total_s`, `mean_s` and `stretched_s`, (R, 1)."""
 
     def __init__(self, case: _Case) -> None:
         cuts, ids, s0, s1 = case.cuts, case.boxes.ids, case.s0, case.s1

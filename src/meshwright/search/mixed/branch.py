@@ -305,8 +305,7 @@ class _Search:
     def _boxes(
         self, pools: Ints, options: Ints, micro: Ints, orders: Ints, chunks: Ints | None
     ) -> Boxes:
-        """Boxes of ways that use the same pools; without `chunks`, of models that are not cut into
-        stages."""
+        """Boxes of ways that use the same pools; without `chunks`, of models that are not cut."""
         chosen = np.ones(1, dtype=np.int64) if chunks is None else chunks
         shape = (len(options), len(orders), len(chosen), len(self.grid.options))
         ids = np.stack(
@@ -453,8 +452,7 @@ class _Search:
         self.ceiling = min(self.ceiling, found.score)
 
     def _near(self) -> tuple[Found, ...]:
-        """Interleaved plans nearly as good by the closed form, those first that the simulation
-        expects to be best."""
+        """Interleaved plans nearly as good by the closed form, the best expected ones first."""
         if self.margin == 1 or self.beaten is None:
             return ()
         leaves, plans = (

@@ -113,8 +113,7 @@ class Curve:
     chunk_bytes: float
     """What each chunk of layers beyond the first adds."""
     params: tuple[Floats, Floats]
-    """Dense and expert parameters, base by role and then per main and per prefix layer, (6,)
-    each."""
+    """Dense and expert parameters: base by role, then per main and per prefix layer, (6,) each."""
     message_s: float
     """One message inside the pool."""
     cross_message_s: float
@@ -252,8 +251,7 @@ class Reader:
         layers, prefix = _MAKES[make if self.has_prefix else "main"]
         of_layers = (layers - prefix) * slopes[:, 0] + prefix * slopes[:, 1]
         return np.stack(
-            [table[:, self.at[layers, prefix, flight, role]] - of_layers for role in ROLES],
-            axis=-1,
+            [table[:, self.at[layers, prefix, flight, role]] - of_layers for role in ROLES], axis=-1
         )
 
 

@@ -206,8 +206,7 @@ class CutBook:
 
 
 def _least_first_s(curve: Curve) -> float:
-    """What a stage takes beyond its layers at least because it is the first, whether or not it is
-    also the last."""
+    """What a stage takes beyond its layers at least because it is the first, maybe the last too."""
     base = curve.forward_base_s + curve.backward_base_s.min(axis=0)
     return max(0.0, float(min(base[FIRST], base[WHOLE] - base[LAST])))
 

@@ -70,8 +70,7 @@ def dealt(found: Found, priced: Repriced, problem: MixedProblem) -> list[MixedLa
 
 
 class _Chunks:
-    """What a plan's chunks take by their layers, and how long the step then is; chunks in model
-    order."""
+    """What a plan's chunks take by their layers, in model order, and how long the step then is."""
 
     def __init__(self, found: Found, priced: Repriced, problem: MixedProblem) -> None:
         layout, self.prefix = priced.layout, found.case.prefix
@@ -136,8 +135,7 @@ class _Chunks:
 
 
 def _best_first(chunks: _Chunks, layers: Ints, step_s: float) -> tuple[Ints, float]:
-    """Move layers between stages, whose chunks stay as even as can be, for as long as that
-    helps."""
+    """Move layers between stages, whose chunks stay as even as can be, while that helps."""
     while chunks.left > 0:
         totals = layers.reshape(chunks.vpp, chunks.pp).sum(axis=0)
         took = np.add(*chunks.times(layers)).reshape(chunks.vpp, chunks.pp).sum(axis=0)
@@ -158,8 +156,7 @@ def _best_first(chunks: _Chunks, layers: Ints, step_s: float) -> tuple[Ints, flo
 
 
 def _between_chunks(chunks: _Chunks, layers: Ints, step_s: float) -> tuple[Ints, float]:
-    """Move layers between chunks of a stage or of a round, those of most unlike times first, for as
-    long as that helps."""
+    """Move layers between chunks of a stage or round, most unlike times first, while that helps."""
     moves = _moves(chunks, layers)
     while chunks.left > 0 and (pairs := list(islice(moves, AT_ONCE))):
         tried = [

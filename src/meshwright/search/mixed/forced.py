@@ -20,8 +20,7 @@ __all__ = ["LINES", "Forced", "Places", "Room", "forced", "room_of"]
 
 Ints = NDArray[np.int64]
 NEWTON_STEPS = 6
-"""Each of them bounds; the sum of the layers that stages have room for bends where one more must
-recompute more."""
+"""Each of them bounds; what stages have room for bends where one more must recompute more."""
 LINES = 5
 """Of the least time of recomputation over what it frees, which is a chain of lines; with fewer the
 bound is lower."""
@@ -241,8 +240,7 @@ class _Stages:
         return np.where(layers <= self.most * (1 + _NOTHING), times, np.inf)
 
     def extra_s(self) -> Floats:
-        """What all stages take together beyond their layers' quickest times: by the line that says
-        most."""
+        """What all stages take together beyond their quickest times: by the line that says most."""
         with np.errstate(divide="ignore", invalid="ignore"):
             free = np.where(self.extra > 0, self.saved / self.extra, np.inf)
         most = np.minimum(free, (self.places.most_s / self.places.layer_s)[:, None, None])

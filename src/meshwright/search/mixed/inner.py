@@ -1,5 +1,4 @@
-"""The inner problem, solved exactly: the dynamic program, divided by what it does not know before
-the end."""
+"""The inner problem, solved exactly: the dynamic program, divided by what it can't know."""
 
 from __future__ import annotations
 
@@ -13,10 +12,7 @@ from meshwright.search.mixed.blocks import Block, Case, Solved, value_s
 from meshwright.search.mixed.curves import MIDDLE, OneWay, role_of
 from meshwright.search.mixed.program import SAME, Fullness, Parts, Program, Within, divided
 
-__all__ = [
-    "solve",
-    "solve_alike",
-]
+__all__ = ["solve", "solve_alike"]
 
 MOST_TASKS = 64
 """Divisions of one inner problem at most."""

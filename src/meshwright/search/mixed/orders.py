@@ -91,8 +91,7 @@ class _Labels(Labels):
 
 
 class OrderProgram(StagesFromLast):
-    """All orders of `case.pp` stages of some kinds in which one comes back, and all splits of the
-    model's layers over them."""
+    """All orders of `case.pp` stages in which a kind comes back, and all splits of the layers."""
 
     def __init__(
         self,
@@ -263,8 +262,7 @@ class OrderProgram(StagesFromLast):
         )
 
     def _once_s(self, forward: Floats, backward: Floats) -> Floats:
-        """What a step takes once at least, by the first stage's times: of the kind where it is
-        most."""
+        """What a step takes once at least, by the first stage's times: of the kind with most."""
         even = -(-self.layers // self.case.pp)
         found = np.min(
             [

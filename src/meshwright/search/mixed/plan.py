@@ -41,8 +41,7 @@ AROUND = 3
 
 
 def search_mixed_plans(request: PlanRequest, *, files: Files | None = None) -> PlanResult:
-    """Search all plans of a request over several pools; ConfigError where none keeps the rules, no
-    plans where none fits."""
+    """Search all plans over several pools; ConfigError where none keeps the rules."""
     problem = resolve_mixed(request, files=files)
     request = problem.request
     rejections = Rejections()
@@ -215,8 +214,7 @@ def _priced(
 
 
 def _worth_dealing(nearest: list[tuple[Found, Repriced]]) -> list[tuple[Found, Repriced]]:
-    """The first of the interleaved plans, and of those that follow the short ones, which take
-    little time."""
+    """The first of the interleaved plans, and short ones behind them, which take little time."""
     rest = nearest[DEALT : DEALT + DEALT_SHORT]
     return nearest[:DEALT] + [
         (f, r)
@@ -234,8 +232,7 @@ def _simulated(pair: tuple[Found, Repriced]) -> float:
 def _returning(
     problem: MixedProblem, grid: Grid, repriced: Sequence[tuple[Found, Repriced]]
 ) -> list[tuple[Found, Repriced]]:
-    """Plans in which a kind of chip comes back, around the best of unlike cuts in which each kind
-    has one run of stages."""
+    """Plans in which a kind of chip comes back, around the best plans of unlike cuts."""
     nearest, around = sorted(repriced, key=_simulated), dict[object, Found]()
     for found, _ in nearest:
         if len(found.cuts) > 1:
@@ -251,8 +248,7 @@ def _returning(
 def _unlike(
     problem: MixedProblem, grid: Grid, outcome: Outcome, repriced: Sequence[tuple[Found, Repriced]]
 ) -> list[tuple[Found, Repriced]]:
-    """Plans whose kinds of chips have unlike dp and mbs, around the best of those that share
-    them."""
+    """Plans whose kinds have unlike dp and mbs, around the best of those that share them."""
     nearest = sorted(repriced, key=_simulated)
     wide = with_unlike_batches(grid, {found.common for found, _ in nearest[:AROUND]})
     second = search_mixed(problem, wide, _score(problem), known=outcome.best[0].score)
@@ -352,8 +348,7 @@ def _fullest(problem: MixedProblem, priced: Repriced) -> int:
 
 
 def _idle(problem: MixedProblem, used: list[int]) -> list[int]:
-    """Chips left idle by pool: of those asked for where the counts are caps, taken from the pools
-    that have most to spare."""
+    """Chips left idle by pool, of caps those asked for, from the pools with most to spare."""
     spare = [
         pool.num_chips - count for pool, count in zip(problem.cluster.pools, used, strict=True)
     ]
@@ -376,8 +371,7 @@ def _kernels(problem: MixedProblem, used: list[int]) -> str:
 
 
 def _shares(problem: MixedProblem, priced: list[Repriced]) -> list[dict[str, Any]]:
-    """What each plan's step stands on: of each pool what its stages do on their own, weighed by
-    their work."""
+    """What each plan's step stands on: what its pools' stages do on their own, weighed by work."""
     found: list[dict[str, float]] = [{} for _ in priced]
     for pool, part in enumerate(problem.parts):
         own = [i for i, each in enumerate(priced) if pool in each.layout.pools]

@@ -178,8 +178,7 @@ class OptionTimes:
 
 
 def option_times(layouts: Layouts, *, pool: int, site: Site) -> OptionTimes:
-    """Price one layer of each layout, and what a step takes once by the layers of the fullest
-    stage."""
+    """Price one layer of each layout, and what is done once by the fullest stage's layers."""
     reader = stage_reader(layouts, pool=pool, site=site)
     forward, backward, dense, expert = (
         reader.slopes(t) for t in (reader.forward, reader.backward, reader.dense, reader.expert)

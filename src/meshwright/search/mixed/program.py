@@ -141,8 +141,7 @@ class Labels(Rows):
 
 
 def grown(lowest: Ints, counts: Ints) -> tuple[Ints, Ints]:
-    """Partial plans that a stage is put on, and its layers: of each so many numbers of layers, from
-    the lowest on."""
+    """Partial plans that a stage is put on, and its layers: `counts` of them from `lowest` on."""
     parent = np.repeat(np.arange(len(counts)), counts)
     first = np.repeat(np.cumsum(counts) - counts, counts)
     return parent, np.arange(len(parent)) - first + lowest[parent]
@@ -313,8 +312,7 @@ class Program(StagesFromLast):
         return grown(lowest, np.maximum(0, most - lowest + 1))
 
     def _above_s(self, stage: int, left: Ints) -> Floats:
-        """What a micro batch takes above a stage at least, where `left` layers of its block are
-        left."""
+        """What a micro batch takes above a stage at least; of its block `left` layers are left."""
         number = self.place[stage]
         above_s = self.least_above_s[number] + left * self.least_s[number]
         return np.asarray(above_s / self.case.vpp)
@@ -344,8 +342,7 @@ class Program(StagesFromLast):
         )
 
     def _stretched(self, chain: Floats, down: Floats) -> Floats:
-        """The chains of whole plans, at least as long as messages stretch the steady state, as
-        `cost/closed_forms.py` has it."""
+        """The chains of whole plans, at least as long as messages stretch the steady state."""
         case, message = self.case, float(self.links.mean()) if len(self.links) else 0.0
         if case.vpp > 1:
             forward, backward = (
@@ -364,8 +361,7 @@ class Program(StagesFromLast):
         )
 
     def _once_s(self, forward: Floats, backward: Floats) -> Floats:
-        """What a step takes once at least, by the first stage's times: of the pool where it is
-        most."""
+        """What a step takes once at least, by the first stage's times: of the pool with most."""
         found: Any = np.zeros_like(forward)
         for block, full in zip(self.blocks, self.within.fullest, strict=True):
             role = full.role if self.pp > 1 else len(ROLES) - 1

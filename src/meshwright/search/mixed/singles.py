@@ -1,5 +1,4 @@
-"""Boxes that are a single plan but for the split of its layers: what they leave to be solved, and
-the plan with a solution."""
+"""Boxes that are one plan but for the split of its layers: what they leave to be solved."""
 
 from __future__ import annotations
 

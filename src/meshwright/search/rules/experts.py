@@ -9,21 +9,10 @@ import numpy as np
 from meshwright.search.rules.rule import RuleCase, divisors, rule, some
 from meshwright.search.rules.software import stack_rules, stacks_with_axis
 from meshwright.search.rules.split import own_split
-from meshwright.values.layout import (
-    RECOMPUTES,
-    SHARDINGS,
-    Layout,
-    Layouts,
-    module_bits,
-)
+from meshwright.values.layout import RECOMPUTES, SHARDINGS, Layout, Layouts, module_bits
 from meshwright.values.models.spec import ModelSpec
 
-__all__ = [
-    "EXPERT_RULES",
-    "PROGRAM_RULES",
-    "RECOMPUTE_RULES",
-    "usable_modules",
-]
+__all__ = ["EXPERT_RULES", "PROGRAM_RULES", "RECOMPUTE_RULES", "usable_modules"]
 
 _FULL, _SELECTIVE = RECOMPUTES.index("full"), RECOMPUTES.index("selective")
 

@@ -12,9 +12,7 @@ from meshwright.values.layout import RECOMPUTES, SHARDINGS, Layout, Layouts
 from meshwright.values.models.spec import ModelSpec
 from meshwright.values.units import counted
 
-__all__ = [
-    "GRID_RULES",
-]
+__all__ = ["GRID_RULES"]
 
 _MULTIPLE_OF = {"fp8": 16, "fp8-blockwise": 16, "mxfp8": 32, "nvfp4": 16}
 """Elements of which each dim of a low-precision product is a multiple (Transformer Engine's

@@ -20,12 +20,7 @@ from meshwright.values.layout import SCHEDULES, SHARDINGS, Layout, Layouts
 from meshwright.values.models.spec import ModelSpec
 from meshwright.values.stack import Stack
 
-__all__ = [
-    "BATCH_RULES",
-    "PIPELINE_RULES",
-    "wants_fill",
-    "wants_whole_rounds",
-]
+__all__ = ["BATCH_RULES", "PIPELINE_RULES", "wants_fill", "wants_whole_rounds"]
 
 _EMBEDDED = ("embedded", "embedded-compiled")
 _TORCH = ("fsdp", "torchtitan", "kempnerforge", "nemo-automodel", *_EMBEDDED)
