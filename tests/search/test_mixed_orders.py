@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 from meshwright.cost.mixed import price_mixed
 from meshwright.search.mixed.blocks import Block, Case, Chosen, Solved, in_flight, value_s
 from meshwright.search.mixed.curves import Curve, Once, role_of, stage_table
-from meshwright.search.mixed.orders import Kind, OrderProgram
+from meshwright.search.mixed.orders import Kind, OrderProgram, best_order
 from meshwright.search.mixed.plan import search_mixed_plans
 from meshwright.search.mixed.problem import resolve_mixed
-from meshwright.search.mixed.returning import best_order
 from meshwright.search.request import PlanRequest
 from meshwright.search.result import PlanResult
 

@@ -113,7 +113,7 @@ def _answer(sides: list[Side], *, json_output: bool) -> None:
 def _priced(sides: list[Side], problems: list[Problem]) -> list[Quote]:
     """Return the price of both sides, each in its own problem; none where one of them has no
     request."""
-    from meshwright.search.asked import ask
+    from meshwright.search.problem import ask
     from meshwright.search.quote import quotes
     from meshwright.search.refine import requote, setting_of
 

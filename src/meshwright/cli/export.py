@@ -15,8 +15,7 @@ from meshwright.search.request import PlanRequest
 
 if TYPE_CHECKING:
     from meshwright.platforms.job import JobText
-    from meshwright.search.asked import Asked
-    from meshwright.search.problem import Problem
+    from meshwright.search.problem import Asked, Problem
     from meshwright.search.result import Plan
     from meshwright.software.contract import Exported, ExportedFile, ExportTarget
     from meshwright.software.settings import TrainingSettings
@@ -155,7 +154,7 @@ def _asked(
 ) -> Asked:
     """Return the layout to write, in its problem."""
     from meshwright.cli.plan_files import read_side
-    from meshwright.search.asked import ask
+    from meshwright.search.problem import ask
     from meshwright.values.errors import ConfigError
 
     if plan is not None and Path(plan.partition("#")[0]).is_file():
@@ -198,7 +197,7 @@ def _of_model(
 ) -> Asked:
     from meshwright import api
     from meshwright.cli.layout_case import model_words
-    from meshwright.search.asked import ask
+    from meshwright.search.problem import ask
     from meshwright.values.errors import ConfigError
 
     missing = [
@@ -233,7 +232,7 @@ def _best_that_runs(
     from dataclasses import fields
 
     from meshwright.runs.candidates import fitting_candidates
-    from meshwright.search.asked import ask
+    from meshwright.search.problem import ask
     from meshwright.software.contract import export_plan
     from meshwright.software.plan import plan_of
     from meshwright.values.errors import CannotExpress, ConfigError, LayoutError

@@ -13,7 +13,7 @@ from meshwright.search.request import PlanRequest
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from meshwright.search.asked import Asked
+    from meshwright.search.problem import Asked
 
 __all__ = [
     "HOW",
@@ -82,7 +82,7 @@ def asked_with(model: str | None, hf: Path | None, layout: str, fields: dict[str
     """Look everything up, fill in what the layout leaves open, and hold it to the rules; fields
     that are None are not said."""
     from meshwright import api
-    from meshwright.search.asked import ask
+    from meshwright.search.problem import ask
     from meshwright.search.request import PlanRequest
 
     given = {

@@ -18,9 +18,8 @@ from meshwright.search.request import PlanRequest
 if TYPE_CHECKING:
     from meshwright.cli.plan_files import Run
     from meshwright.cli.terminal import Goal
-    from meshwright.search.asked import Asked
     from meshwright.search.mixed.problem import MixedProblem
-    from meshwright.search.problem import Problem
+    from meshwright.search.problem import Asked, Problem
     from meshwright.search.result import PlanResult
 
 __all__ = ["plan"]
@@ -187,8 +186,8 @@ def _export(
     from meshwright import api
     from meshwright.cli.export import deliver
     from meshwright.cli.plan_files import side_of
-    from meshwright.search.asked import ask
     from meshwright.search.mixed.problem import MixedProblem
+    from meshwright.search.problem import ask
     from meshwright.software.contract import export_plan
     from meshwright.software.plan import plan_of
     from meshwright.software.registry import find_target

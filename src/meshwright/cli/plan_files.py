@@ -12,9 +12,8 @@ from meshwright.values.errors import ConfigError, UnknownNameError
 from meshwright.values.layout import Layout, parse_layout
 
 if TYPE_CHECKING:
-    from meshwright.search.asked import Asked
     from meshwright.search.mixed.problem import MixedProblem
-    from meshwright.search.problem import Problem
+    from meshwright.search.problem import Asked, Problem
     from meshwright.search.quote import Quote
     from meshwright.search.result import PlanResult
     from meshwright.software.contract import Imported
@@ -258,7 +257,7 @@ class Run:
     def asked(self, problem: Problem) -> Asked:
         """Return the file's layout in the problem, without what the file leaves off of its
         software; on other chips than its own the number of replicas follows."""
-        from meshwright.search.asked import ask
+        from meshwright.search.problem import ask
 
         layout = {name: value for name, value in self.found.layout.items() if name != "gbs"}
         if self.found.num_chips != problem.num_chips:

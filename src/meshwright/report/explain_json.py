@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from meshwright.cost.flops import mfu, model_flops_per_token, tokens_per_s
 from meshwright.search.origins import origins_of, profile_provenance
+from meshwright.search.provenance import worked
 from meshwright.search.result import layout_dict
-from meshwright.search.worked import worked
 from meshwright.trust.calibration import provenance_of
 from meshwright.values.units import GB, GIB, TERA
 

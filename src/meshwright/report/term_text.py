@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from meshwright.cost.flops import mfu, model_flops_per_token, tokens_per_s
 from meshwright.cost.headroom import MOST_HEADROOM, headroom_bytes
 from meshwright.report.explain_text import plain_table
+from meshwright.search.provenance import value_words, worked
 from meshwright.search.titles import MEMORY_READINGS, TIME_READINGS
 from meshwright.search.twin import Call
-from meshwright.search.worked import value_words, worked
 from meshwright.values.errors import UnknownNameError
 from meshwright.values.units import GIB, MIB
 
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from meshwright.search.explain import Explanation
-    from meshwright.search.provenance import Constant, Provenance
-    from meshwright.search.worked import Worked
+    from meshwright.search.provenance import Constant, Provenance, Worked
 
 __all__ = ["print_term", "term_name"]
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from meshwright.search.twin import Defined, Trace, Twin, scaled
-from meshwright.trust.uncertainty import uncertain_constants
+from meshwright.trust.intervals import uncertain_constants
 from meshwright.values.hardware.catalogue import Row, chip_rows, link_rows
 from meshwright.values.hardware.chip import Chip
 from meshwright.values.hardware.cluster import Link, Pool

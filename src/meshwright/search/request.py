@@ -98,7 +98,7 @@ class PlanRequest(BaseModel):
     seq_len: Annotated[int, Option("Tokens in one sequence.", ("--seq", "--seq-len"))]
     gbs: Annotated[int | None, Option("Global batch in sequences; it is never changed.")] = None
     max_gbs: Annotated[int | None, Option("Without --gbs: the largest batch to try.")] = None
-    """None goes by the model's size, see `search/batch.py`."""
+    """None goes by the model's size, see `search/batch_rule.csv`."""
     precision: Annotated[
         str | None, Option("Number format of the matrix products [default: bf16 or else fp16].")
     ] = None

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from meshwright.search.diagnose import with_chips
+from meshwright.search.plan import with_chips
 from meshwright.search.problem import Problem
 from meshwright.search.result import Plan, PlanResult
 from meshwright.sizing.checkpoints import checkpoint_size

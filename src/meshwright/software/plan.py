@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from meshwright.search.asked import Asked
-from meshwright.search.problem import details_of
+from meshwright.search.problem import Asked, details_of
 from meshwright.search.rules.check import require_valid
 from meshwright.search.rules.rule import RuleCase
 from meshwright.search.rules.software import NEWEST_MEGATRON
@@ -70,7 +69,7 @@ class TrainingPlan:
 def plan_of(
     asked: Asked, *, settings: TrainingSettings | None = None, details: ModelDetails | None = None
 ) -> TrainingPlan:
-    """Return the plan of a layout in its problem (`search.asked.ask`); without `details`, with
+    """Return the plan of a layout in its problem (`search.problem.ask`); without `details`, with
     those that go with the model's dims."""
     setting = asked.problem.setting
     if details is None:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from meshwright.cost.schedules import Pipeline
-    from meshwright.search.cells import Cell, Cells
+    from meshwright.search.exhaustive import Cell, Cells
     from meshwright.search.mixed.problem import MixedProblem
     from meshwright.search.plan import Scaled
     from meshwright.search.problem import Problem

@@ -10,12 +10,11 @@ from functools import cache, lru_cache
 from typing import Any
 
 from meshwright.report.explain_json import explanation_record, figures_record
-from meshwright.search.asked import Asked, ask
 from meshwright.search.axes import nearest_valid
 from meshwright.search.diff import compare
 from meshwright.search.explain import cost_words, explain
 from meshwright.search.plan import search_problem
-from meshwright.search.problem import Files, Problem, resolve
+from meshwright.search.problem import Asked, Files, Problem, ask, resolve
 from meshwright.search.quote import Quote, quotes
 from meshwright.search.refine import requote, setting_of
 from meshwright.search.request import PlanRequest

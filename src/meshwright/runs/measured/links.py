@@ -8,8 +8,7 @@ from dataclasses import replace
 
 from meshwright.runs.measured.measured import MeasuredRun
 from meshwright.runs.measured.rows import Case, Unanswerable
-from meshwright.search.link_rates import OPERATIONS, CollectiveTable
-from meshwright.search.problem import profiled_pool
+from meshwright.search.link_rates import OPERATIONS, CollectiveTable, profiled_pool
 from meshwright.values.errors import ConfigError
 from meshwright.values.hardware.cluster import Node, Pool
 from meshwright.values.hardware.profile import Profile

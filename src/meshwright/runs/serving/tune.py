@@ -33,7 +33,7 @@ from meshwright.runs.serving.tables import failed_csv, results_csv
 from meshwright.runs.serving.trial import OWN_ENGINE, ServingTrial, job_of_deployment, judge_serving
 from meshwright.runs.store import Store, study_folder, write_whole
 from meshwright.runs.tune import MACHINE_FILE, interrupted_study, kept_machine, with_room
-from meshwright.search.problem import local_pool
+from meshwright.search.link_rates import local_pool
 from meshwright.serving.engine import Worker, find_engine
 from meshwright.serving.request import Objective, ServingRequest
 from meshwright.values.errors import ConfigError

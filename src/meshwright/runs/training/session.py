@@ -25,9 +25,8 @@ from meshwright.runs.training.folder import (
 from meshwright.runs.training.launch import Launch, Watched, past_jobs
 from meshwright.runs.training.prepare import Prepared, launcher_of, prepare
 from meshwright.runs.training.request import TrainRequest
-from meshwright.search.asked import Asked, ask
 from meshwright.search.plan import search_problem
-from meshwright.search.problem import Problem
+from meshwright.search.problem import Asked, Problem, ask
 from meshwright.search.quote import quotes
 from meshwright.search.refine import requote, setting_of
 from meshwright.search.result import PlanResult

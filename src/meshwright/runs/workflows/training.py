@@ -15,7 +15,7 @@ from meshwright.platforms.shell import Copy, on_nodes
 from meshwright.runs.training.division import divides
 from meshwright.runs.workflows.spec import TrainWords, WorkflowSpec
 from meshwright.runs.workflows.stages import Stage, job_words, pair_prefixes, vocabulary_files
-from meshwright.search.asked import Asked, ask
+from meshwright.search.problem import Asked, ask
 from meshwright.search.request import PlanRequest
 from meshwright.software.contract import Exported, export_plan
 from meshwright.software.plan import TrainingPlan, completed, plan_of

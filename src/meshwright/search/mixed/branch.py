@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from meshwright.cost.stages import Floats
 from meshwright.search.mixed.bounds import bound_s, likely_plans, tightened
 from meshwright.search.mixed.boxes import Boxes, Cuts, Limits
-from meshwright.search.mixed.cut_book import CutBook
+from meshwright.search.mixed.cut_book import CutBook, Singles
 from meshwright.search.mixed.grid import Grid, chunks_of
 from meshwright.search.mixed.inner import solve, solve_alike
 from meshwright.search.mixed.near import (
@@ -24,7 +24,6 @@ from meshwright.search.mixed.near import (
 )
 from meshwright.search.mixed.problem import MixedProblem, Score
 from meshwright.search.mixed.reprice import SAME, Found, Outcome
-from meshwright.search.mixed.singles import Singles
 from meshwright.search.mixed.ways import Ways, ways_of
 from meshwright.search.rules.pipeline import wants_fill, wants_whole_rounds
 

@@ -10,16 +10,15 @@ from typing import Any
 import numpy as np
 
 from meshwright.cost.flops import causal_flops_per_token, mfu, model_flops_per_token
-from meshwright.search.batch import batch_rule
 from meshwright.search.mixed.branch import candidates_of, search_mixed
 from meshwright.search.mixed.dealt import dealt
 from meshwright.search.mixed.grid import Grid, make_grid
 from meshwright.search.mixed.near import has_unlike_batches, with_unlike_batches
+from meshwright.search.mixed.orders import returning_plans
 from meshwright.search.mixed.problem import MixedProblem, Score, resolve_mixed
 from meshwright.search.mixed.reprice import Found, Outcome, Repriced, layout_of, reprice_mixed
-from meshwright.search.mixed.returning import returning_plans
 from meshwright.search.origins import origins_of
-from meshwright.search.problem import Files
+from meshwright.search.problem import Files, batch_rule
 from meshwright.search.rank import beats_words, kernels_words
 from meshwright.search.request import PlanRequest
 from meshwright.search.result import Plan, PlanResult, Proof
