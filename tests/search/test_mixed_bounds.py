@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshwright.search.mixed.blocks import Case, value_s
-from meshwright.search.mixed.bounds import bound_s, tightened
-from meshwright.search.mixed.boxes import Boxes, Limits
+from meshwright.search.mixed.bounds import bound_s
+from meshwright.search.mixed.boxes import Boxes, Limits, tightened
 from meshwright.search.mixed.curves import MIDDLE, Curve, stage_table
 from meshwright.search.mixed.cut_book import CutBook
 from meshwright.search.mixed.forced import Places, Room, forced, room_of

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.cost.stages import Floats
-from meshwright.search.mixed.bounds import bound_s, likely_plans, tightened
-from meshwright.search.mixed.boxes import Boxes, Cuts, Limits
+from meshwright.search.mixed.bounds import bound_s
+from meshwright.search.mixed.boxes import Boxes, Cuts, Limits, likely_plans, tightened
 from meshwright.search.mixed.cut_book import CutBook, Singles
 from meshwright.search.mixed.grid import Grid, chunks_of
 from meshwright.search.mixed.inner import solve, solve_alike

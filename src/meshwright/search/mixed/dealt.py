@@ -56,6 +56,8 @@ def dealt(found: Found, priced: Repriced, problem: MixedProblem) -> list[MixedLa
     ):
         return []
     chunks = _Chunks(found, priced, problem)
+    # Stages first: their chunks stay even, which the closed form and most software know. Unlike
+    # chunks then must be worth their words, as uneven splits of one kind of chip must.
     layout, start = priced.layout, np.array(priced.layout.chunk_layers)
     pipeline_s = float(chunks.steps_s([start])[0])
     even, even_s = _best_first(chunks, start, pipeline_s)
@@ -96,6 +98,7 @@ class _Chunks:
         redo = [b.curve.redo_layer_s * chosen for b, chosen in zip(blocks, by_block, strict=True)]
         self.redo_layer_s = np.tile(redo, (self.vpp, 1))
         self.most = np.array([self._most(found, stage) for stage in range(self.pp)])
+        # What embedding and head take: the priced chunks at the ends less their layers.
         self.end_forward_s, self.end_backward_s = np.zeros((2, self.pp * self.vpp))
         forward, backward = self.times(np.array(layout.chunk_layers))
         for end in (0, -1):
@@ -140,6 +143,8 @@ def _best_first(chunks: _Chunks, layers: Ints, step_s: float) -> tuple[Ints, flo
         totals = layers.reshape(chunks.vpp, chunks.pp).sum(axis=0)
         took = np.add(*chunks.times(layers)).reshape(chunks.vpp, chunks.pp).sum(axis=0)
         order = np.argsort(took, kind="stable")
+        # All moves between the few slowest and quickest are simulated at once: what a slow stage
+        # costs hangs on what is above and below it in the same moment, which no sum says.
         tried = [
             moved
             for giver in order[::-1][:ENDS]
@@ -157,6 +162,8 @@ def _best_first(chunks: _Chunks, layers: Ints, step_s: float) -> tuple[Ints, flo
 
 def _between_chunks(chunks: _Chunks, layers: Ints, step_s: float) -> tuple[Ints, float]:
     """Move layers between chunks of a stage or round, most unlike times first, while that helps."""
+    # Best first would simulate all pairs for each move; the first of a few dozen that helps is
+    # taken, and the pairs are sorted anew (docs/decisions/0018).
     moves = _moves(chunks, layers)
     while chunks.left > 0 and (pairs := list(islice(moves, AT_ONCE))):
         tried = [

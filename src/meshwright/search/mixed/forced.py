@@ -51,12 +51,13 @@ class Room(Rows):
 
 def room_of(curve: Curve, *, limit_bytes: float) -> Room:
     """Return the columns of one curve."""
+    # Measured from the quickest way, and of equally quick ones the smallest: what any other way
+    # frees, and what it takes more.
     cheapest = np.lexsort((curve.layer_flight_bytes[:, 0], curve.backward_layer_s[:, 0]))[0]
     layer, flight = curve.layer_bytes[cheapest], curve.layer_flight_bytes[cheapest]
     extra = curve.backward_layer_s - curve.backward_layer_s.min(axis=0)
-    freed = (
-        flight - curve.layer_flight_bytes + np.maximum(0.0, layer - curve.layer_bytes)
-    )  # at least one is in flight
+    # What a layer holds whatever is in flight counts as if one micro batch were: at least one is.
+    freed = flight - curve.layer_flight_bytes + np.maximum(0.0, layer - curve.layer_bytes)
     if curve.by_block:  # and the last way with all layers run again
         extra = np.concatenate([extra, extra[-1:] + curve.redo_layer_s])
         freed = np.concatenate(
@@ -86,6 +87,7 @@ def _hull(freed: Floats, extra: Floats) -> tuple[Floats, Floats]:
     level."""
     slopes, starts = np.zeros(LINES), np.zeros(LINES)
     x, y = 0.0, 0.0
+    # From each corner of the hull on the flattest line to a point further right is the next one.
     for line in range(1, LINES):
         right = freed > x
         if not right.any():
@@ -156,6 +158,8 @@ def forced(places: Places, rooms: Room, rows: Ints) -> Forced:
     Checked:  tests/search/test_mixed_bounds.py
     """
     slowest, extra = np.zeros(len(places.layers)), np.zeros(len(places.layers))
+    # Most blocks have room for an even split even where they hold most micro batches, at the first
+    # stage: only the others are looked at stage by stage.
     top = places.held(np.maximum(0, places.stages - 1)[:, None])[:, 0]
     even = places.layers / np.maximum(1, places.stages)
     need = (
@@ -197,6 +201,8 @@ class _Stages:
         """The slowest stage at least, infinite where there is no room for all layers."""
         wanted = self.places.layers.astype(np.float64)
         found = wanted * self.places.layer_s / self.places.stages
+        # The room of all stages is concave in the slowest one's time, so that Newton's steps from
+        # below never pass the time in which all layers have room: each of them is a bound.
         for _ in range(NEWTON_STEPS):
             room, rise = self._room(found)
             short = np.maximum(0.0, wanted - np.where(self.there, room, 0.0).sum(axis=1))
@@ -224,6 +230,8 @@ class _Stages:
             ),
             0.0,
         )
+        # Each stage may take one or two more of the layers that are left, in order of what they
+        # then take; whoever takes a third is slower than the least third.
         left = (self.places.layers - each.sum(axis=1)).astype(np.int64)
         first, second, third = (
             np.where(self.there, self._seconds(each + more), np.inf) for more in (1, 2, 3)
@@ -243,6 +251,8 @@ class _Stages:
         """What all stages take together beyond their quickest times: by the line that says most."""
         with np.errstate(divide="ignore", invalid="ignore"):
             free = np.where(self.extra > 0, self.saved / self.extra, np.inf)
+        # Layers that a stage keeps for nothing by a line: those that need not be freed, and no more
+        # than the ceiling leaves time for. All beyond them cost the line's least.
         most = np.minimum(free, (self.places.most_s / self.places.layer_s)[:, None, None])
         room = np.where(self.there[:, :, None], np.clip(most, 0.0, None), 0.0).sum(axis=1)
         cheapest = np.where(self.there[:, :, None], self.extra, np.inf).min(axis=1)

@@ -38,6 +38,8 @@ def solve(blocks: Sequence[Block], case: Case, *, below_s: float = np.inf) -> So
     best: tuple[float, Solved] | None = None
     open_s = np.inf
     while parts and parts.made <= MOST_TASKS:
+        # The part that may hold the least goes first: once the best is below its bound, it is below
+        # that of all others, and proven.
         bound_s, within = parts.pop()
         if best is not None and bound_s >= best[0] * (1 - SAME):
             break
@@ -48,6 +50,8 @@ def solve(blocks: Sequence[Block], case: Case, *, below_s: float = np.inf) -> So
         if best is None or value < best[0]:
             best = value, solved
             program.below_s = min(below_s, value)
+        # The program's answer is a bound, reckoned with the least exchange and the least waits.
+        # What it takes in truth is more where its stages are fuller, or its backwards longer.
         if solved.bound_s < value * (1 - SAME):
             found = divided(within, _stages_of(blocks, solved)) or _divided_by_waits(
                 solved, within, case
@@ -105,6 +109,7 @@ def solve_alike(blocks: Sequence[Block], case: Case, *, below_s: float = np.inf)
             break
         popped += 1
         unlike = _first_unlike(own, solved)
+        # An answer that is alike by itself is the best of its part, as the part allows more.
         if unlike is None:
             value = value_s(own, case, solved)
             open_s = min(open_s, bound_s)

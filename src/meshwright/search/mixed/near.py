@@ -134,6 +134,7 @@ def _counts(times: Sequence[Floats], layers: int, *, least: int, even: bool) -> 
         each, rest = divmod(layers, len(times))
         own = [each] * len(times)
         return None if rest or not np.isfinite([taken[each - 1] for taken in times]).all() else own
+    # A heap of what each stage takes with one layer more; the quickest gets the next layer.
     own = [least] * len(times)
     queue = (
         [(float(taken[least]), i) for i, taken in enumerate(times)]
@@ -165,6 +166,7 @@ def expected_s(plans: Sequence[Found]) -> Floats:
     """
     found, left = np.full(len(plans), np.inf), MOST_OPERATIONS
     shapes: dict[tuple[int, int, int], list[int]] = {}
+    # Plans of one shape run the same operations, so that one simulation serves all of them.
     for number, plan in enumerate(plans):
         shapes.setdefault(
             (len(plan.solved.stages), plan.case.vpp, plan.case.num_microbatches), []
@@ -209,6 +211,8 @@ def _chunk_times(plan: Found) -> Floats:
     layers = np.array([stage.layers for stage in stages])
     chunks = layers // vpp + (np.arange(vpp)[:, None] < layers % vpp)
     ends = np.zeros((2, vpp, len(place)))
+    # The first stage's first chunk has the embedding, the last one's last the head; the rest of a
+    # stage's time is its chunks' by their layers.
     for number, at in ((0, 0), (last, vpp - 1)):
         curve, role = place[number].curve, role_of(number, last + 1)
         ends[:, at, number] = (
@@ -234,6 +238,7 @@ def with_unlike_batches(grid: Grid, around: Collection[int]) -> Grid:
     """Return the grid in which options share everything but dp and mbs, with dp * mbs in common, as
     those numbered `around` have it."""
     own = grid.commons
+    # What stays in common is one number, as dp * mbs; dp and mbs are each option's own.
     keys = np.stack([own.gbs, own.dp * own.mbs, own.cp, own.ep, own.etp, own.sharding], axis=1)
     wanted, first = np.unique(keys[sorted(around)], axis=0), []
     merged = np.full(len(own), -1)

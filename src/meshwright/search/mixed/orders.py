@@ -154,6 +154,7 @@ class OrderProgram(StagesFromLast):
             labels = _Labels.concat(parts)
             labels = labels.take(undominated(_keys(labels), labels))
             steps.append(labels)
+        # Orders in which no kind comes back are those of the first phase, and proven there.
         back = np.flatnonzero(labels.back)
         if not len(back):
             return None
@@ -193,6 +194,7 @@ class OrderProgram(StagesFromLast):
         parent, own = self._grown(stage, kind, below)
         block, start = self.kinds[kind].block, self.layers - below.layers[parent] - own
         forward, backward = self._times(block, stage, own, start)
+        # As in `Program._add`; a message goes to the kind that lies below.
         keep = np.isfinite(backward)
         parent, own, forward, backward = parent[keep], own[keep], forward[keep], backward[keep]
         message = np.where(below.top >= 0, self.links[kind, below.top], 0.0)[parent]
@@ -227,6 +229,7 @@ class OrderProgram(StagesFromLast):
         most = np.minimum(
             left - stage * self.case.vpp, min(self.most[kind], self._too_full(kind, stage) - 1)
         )
+        # Too many partial plans end the program before they are made.
         counts = np.where(good, np.maximum(0, most - lowest + 1), 0)
         self.rows += int(counts.sum())
         if self.rows >= self.most_rows:
@@ -235,6 +238,7 @@ class OrderProgram(StagesFromLast):
 
     def _room_above(self, stage: int, used: Ints) -> Ints:
         """Layers that so many stages above may have at most, (n,)."""
+        # The kinds that may have most layers a stage first.
         free, room = np.full(len(used), stage), np.zeros(len(used), dtype=np.int64)
         for kind in np.argsort(-self.most, kind="stable"):
             taken = np.clip(self.caps[kind] - used[:, kind], 0, free)
