@@ -186,7 +186,7 @@ def a_curve() -> Curve:
     """Of some way to cut a stage, with all ways to recompute."""
     checked = Checked("a800:4,h800:4")
     checked.book.add(np.array([[0, 0]]))
-    return checked.book.curves[0]
+    return checked.book.cuts[0].curve
 
 
 @settings(max_examples=60, deadline=None)

@@ -3,18 +3,17 @@ cost model, measured tables. Each has a name, a value, a kind, a source, and a w
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields, replace
 from functools import cache
-from importlib import resources
 from typing import Any, Literal
 
 import numpy as np
 
 from meshwright.search.twin import Defined, Trace, Twin, scaled
 from meshwright.trust.intervals import uncertain_constants
+from meshwright.values.data import package_rows
 from meshwright.values.hardware.catalogue import Row, chip_rows, link_rows
 from meshwright.values.hardware.chip import Chip
 from meshwright.values.hardware.cluster import Link, Pool
@@ -223,9 +222,7 @@ def _of_buffer(
 
 @cache
 def _communicator_sources() -> dict[str, str]:
-    file = resources.files("meshwright") / "cost" / "communicators.csv"
-    with file.open(encoding="utf-8") as handle:
-        return {row["vendor"]: row["source"] for row in csv.DictReader(handle)}
+    return {row["vendor"]: row["source"] for row in package_rows("cost/communicators.csv")}
 
 
 _SOURCE_COLUMNS = {

@@ -3,12 +3,10 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache
-from importlib import resources
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, get_args
 
 from meshwright.values.data import package_rows
 from meshwright.values.hardware.chip import Chip
@@ -230,7 +228,7 @@ def fits_within(peak_bytes: float, *, limit_bytes: float, headroom_bytes: float)
 
 @cache
 def _published() -> Spreads:
-    found = [_spread(line) for line in package_rows("trust/residuals.csv")]
+    found = map(_spread, package_rows("trust/residuals.csv"))
     return {(spread.quantity, spread.kind): spread for spread in found}
 
 
@@ -239,15 +237,12 @@ _COUNTS = ("runs", "models", "tables")
 
 
 def _spread(line: Mapping[str, str]) -> Spread:
-    return Spread(
-        quantity=cast("Quantity", line["quantity"]),
-        level=cast("Level", line["level"]),
-        kind=line["kind"],
-        runs=int(line["runs"]),
-        models=int(line["models"]),
-        tables=int(line["tables"]),
-        **{f.name: float(line[f.name]) for f in fields(Spread) if f.name not in (*_TEXT, *_COUNTS)},
-    )
+    numbers = {
+        f.name: (int if f.name in _COUNTS else float)(line[f.name])
+        for f in fields(Spread)
+        if f.name not in _TEXT
+    }
+    return Spread(**{name: line[name] for name in _TEXT} | numbers)  # type: ignore[arg-type]  # fields by heading
 
 
 _UNCUT = (1, "none", "zero1")
@@ -336,25 +331,7 @@ def _with(site: Site, place: str, changes: dict[str, float]) -> Site:
 @cache
 def uncertain_constants() -> tuple[Uncertain, ...]:
     """Return every constant of the table."""
-    text = (
-        resources.files("meshwright")
-        .joinpath("trust", "uncertainties.csv")
-        .read_text(encoding="utf-8")
-    )
-    names = [field.name for field in fields(Uncertain)]
     return tuple(
-        _uncertain({name: line[name] for name in names})
-        for line in csv.DictReader(text.splitlines())
-    )
-
-
-def _uncertain(line: dict[str, str]) -> Uncertain:
-    return Uncertain(
-        constant=line["constant"],
-        title=line["title"],
-        change=cast("Literal['times', 'plus']", line["change"]),
-        low=float(line["low"]),
-        high=float(line["high"]),
-        axis=line["axis"],
-        source=line["source"],
+        Uncertain(**row | {end: float(row[end]) for end in ("low", "high")})  # type: ignore[arg-type]  # fields by heading
+        for row in package_rows("trust/uncertainties.csv")
     )

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib import resources
 
 import numpy as np
 from numpy.typing import NDArray
+
+from meshwright.values.data import package_rows
 
 __all__ = [
     "PRIOR_RUNS",
@@ -38,12 +38,9 @@ class Priors:
 @cache
 def read_priors() -> Priors:
     """Read `trust/calibration_priors.csv`, which scripts/fit_calibration_priors writes."""
-    text = (
-        resources.files("meshwright")
-        .joinpath("trust", "calibration_priors.csv")
-        .read_text(encoding="utf-8")
-    )
-    found = {line["name"]: float(line["width"]) for line in csv.DictReader(text.splitlines())}
+    found = {
+        row["name"]: float(row["width"]) for row in package_rows("trust/calibration_priors.csv")
+    }
     noise = {name: found.pop(name) for name in ("step_time_noise", "peak_memory_noise")}
     return Priors(widths=found, **noise)
 
