@@ -32,10 +32,10 @@ from meshwright.cost.stages import Floats, Stages
 from meshwright.cost.step import price_stages
 from meshwright.search.mixed.branch import search_mixed
 from meshwright.search.mixed.grid import Grid, make_grid
+from meshwright.search.mixed.orders import returning_plans
 from meshwright.search.mixed.plan import AROUND
 from meshwright.search.mixed.problem import MixedProblem, Score, resolve_mixed
 from meshwright.search.mixed.reprice import Outcome
-from meshwright.search.mixed.returning import returning_plans
 from meshwright.search.request import PlanRequest
 from meshwright.search.space import Rejections
 from meshwright.values.layout import RECOMPUTES, SCHEDULES, Layouts

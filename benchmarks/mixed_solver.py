@@ -117,8 +117,8 @@ class Wholes:
     def _columns(self, stage: int, at: int) -> list[Column]:
         """Stages that fit and don't take as long as the ceiling by themselves."""
         case, block = self.case, self.cuts[at].block
-        table = table_of(block, stage=stage, pp=case.pp, case=case, most=self.layers)
-        once = block.once[role_of(is_first=stage == 0, is_last=stage == case.pp - 1)]
+        table = table_of(block, stage=stage, case=case, most=self.layers)
+        once = block.once[role_of(stage, case.pp)]
         both = table.forward_s + table.backward_s
         return [
             Column(

@@ -33,7 +33,7 @@ import numpy as np
 
 from meshwright.cost.step import price
 from meshwright.platforms.given import load_profile
-from meshwright.search.problem import local_pool
+from meshwright.search.link_rates import local_pool
 from meshwright.values.layout import Layout, Layouts, parse_layout
 from meshwright.values.models.catalogue import find_model
 from meshwright.values.stack import find_stack

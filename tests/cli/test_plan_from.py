@@ -11,7 +11,7 @@ import meshwright
 from meshwright.api import problem_of
 from meshwright.cli import run
 from meshwright.cli.plan_files import price_of
-from meshwright.search.asked import ask
+from meshwright.search.problem import ask
 from meshwright.search.request import PlanRequest
 
 SCRIPT = """

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from meshwright.search.rules.check import check_layout, explicit_layers
 from meshwright.search.rules.experts import usable_modules
+from meshwright.search.rules.rule import RuleCase
 from meshwright.search.rules.software import stack_rules
 from meshwright.values.hardware.catalogue import default_node
 from meshwright.values.hardware.cluster import Pool
@@ -147,8 +148,6 @@ def layouts(draw: st.DrawFn, case: Case, *, even: bool = False) -> Layout:
     chunks = pp * vpp
     assume(chunks <= case.model.total_layers and not (even and case.model.total_layers % chunks))
     layout = explicit_layers(layout, case.model)
-    broken = check_layout(
-        layout, model=case.model, work=case.work, num_chips=layout.num_chips, stack=case.stack
-    )
-    assume(not broken)
+    asked = RuleCase(model=case.model, work=case.work, num_chips=layout.num_chips, stack=case.stack)
+    assume(not check_layout(layout, asked))
     return layout

@@ -24,7 +24,7 @@ from meshwright.cost.once import data_exchange_s, gathered_bytes, shard_copies_s
 from meshwright.cost.operators import Site, as_measured
 from meshwright.cost.stages import Shapes
 from meshwright.cost.step import price
-from meshwright.search.problem import local_pool
+from meshwright.search.link_rates import local_pool
 from meshwright.values.hardware.cluster import Pool
 from meshwright.values.hardware.profile import Profile, Sample, Series
 from meshwright.values.layout import Layout, Layouts

@@ -17,12 +17,8 @@ def problem(model: str = "llama3-70b", cluster: str = "h100:256", **fields: Any)
 
 
 def layout(words: str, asked: Problem) -> Layout:
-    setting = asked.setting
-    given, chips = parse_layout(words), setting.pool.num_chips
-    found = complete_layout(
-        given, model=setting.model, work=setting.work, num_chips=chips, stack=setting.stack
-    )
-    return explicit_layers(found, setting.model)
+    found = complete_layout(parse_layout(words), asked.setting.case)
+    return explicit_layers(found, asked.setting.model)
 
 
 CASES = {

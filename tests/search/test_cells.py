@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from meshwright import api
-from meshwright.search.cells import Cells, cells_of
+from meshwright.search.exhaustive import Cells, cells_of
 from meshwright.search.operators import layer_tables
 from meshwright.search.plan import scaling
 from meshwright.search.problem import Problem

@@ -12,10 +12,10 @@ from tests.search.examples import problem
 import meshwright
 from meshwright.cost.stages import Floats
 from meshwright.report.plan_table import _footing
-from meshwright.search import close
-from meshwright.search.close import close_call, with_close_call
+from meshwright.search import rank
+from meshwright.search.rank import close_call, with_close_call
 from meshwright.search.result import Plan
-from meshwright.trust.uncertainty import Site
+from meshwright.trust.intervals import Site
 
 RESULT = meshwright.plan(
     model="llama3-8b", cluster="h100:16", seq_len=8192, gbs=64, top=2, pins={"pp": [1], "tp": [2]}
@@ -44,7 +44,7 @@ def _one_constant_matters(monkeypatch: pytest.MonkeyPatch) -> None:
     def steps(_: object, site: Site, layouts: object) -> Floats:
         return np.array([1.05 if site.stack.tp_overlap < TP_OVERLAP else 1.0, 1.0])
 
-    monkeypatch.setattr(close, "_steps", steps)
+    monkeypatch.setattr(rank, "_steps", steps)
 
 
 def test_close_call_by_hand() -> None:

@@ -16,8 +16,7 @@ from meshwright.cost.step import TIME_TERMS
 from meshwright.search.explain import Explanation, explain, term_differences
 from meshwright.search.operators import layer_tables
 from meshwright.search.quote import quotes
-from meshwright.search.refine import reprice
-from meshwright.search.requote import requote, setting_of
+from meshwright.search.refine import reprice, requote, setting_of
 from meshwright.search.titles import MEMORY_READINGS, TIME_READINGS
 from meshwright.values.errors import ConfigError
 from meshwright.values.layout import Layouts

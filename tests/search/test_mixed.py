@@ -72,10 +72,8 @@ def priced(blocks: tuple[Block, ...], case: Case, layers: tuple[int, ...]) -> fl
             block.curve,
             layers=np.array([own]),
             prefix=np.array([0]),
-            role=role_of(is_first=number == 0, is_last=number == len(place) - 1),
-            in_flight=in_flight(
-                number, pp=len(place), vpp=case.vpp, num_microbatches=case.num_microbatches
-            ),
+            role=role_of(number, len(place)),
+            in_flight=in_flight(number, case),
             vpp=case.vpp,
             limit_bytes=block.limit_bytes,
             only=block.only,
@@ -146,7 +144,7 @@ def inner_cases(draw: st.DrawFn) -> tuple[tuple[Block, ...], Case]:
     micro = draw(st.integers(1, 24))
     case = Case(
         num_microbatches=micro,
-        pp=1,
+        pp=sum(block.stages for block in blocks),
         vpp=1,
         blocking=draw(st.booleans()),
         dp_overlap=0.0,

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshwright.search.mixed.blocks import Case, value_s
-from meshwright.search.mixed.bounds import bound_s, tightened
-from meshwright.search.mixed.boxes import Boxes, Limits
-from meshwright.search.mixed.curves import Curve, role_of, stage_table
+from meshwright.search.mixed.bounds import bound_s
+from meshwright.search.mixed.boxes import Boxes, Limits, tightened
+from meshwright.search.mixed.curves import MIDDLE, Curve, stage_table
 from meshwright.search.mixed.cut_book import CutBook
 from meshwright.search.mixed.forced import Places, Room, forced, room_of
 from meshwright.search.mixed.grid import make_grid
@@ -186,7 +186,7 @@ def a_curve() -> Curve:
     """Of some way to cut a stage, with all ways to recompute."""
     checked = Checked("a800:4,h800:4")
     checked.book.add(np.array([[0, 0]]))
-    return checked.book.curves[0]
+    return checked.book.cuts[0].curve
 
 
 @settings(max_examples=60, deadline=None)
@@ -225,7 +225,7 @@ def test_memory_forces_no_more_than_it_must(data: st.DataObject) -> None:
             curve,
             layers=counts,
             prefix=np.zeros_like(counts),
-            role=role_of(is_first=False, is_last=False),
+            role=MIDDLE,
             in_flight=float(flight),
             vpp=vpp,
             limit_bytes=limit,

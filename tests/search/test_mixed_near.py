@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from meshwright.search.mixed.branch import search_mixed
@@ -76,11 +78,9 @@ def test_plans_keep_the_rules_of_the_software(stack: str) -> None:
     for plan in plans:
         assert plan.mixed is not None
         for number in range(plan.mixed.pp):
-            row, case = plan.mixed.row(number), problem.parts[0].setting
+            row, case = plan.mixed.row(number), problem.parts[0].setting.case
             chips = row.tp * row.cp * row.pp * row.dp
-            broken = check_layout(
-                row, model=case.model, work=case.work, num_chips=chips, stack=case.stack
-            )
+            broken = check_layout(row, replace(case, num_chips=chips))
             assert not broken, broken
 
 

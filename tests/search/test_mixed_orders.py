@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 from meshwright.cost.mixed import price_mixed
 from meshwright.search.mixed.blocks import Block, Case, Chosen, Solved, in_flight, value_s
 from meshwright.search.mixed.curves import Curve, Once, role_of, stage_table
-from meshwright.search.mixed.orders import Kind, OrderProgram
+from meshwright.search.mixed.orders import Kind, OrderProgram, best_order
 from meshwright.search.mixed.plan import search_mixed_plans
 from meshwright.search.mixed.problem import resolve_mixed
-from meshwright.search.mixed.returning import best_order
 from meshwright.search.request import PlanRequest
 from meshwright.search.result import PlanResult
 
@@ -108,8 +107,8 @@ def brute_force(kinds: tuple[Kind, ...], case: Case, layers: int) -> float:
             kinds[kind].block.curve,
             layers=np.array([own]),
             prefix=np.array([0]),
-            role=role_of(is_first=place == 0, is_last=place == case.pp - 1),
-            in_flight=in_flight(place, pp=case.pp, vpp=1, num_microbatches=case.num_microbatches),
+            role=role_of(place, case.pp),
+            in_flight=in_flight(place, case),
             vpp=1,
             limit_bytes=kinds[kind].block.limit_bytes,
         )

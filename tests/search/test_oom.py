@@ -8,7 +8,7 @@ from tests.search.examples import CASES, layout
 from meshwright.search.oom import EXPANDABLE_SLACK_SHARE, Ladder, Rung, why_oom
 from meshwright.search.problem import Problem
 from meshwright.search.quote import quotes
-from meshwright.search.requote import problem_in, requote, setting_of
+from meshwright.search.refine import requote, setting_of
 from meshwright.values.units import GIB
 
 
@@ -26,7 +26,9 @@ def test_each_rung_is_priced_as_its_layout(name: str) -> None:
     found, asked = ladder(name)
     for rung in rungs(found):
         assert rung.setting.broken_rules(rung.layout) == []
-        again = requote(quotes([rung.layout], rung.setting), problem_in(asked, rung.setting))[0]
+        again = requote(quotes([rung.layout], rung.setting), replace(asked, setting=rung.setting))[
+            0
+        ]
         assert again == rung.quote
         assert rung.step_change_frac == pytest.approx(again.step_s / found.quote.step_s - 1)
         assert rung.saved_bytes == pytest.approx(found.quote.peak_bytes - again.peak_bytes)
@@ -71,7 +73,7 @@ def test_more_gpus_is_the_smallest_cluster_of_the_ladder_that_fits() -> None:
 
 def test_fixes_are_combined_where_none_suffices() -> None:
     words, asked = CASES["too large"]
-    tight = problem_in(asked, replace(setting_of(asked), limit_bytes=16.0 * GIB))
+    tight = replace(asked, setting=replace(setting_of(asked), limit_bytes=16.0 * GIB))
     found = why_oom(layout(words, tight), tight)
     own = [rung for rung in found.rungs if not rung.needs_more_gpus]
     assert not any(rung.quote.fits for rung in own)

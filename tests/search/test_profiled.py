@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 from tests.values.hardware.profiles import H100, ON_CPU, ON_H100, PROCESSOR
 
-from meshwright.search.problem import Files, local_pool, profiled_pool, resolve
+from meshwright.search.link_rates import local_pool, profiled_pool
+from meshwright.search.problem import Files, resolve
 from meshwright.search.request import PlanRequest
 from meshwright.values.errors import ConfigError
 from meshwright.values.hardware.parse import parse_cluster

@@ -24,12 +24,11 @@ from meshwright.cost.terms import (
     simulated_messages_s,
 )
 from meshwright.search.constants import Holders, holders_of, stack_of, with_held
-from meshwright.search.provenance import Basis, Provenance, basis_of, standing
+from meshwright.search.provenance import Basis, Provenance, basis_of, standing, worked
 from meshwright.search.quote import Quote, quotes
-from meshwright.search.requote import requote, setting_of
+from meshwright.search.refine import requote, setting_of
 from meshwright.search.titles import MEMORY_READINGS, TIME_READINGS
 from meshwright.search.twin import Twin, twin
-from meshwright.search.worked import worked
 from meshwright.serving.engine import Worker
 from meshwright.serving.static import static_batch
 from meshwright.values.hardware.catalogue import default_node

@@ -5,11 +5,16 @@ from __future__ import annotations
 import pytest
 
 from meshwright.api import problem_of
-from meshwright.search.asked import ask
 from meshwright.search.plan import search_problem
+from meshwright.search.problem import (
+    ask,
+)
 from meshwright.search.quote import quotes
+from meshwright.search.refine import (
+    requote,
+    setting_of,
+)
 from meshwright.search.request import PlanRequest
-from meshwright.search.requote import requote, setting_of
 
 DEEPSEEK_V3_S = 19.9
 """DeepSeek-V3 on 2,048 H800: 2.664 M GPU hours for 14.8 T tokens in batches of 15,360 sequences of

@@ -35,16 +35,8 @@ def rows_of(problem: Problem) -> tuple[list[Layout], Rejections]:
 
 
 def breaks(layout: Layout, problem: Problem) -> list[str]:
-    setting = problem.setting
-    explicit = explicit_layers(layout, setting.model)
-    found = check_layout(
-        explicit,
-        model=setting.model,
-        work=setting.work,
-        num_chips=problem.num_chips,
-        stack=setting.stack,
-    )
-    return [violation.message for violation in found]
+    explicit = explicit_layers(layout, problem.setting.model)
+    return [violation.message for violation in check_layout(explicit, problem.setting.case)]
 
 
 REQUESTS: list[dict[str, Any]] = [

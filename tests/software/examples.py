@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from meshwright.search.asked import ask
-from meshwright.search.problem import resolve
+from meshwright.search.problem import ask, resolve
 from meshwright.search.request import PlanRequest
 from meshwright.software.plan import TrainingPlan, plan_of
 

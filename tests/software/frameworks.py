@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from tests.software.examples import training_plan
 
 from meshwright.search.rules.check import complete_layout
+from meshwright.search.rules.rule import RuleCase
 from meshwright.software.contract import (
     Exported,
     ExportTarget,
@@ -51,9 +52,9 @@ def rebuilt(found: Imported, plan: TrainingPlan) -> TrainingPlan:
     """Return the plan that an import describes, on the chips of the exported one."""
     work = replace(found.work, gbs=plan.layout.gbs if found.work.gbs is None else found.work.gbs)
     stack = find_stack(found.stack)
-    layout = complete_layout(
-        found.layout, model=found.model, work=work, num_chips=plan.cluster.num_chips, stack=stack
-    )
+    chips = plan.cluster.num_chips
+    case = RuleCase(model=found.model, work=work, num_chips=chips, stack=stack)
+    layout = complete_layout(found.layout, case)
     return TrainingPlan(
         model=found.model,
         cluster=plan.cluster,

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from meshwright.trust.uncertainty import Site, Uncertain, uncertain_constants
+from meshwright.trust.intervals import Site, Uncertain, uncertain_constants
 from meshwright.values.hardware.parse import parse_cluster
 from meshwright.values.stack import find_stack
 

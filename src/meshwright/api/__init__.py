@@ -126,8 +126,8 @@ def explain(
     What the layout (words, or fields) leaves open follows from the request. LayoutError says which
     rule it breaks.
     """
-    from meshwright.search.asked import ask
     from meshwright.search.explain import explain as explain_layout
+    from meshwright.search.problem import ask
 
     asked = ask(layout, problem_of(_one_request("explain", request, fields)))
     return explain_layout(asked.layout, asked.problem, depth="constants")
@@ -137,8 +137,10 @@ def why_oom(
     layout: str | Mapping[str, Any], /, request: PlanRequest | None = None, **fields: Any
 ) -> Ladder:
     """Return what fills a layout's memory, and priced fixes; arguments are those of `explain`."""
-    from meshwright.search.asked import ask
     from meshwright.search.oom import why_oom as mend_layout
+    from meshwright.search.problem import (
+        ask,
+    )
 
     asked = ask(layout, problem_of(_one_request("why_oom", request, fields)))
     return mend_layout(asked.layout, asked.problem)
@@ -160,7 +162,7 @@ def export(
     The other fields are those of `explain`; settings and details that are left out follow published
     rules. CannotExpress names the nearest plan that the software takes. Nothing is written.
     """
-    from meshwright.search.asked import ask
+    from meshwright.search.problem import ask
     from meshwright.software.contract import export_plan
     from meshwright.software.plan import plan_of
     from meshwright.software.registry import find_target

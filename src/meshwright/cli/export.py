@@ -19,8 +19,11 @@ from meshwright.cli.terminal import JsonFlag, export_mixed_plan, print_json, tel
 from meshwright.platforms.job import JobOptions, JobText
 from meshwright.report.plan_table import print_miss
 from meshwright.runs.candidates import fitting_candidates
-from meshwright.search.asked import Asked, ask
-from meshwright.search.problem import Problem
+from meshwright.search.problem import (
+    Asked,
+    Problem,
+    ask,
+)
 from meshwright.search.request import PlanRequest
 from meshwright.search.result import Plan
 from meshwright.software.contract import Exported, ExportedFile, ExportTarget, export_plan

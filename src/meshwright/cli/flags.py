@@ -18,7 +18,9 @@ from meshwright.values.text import read_yaml
 
 if TYPE_CHECKING:
     from meshwright.platforms.job import JobText
-    from meshwright.search.asked import Asked
+    from meshwright.search.problem import (
+        Asked,
+    )
     from meshwright.software.contract import Exported
     from meshwright.software.plan import TrainingPlan
 
@@ -83,7 +85,9 @@ POWER: Any = fields_of(Footprint)
 def asked_with(given: Given, hf: Path | None, layout: str) -> Asked:
     """Look everything up, fill in what the layout leaves open, and hold it to the rules."""
     from meshwright import api
-    from meshwright.search.asked import ask
+    from meshwright.search.problem import (
+        ask,
+    )
 
     model = model_words(given.get("model"), hf)
     return ask(layout, api.problem_of(PlanRequest.of({**given, "model": model})))

@@ -13,18 +13,24 @@ from meshwright.report.explain_json import (
     comparison_record,
     explanation_record,
     ladder_record,
-    quote_record,
 )
 from meshwright.report.explain_text import print_explanation
 from meshwright.report.term_text import print_term, term_name
 from meshwright.search import explain as explaining
 from meshwright.search import oom
-from meshwright.search.asked import ask
 from meshwright.search.diff import compare
-from meshwright.search.problem import Problem
+from meshwright.search.problem import (
+    Problem,
+    ask,
+)
 from meshwright.search.quote import Quote
+from meshwright.search.quote_record import (
+    quote_record,
+)
+from meshwright.search.refine import (
+    setting_of,
+)
 from meshwright.search.request import PlanRequest
-from meshwright.search.requote import setting_of
 from meshwright.values.errors import ConfigError
 
 __all__ = ["diff", "explain", "why_oom"]

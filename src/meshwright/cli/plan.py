@@ -44,11 +44,20 @@ from meshwright.platforms.given import read_hf_config
 from meshwright.report.columns import say
 from meshwright.report.mixed_table import print_mixed_miss, print_mixed_plans
 from meshwright.report.plan_table import cost_words, plan_rows, print_front, print_miss, print_plans
-from meshwright.search.asked import Asked, ask
 from meshwright.search.mixed.problem import MixedProblem
-from meshwright.search.problem import Problem, dims_of
+from meshwright.search.problem import (
+    Asked,
+    Problem,
+    ask,
+    dims_of,
+)
+from meshwright.search.quote_record import (
+    quote_record,
+)
+from meshwright.search.refine import (
+    setting_of,
+)
 from meshwright.search.request import PlanRequest
-from meshwright.search.requote import quote_record, setting_of
 from meshwright.search.result import PlanResult
 from meshwright.software.contract import export_plan
 from meshwright.software.plan import plan_of

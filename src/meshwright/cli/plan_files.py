@@ -14,14 +14,21 @@ from meshwright import api
 from meshwright.api.problems import read_text
 from meshwright.cli.terminal import narrow_console
 from meshwright.report.diff_text import print_comparison, print_prices
-from meshwright.search.asked import Asked, ask
 from meshwright.search.diff import compare
 from meshwright.search.mixed.front import mixed_layout_of
 from meshwright.search.mixed.problem import MixedProblem, resolve_mixed
-from meshwright.search.problem import Problem, dims_of
+from meshwright.search.problem import (
+    Asked,
+    Problem,
+    ask,
+    dims_of,
+)
 from meshwright.search.quote import Quote, quotes
+from meshwright.search.refine import (
+    requote,
+    setting_of,
+)
 from meshwright.search.request import PlanRequest
-from meshwright.search.requote import requote, setting_of
 from meshwright.search.result import PlanResult, layout_dict
 from meshwright.software.contract import Imported, import_text
 from meshwright.software.registry import find_source

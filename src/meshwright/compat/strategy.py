@@ -9,8 +9,7 @@ from typing import Any
 
 from meshwright import api
 from meshwright.compat.apss import Device
-from meshwright.search.asked import ask
-from meshwright.search.problem import Problem, dims_of
+from meshwright.search.problem import Problem, ask, dims_of
 from meshwright.search.request import MOST_PLANS, PlanRequest
 from meshwright.search.result import Plan, PlanResult
 from meshwright.software.contract import EnvVar, Imported, export_plan

@@ -5,9 +5,14 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from meshwright.search.requote import gib_by_term, quote_record
+from meshwright.search.provenance import (
+    worked,
+)
+from meshwright.search.quote_record import (
+    gib_by_term,
+    quote_record,
+)
 from meshwright.search.result import layout_dict
-from meshwright.search.worked import worked
 from meshwright.values.units import GB, GIB, TERA
 
 if TYPE_CHECKING:

@@ -11,10 +11,15 @@ from meshwright.cost.flops import mfu, model_flops_per_token, tokens_per_s
 from meshwright.cost.headroom import MOST_HEADROOM, headroom_bytes
 from meshwright.report.explain_text import plain_table
 from meshwright.search.explain import Explanation
-from meshwright.search.provenance import Constant, Provenance
+from meshwright.search.provenance import (
+    Constant,
+    Provenance,
+    Worked,
+    value_words,
+    worked,
+)
 from meshwright.search.titles import MEMORY_READINGS, TIME_READINGS
 from meshwright.search.twin import Call
-from meshwright.search.worked import Worked, value_words, worked
 from meshwright.values.errors import UnknownNameError
 from meshwright.values.units import GIB, MIB
 

@@ -9,8 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, cast
 
 from meshwright.platforms.job import Job, JobOptions, job_of
-from meshwright.search.asked import Asked
-from meshwright.search.problem import Problem, dims_of
+from meshwright.search.problem import Asked, Problem, dims_of
 from meshwright.software.contract import Exported, ExportedFile, export_plan
 from meshwright.software.plan import plan_of
 from meshwright.software.registry import find_target

@@ -1,5 +1,4 @@
-"""Which values each axis of the search may take: the user's pins, else everything within stated
-bounds."""
+"""Which values each axis of the search may take: the user's pins, else all within bounds."""
 
 from __future__ import annotations
 
@@ -27,13 +26,7 @@ from meshwright.values.layout import (
 )
 from meshwright.values.models.spec import ModelSpec
 
-__all__ = [
-    "Axes",
-    "Mend",
-    "Recomputation",
-    "axes_of",
-    "nearest_valid",
-]
+__all__ = ["Axes", "Mend", "Recomputation", "axes_of", "nearest_valid"]
 
 DOMAINS_PER_TP = 2
 """Tensor parallelism is searched up to this many fast domains: beyond them a pipeline or data
@@ -44,16 +37,14 @@ LEAST_TOKENS_PER_CP = 1024
 MOST_MBS = 16
 """Micro batches beyond it fill no kernel better."""
 MOST_UNEVEN_VPP = 8
-"""Chunks per stage are searched up to this many where they divide the layers unevenly; even splits
-have no bound."""
+"""Chunks per stage are searched to this many where the split is uneven; even ones have no bound."""
 BLOCK_STEPS = 8
 """Full recompute by blocks is searched in eighths of a chunk's layers."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recomputation:
-    """One way to recompute; `eighths` are the layers of a chunk in BLOCK_STEPS parts, for method
-    block."""
+    """One way to recompute; `eighths`: by block, the layers of a chunk in BLOCK_STEPS parts."""
 
     kind: int
     """Index into RECOMPUTES."""
@@ -229,15 +220,9 @@ def nearest_valid(given: Mapping[str, Any], problem: Problem) -> tuple[Mend, ...
     change where the layout is valid."""
     tried: list[tuple[Mend, Layout]] = []
     for mend in _changes(given, problem):
-        layout = _completed(
-            (
-                {**given, mend.axis: mend.value}
-                if mend.value is not None
-                else _without(given, mend.axis)
-            ),
-            problem,
-        )
-        if layout is not None:
+        rest = {key: value for key, value in given.items() if key != mend.axis}
+        changed = rest if mend.value is None else {**rest, mend.axis: mend.value}
+        if (layout := _completed(changed, problem)) is not None:
             tried.append((mend, layout))
     if not tried:
         return ()
@@ -279,19 +264,8 @@ def _changes(given: Mapping[str, Any], problem: Problem) -> Iterable[Mend]:
         yield from (Mend(axis=axis, value=value) for value in values)
 
 
-def _without(given: Mapping[str, Any], axis: str) -> dict[str, Any]:
-    return {key: value for key, value in given.items() if key != axis}
-
-
 def _completed(given: Mapping[str, Any], problem: Problem) -> Layout | None:
-    setting = problem.setting
     try:
-        return complete_layout(
-            dict(given),
-            model=setting.model,
-            work=setting.work,
-            num_chips=problem.num_chips,
-            stack=setting.stack,
-        )
+        return complete_layout(given, problem.case)
     except ConfigError:
         return None

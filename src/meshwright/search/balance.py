@@ -18,8 +18,7 @@ from meshwright.values.models.spec import ModelSpec
 __all__ = ["WORTH_A_SPLIT", "balanced", "can_balance"]
 
 WORTH_A_SPLIT = 0.01
-"""Share of the step that an uneven split must gain over an even one: a fifth of the error of the
-best predictions."""
+"""Share of the step that an uneven split must gain: a fifth of the best predictions' error."""
 SMALL = 0.25
 """Of a layer's time, what a chunk may have besides without being taken for slower: less than what a
 round of two sizes costs."""
@@ -28,8 +27,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Work:
-    """One micro batch through one stage, seconds: `each_s` a layer, and what the first and the last
-    stage have besides; (N,)."""
+    """One micro batch through a stage, seconds: `each_s` a layer; others at the ends, (N,)."""
 
     each_s: Floats
     first_s: Floats
@@ -147,8 +145,7 @@ def _counts(layouts: Layouts, work: _Work, setting: Setting) -> Ints:
 
 
 def _prefix_layers(index: Ints, layouts: Layouts, model: ModelSpec) -> Ints:
-    """Layers of the first segment in each chunk, where chunks are of the usual size, (N,
-    chunks)."""
+    """Layers of the first segment in each chunk of the usual size, (N, chunks)."""
     if len(model.segments) < 2:
         return np.zeros((len(layouts), index.shape[1]), dtype=np.int64)
     usual = -(-model.total_layers // (layouts.pp * layouts.vpp))[:, None]

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from meshwright.search.twin import Defined, Trace, Twin, scaled
-from meshwright.trust.uncertainty import uncertain_constants
+from meshwright.trust.intervals import uncertain_constants
 from meshwright.values.data import package_rows
 from meshwright.values.hardware.catalogue import Row, chip_rows, link_rows
 from meshwright.values.hardware.chip import Chip
@@ -57,11 +57,12 @@ class Movable:
 
 
 def movables(holders: Holders, trace: Trace, twin: Twin) -> Iterator[Movable]:
-    """Yield the constants that the code of one pricing named: only they can have moved it."""
+    """Yield the constants that one pricing read, of its holders and its tables, and those of the
+    modules that its code named: only they can have moved it."""
     for owner, held in holders.items():
         for one in fields(held):
             value = getattr(held, one.name)
-            if one.name in trace.names | _BY_TEXT and isinstance(value, bool | int | float):
+            if (type(held), one.name) in trace.reads and isinstance(value, bool | int | float):
                 yield _of_field(holders, owner, one.name, value)
     for defined in twin.defined():
         if defined.name in trace.names:
@@ -70,13 +71,6 @@ def movables(holders: Holders, trace: Trace, twin: Twin) -> Iterator[Movable]:
         yield _of_table(holders, chip, grid, twin)
     if "_vendors" in trace.names:
         yield from _of_communicators(holders, twin)
-
-
-_BY_TEXT = {
-    *(f.name for f in fields(Factors)),
-    *(f.name for f in fields(Chip) if f.name.endswith("flops_per_s")),
-}
-"""Fields that code reads by a name that it looks up elsewhere."""
 
 
 def holders_of(pool: Pool, stack: Stack, *, prefix: str = "") -> dict[str, Any]:
@@ -143,8 +137,7 @@ def _of_module(holders: Holders, defined: Defined, twin: Twin) -> Movable:
     def moved(factor: float) -> Callable[[], Move]:
         there = scaled(value, factor)
         return lambda: Move(
-            holders=holders,
-            inside=lambda: twin.with_constant(defined.module, defined.name, there),
+            holders=holders, inside=lambda: twin.with_constant(defined.module, defined.name, there)
         )
 
     return Movable(

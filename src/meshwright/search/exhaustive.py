@@ -12,22 +12,33 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.cost.stages import Which
-from meshwright.cost.step import Priced, price
+from meshwright.cost.step import Priced
+from meshwright.search.axes import axes_of
 from meshwright.search.balance import WORTH_A_SPLIT, balanced, can_balance
 from meshwright.search.problem import Problem
-from meshwright.search.space import Rejections, Space, chunks
-from meshwright.values.layout import Layouts
+from meshwright.search.quote import price_in
+from meshwright.search.rules.check import check_layout, complete_layout
+from meshwright.search.space import Rejections, Space, chunks, make_space
+from meshwright.values.layout import Layout, Layouts
 
-__all__ = ["Found", "Harvest", "balanced_key", "search_space", "uneven_rows"]
+__all__ = [
+    "MOST_PRICED",
+    "Cell",
+    "Cells",
+    "Found",
+    "Harvest",
+    "balanced_key",
+    "cells_of",
+    "search_space",
+    "uneven_rows",
+]
 
 KEPT = 512
-"""Fewest best layouts kept on the way; many differ in chunks and recomputation only, of which one a
-group is shown."""
+"""Fewest layouts kept on the way; many differ in chunks and recompute only, one is shown."""
 KEPT_PER_PLAN = 32
 """Kept per plan that is asked for, where that is more."""
 UNEVEN = 4
-"""Times as many pipelines whose stages are uneven: what a better split gains is not known before it
-is tried."""
+"""Times as many uneven pipelines: what a better split gains is not known before it is tried."""
 OF_EACH = 4
 """Of them, tried of each that differ in more than recomputation."""
 WORKERS = 2
@@ -76,8 +87,7 @@ class Found:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Harvest:
-    """What a search, or one chunk of it, brought: each part best first, None where there is
-    none."""
+    """What a search, or a chunk of it, brought: each part best first, None for none."""
 
     priced: int
     """Layouts priced."""
@@ -88,8 +98,7 @@ class Harvest:
     misses: Found | None
     """Those that do not fit, by the memory they need."""
     uneven: Found | None
-    """Pipelines that fit, with a stage slower than the others: by what they would take if all were
-    equal."""
+    """Pipelines that fit, with a slower stage: by what they would take if all were equal."""
     too_large: int
     """Layouts that do not fit."""
 
@@ -129,8 +138,7 @@ def search_space(
 
 
 def _with_balanced(problem: Problem, found: Harvest, *, kept: int) -> Harvest:
-    """Add the best pipelines that would be faster with stages of equal time, with the splits that
-    make them so."""
+    """Add the best uneven pipelines with the splits that make their stages' times equal."""
     if found.uneven is None:
         return found
     promising = found.uneven.layouts.take(found.uneven.key < _worst(found, kept))
@@ -148,8 +156,7 @@ def _with_balanced(problem: Problem, found: Harvest, *, kept: int) -> Harvest:
 
 
 def _first_of_each(layouts: Layouts, count: int) -> NDArray[np.int64]:
-    """Numbers of the first `count` rows of each that differ in more than recomputation,
-    ascending."""
+    """Numbers of the first `count` rows of each that differ in more than recompute, ascending."""
     names = (
         "tp",
         "sp",
@@ -196,8 +203,7 @@ def _keep_pages() -> None:
 
 
 def _in_order(problem: Problem, pieces: Iterator[Layouts]) -> Iterator[Harvest]:
-    """Price pieces in WORKERS threads, a few ahead, and yield the outcomes in their order, so that
-    ties never depend on timing."""
+    """Price pieces in WORKERS threads, and yield in order, so that ties never hang on timing."""
     waiting: deque[Future[Harvest]] = deque()
     with ThreadPoolExecutor(max_workers=WORKERS) as pool:
         for piece in pieces:
@@ -210,14 +216,7 @@ def _in_order(problem: Problem, pieces: Iterator[Layouts]) -> Iterator[Harvest]:
 
 def _harvest(problem: Problem, layouts: Layouts, *, which: Which = "representative") -> Harvest:
     setting = problem.setting
-    priced = price(
-        layouts,
-        model=setting.model,
-        pool=setting.pool,
-        work=setting.work,
-        stack=setting.stack,
-        which=which,
-    )
+    priced = price_in(setting, layouts, which=which)
     used = priced.peak_used_bytes
     key = used if problem.request.objective == "memory" else priced.step_s / layouts.gbs
     fits, free = used <= setting.limit_bytes, used <= setting.limit_bytes - problem.headroom_bytes
@@ -266,3 +265,147 @@ def uneven_rows(problem: Problem, priced: Priced, layouts: Layouts) -> NDArray[n
 def balanced_key(priced: Priced, layouts: Layouts) -> Floats:
     """Seconds per sequence if all stages took the same, (N,)."""
     return np.asarray((priced.step_s - priced.time["imbalance"]) / layouts.gbs)
+
+
+MOST_PRICED = 60_000
+"""Layouts that are priced at most: half a second on one core."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cell:
+    """All layouts of one tp and one pp."""
+
+    tp: int
+    pp: int
+    best: Layout | None = None
+    """The fastest that leaves the headroom free, else that fits, else the smallest."""
+    step_s: float = float("inf")
+    used_bytes: float = float("inf")
+    """Of the fullest stage of `best`."""
+    reason: str = ""
+    """The rule that every layout here breaks; blank where some keep all rules."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cells:
+    """A map of the space."""
+
+    cells: tuple[Cell, ...]
+    """tp by tp, and of each tp pp by pp."""
+    tp: tuple[int, ...]
+    pp: tuple[int, ...]
+    priced: int
+    """Layouts that were priced for it."""
+    is_whole: bool
+    """Whether these are all layouts of the space; else a cell may hold a better one."""
+
+
+def cells_of(problem: Problem, *, most: int = MOST_PRICED) -> Cells:
+    """Price the space, or a part of a larger one, evenly over the cells, by the closed form."""
+    axes = axes_of(problem)
+    space = make_space(problem, axes, Rejections())
+    whole = space.size_bound <= most
+    if not whole:
+        space = _thinned(space, most)
+    found: dict[tuple[int, int], Cell] = {}
+    uneven: list[Layouts] = []
+    priced = 0
+    for layouts in chunks(space, Rejections()):
+        priced += len(layouts)
+        prices = price_in(problem.setting, layouts)
+        _keep_better(problem, found, _best_of(problem, layouts, prices))
+        uneven.append(_best_if_balanced(problem, layouts, prices))
+    if sum(map(len, uneven)) and len(splits := balanced(Layouts.concat(uneven), problem.setting)):
+        prices = price_in(problem.setting, splits, which="all")
+        _keep_better(problem, found, _best_of(problem, splits, prices))
+    tps, pps = tuple(sorted(axes.tp)), tuple(sorted(axes.pp))
+    cells = tuple(found.get((tp, pp)) or _empty(problem, tp, pp) for tp in tps for pp in pps)
+    return Cells(cells=cells, tp=tps, pp=pps, priced=priced, is_whole=whole)
+
+
+def _keep_better(problem: Problem, found: dict[tuple[int, int], Cell], more: list[Cell]) -> None:
+    for cell in more:
+        there = found.get((cell.tp, cell.pp))
+        if there is None or _rank(problem, cell) < _rank(problem, there):
+            found[cell.tp, cell.pp] = cell
+
+
+def _thinned(space: Space, most: int) -> Space:
+    """Keep the plain ways to recompute, and of each cell as many grid rows, evenly spread."""
+    ways = [way for way in space.axes.recomputations if not way.eighths]
+    kept = {(way.kind, bool(way.modules)): way for way in reversed(ways)}
+    axes = replace(space.axes, recomputations=tuple(reversed(kept.values())))
+    grid = space.grid
+    cells = grid.tp * (int(grid.pp.max(initial=0)) + 1) + grid.pp
+    each = max(
+        1, most // (max(1, len(np.unique(cells))) * len(axes.mbs) * len(axes.recomputations))
+    )
+    order = np.argsort(cells, kind="stable")
+    groups = np.split(order, np.flatnonzero(np.diff(cells[order])) + 1)
+    rows = np.concatenate(
+        [
+            group[np.unique(np.linspace(0, len(group) - 1, each).astype(np.int64))]
+            for group in groups
+        ]
+    )
+    return replace(space, grid=grid.take(np.sort(rows)), axes=axes)
+
+
+def _best_if_balanced(problem: Problem, layouts: Layouts, priced: Priced) -> Layouts:
+    """Of each tp, pp and vpp the pipeline that would be best with stages of equal time."""
+    rows = np.flatnonzero(uneven_rows(problem, priced, layouts))
+    keys = [
+        column[rows]
+        for column in (balanced_key(priced, layouts), layouts.vpp, layouts.pp, layouts.tp)
+    ]
+    order = np.lexsort(keys)
+    vpp, pp, tp = (key[order] for key in keys[1:])
+    first = np.flatnonzero(
+        np.r_[True, (np.diff(tp) != 0) | (np.diff(pp) != 0) | (np.diff(vpp) != 0)][: len(rows)]
+    )
+    return layouts.take(rows[order[first]])
+
+
+def _best_of(problem: Problem, layouts: Layouts, priced: Priced) -> list[Cell]:
+    """The best of some layouts in each cell that they lie in."""
+    used: Floats = np.asarray(priced.peak_used_bytes)
+    groups = _group(problem, used)
+    key = np.where(groups == _MISSES, used, priced.step_s / layouts.gbs)
+    order = np.lexsort((key, groups, layouts.pp, layouts.tp))
+    tp, pp = layouts.tp[order], layouts.pp[order]
+    first = order[np.flatnonzero(np.r_[True, (np.diff(tp) != 0) | (np.diff(pp) != 0)])]
+    return [
+        Cell(
+            tp=int(layouts.tp[row]),
+            pp=int(layouts.pp[row]),
+            best=layouts.row(int(row)),
+            step_s=float(priced.step_s[row]),
+            used_bytes=float(used[row]),
+        )
+        for row in first
+    ]
+
+
+_MISSES = 2
+
+
+def _group(problem: Problem, used: Floats) -> NDArray[np.int64]:
+    """0 leaves the headroom free, 1 fits, 2 does not."""
+    limit = problem.setting.limit_bytes
+    return (used > limit - problem.headroom_bytes).astype(np.int64) + (used > limit)
+
+
+def _rank(problem: Problem, cell: Cell) -> tuple[int, float]:
+    group = int(_group(problem, np.array([cell.used_bytes]))[0])
+    assert cell.best is not None
+    return group, cell.used_bytes if group == _MISSES else cell.step_s / cell.best.gbs
+
+
+def _empty(problem: Problem, tp: int, pp: int) -> Cell:
+    """A cell without layouts, with the first rule that its plainest one breaks."""
+    case = replace(problem.case, work=replace(problem.setting.work, gbs=None))
+    dp = max(1, problem.num_chips // (tp * pp))
+    given = {"tp": tp, "pp": pp, "dp": dp, "gbs": problem.request.gbs or problem.max_gbs}
+    broken = check_layout(complete_layout(given, case), case)
+    reason = broken[0].message if broken else "no layout of the space keeps all rules"
+    return Cell(tp=tp, pp=pp, reason=reason)

@@ -1,5 +1,4 @@
-"""Explain one layout: time and memory by term, what binds it, and why its nearest rivals win or
-lose."""
+"""Explain one layout: time and memory by term, what binds it, why rivals win or lose."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ from meshwright.search.operators import LayerTable, layer_tables
 from meshwright.search.problem import Problem
 from meshwright.search.provenance import Basis, Depth, Provenance, basis_of
 from meshwright.search.quote import Quote, Setting, quotes
-from meshwright.search.requote import requote, setting_of
+from meshwright.search.refine import requote, setting_of
 from meshwright.search.rules.check import explicit_layers
 from meshwright.search.rules.rule import Violation
 from meshwright.search.rules.software import stack_rules
@@ -81,8 +80,7 @@ def cost_words(quote: Quote, setting: Setting) -> str:
 
 
 def _faster_words(quote: Quote, faster: list[tuple[str, Quote]]) -> list[str]:
-    """Name the best rival that fits; one that is faster still by using headroom is said to be at
-    risk."""
+    """Name the best rival that fits; one that is faster by using headroom is said to be at risk."""
     if not faster:
         return ["No layout that differs in one axis is faster and fits."]
     safe = [pair for pair in faster if pair[1].verdict == "yes"]
@@ -165,8 +163,7 @@ def split_layers(layout: Layout, model: ModelSpec) -> Layout:
 
 
 def neighbours(layout: Layout, *, model: ModelSpec, work: Workload, stack: Stack) -> list[Change]:
-    """Return the changes of one axis: sizes doubled and halved, the other ways to recompute and to
-    shard."""
+    """Return the changes of one axis: sizes doubled and halved, other recomputes and shardings."""
     found: list[Change] = []
     for axis in ("tp", "pp", "cp"):
         found += [
@@ -250,8 +247,7 @@ def _plain(layout: Layout, axis: Axis, **changes: Any) -> Change:
 
 
 def selective_sets(*, model: ModelSpec, work: Workload, stack: Stack) -> list[tuple[str, ...]]:
-    """Return the sets of recompute modules that the software has and that free something in this
-    model."""
+    """Return the sets of recompute modules that the software has and that free something here."""
     useless = set() if work.attention not in ("flash", "flash1") else {"core_attn"}
     useless |= set() if model.mla is not None else {"mla_up_proj"}
     useless |= set() if model.moe is not None else {"moe", "moe_act", "shared_experts"}
@@ -299,8 +295,7 @@ def _sharding_changes(layout: Layout) -> Iterator[Change]:
 
 
 SAME_SHARE = 0.005
-"""Step times closer than this share are called the same: a tenth of the best tables' median
-error."""
+"""Step times closer than this are the same: a tenth of the best tables' median error."""
 
 Verdict = Literal[
     "faster", "same", "slower", "faster, does not fit", "slower, does not fit", "breaks a rule"
@@ -430,8 +425,7 @@ def _verdict(quote: Quote, base: Quote) -> Verdict:
 
 
 def term_differences(a: Quote, b: Quote) -> tuple[tuple[str, float], ...]:
-    """Return how much longer each term of `b` is than of `a`, largest change first; terms without
-    any are left out."""
+    """Return how much longer each term of `b` is than of `a`, the largest change first."""
     terms = dict.fromkeys([*a.time_s, *b.time_s])
     changes = [(term, b.time_s.get(term, 0.0) - a.time_s.get(term, 0.0)) for term in terms]
     noise_s = 1e-9 * a.step_s
@@ -439,8 +433,7 @@ def term_differences(a: Quote, b: Quote) -> tuple[tuple[str, float], ...]:
 
 
 def _best_per_axis(rivals: Iterable[Rival]) -> tuple[Rival, ...]:
-    """Keep every size of an axis, but one way each of recomputing selectively; fastest that fits
-    first, broken rules last."""
+    """Keep every size, but of selective recompute the best; fastest that fits first."""
     kept: dict[str, Rival] = {}
     for rival in sorted(rivals, key=_rank):
         selective = (

@@ -11,7 +11,7 @@ from meshwright.search.diff import LABELS, Label, compare
 from meshwright.search.explain import regrid, selective_sets, split_layers
 from meshwright.search.problem import Problem
 from meshwright.search.quote import Quote, Setting, quotes
-from meshwright.search.requote import problem_in, requote, setting_of
+from meshwright.search.refine import requote, setting_of
 from meshwright.search.rules.software import stack_rules
 from meshwright.trust.intervals import Fits
 from meshwright.values.errors import ConfigError
@@ -75,8 +75,7 @@ class Fix:
 
 
 def fixes(layout: Layout, setting: Setting) -> Iterator[Fix]:
-    """Yield every single edit that could save memory, valid or not; those of the allocator
-    first."""
+    """Yield every single edit that could save memory, valid or not; the allocator's first."""
     yield from _software_fixes(setting)
     yield from _sharding_fixes(layout)
     yield from _recompute_fixes(layout, setting)
@@ -281,8 +280,7 @@ class Ladder:
 
     quote: Quote
     rungs: tuple[Rung, ...]
-    """Allocator settings first, then by least slowdown; what changes training or needs more GPUs
-    comes last."""
+    """Allocator settings first, then by slowdown; other training or more GPUs come last."""
     together: Rung | None
     """The fastest combination that fits, where no single fix on the same GPUs does."""
 
@@ -309,7 +307,7 @@ def _simulated(found: Ladder, problem: Problem) -> Ladder:
 
     def again(rung: Rung) -> Rung:
         return replace(
-            rung, base=base, quote=requote([rung.quote], problem_in(problem, rung.setting))[0]
+            rung, base=base, quote=requote([rung.quote], replace(problem, setting=rung.setting))[0]
         )
 
     rungs = sorted((again(rung) for rung in found.rungs), key=_place)
@@ -407,8 +405,7 @@ def _place(rung: Rung) -> tuple[bool, bool, bool, float]:
 
 
 def _together(single: Sequence[Rung], base: Quote, setting: Setting) -> Rung | None:
-    """Try pairs, then triples of different kinds on the same GPUs; the first size at which
-    something fits has the answer."""
+    """Try pairs, then triples of different kinds on the same GPUs; the first that fit answer."""
     usable = [
         rung.fixes[0]
         for rung in single
@@ -434,7 +431,6 @@ def _together(single: Sequence[Rung], base: Quote, setting: Setting) -> Rung | N
 
 
 def _worth_combining(rung: Rung, single: Sequence[Rung]) -> bool:
-    """Leave out the many block sizes of full recompute but one in four, so that the combinations
-    stay few."""
+    """Leave out all block sizes of full recompute but one in four: combinations stay few."""
     same = [other for other in single if other.fixes[0].kind == rung.fixes[0].kind]
     return len(same) <= 4 or same.index(rung) % (len(same) // 4) == 0 or rung is same[-1]

@@ -1,5 +1,4 @@
-"""Operators of one layer of each kind: time, share and kept bytes, from the same parts that the
-step is priced with."""
+"""Operators of one layer of each kind, from the same parts that the step is priced with."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What an estimate stands on: which share of a step is measured by the user, from shipped tables,
-from a kin's, or from formulas."""
+"""What an estimate stands on: the user's profile, shipped tables, a kin's, or formulas."""
 
 from __future__ import annotations
 
@@ -10,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.cost.stages import Floats
-from meshwright.cost.step import price
-from meshwright.search.quote import Setting
+from meshwright.search.quote import Setting, price_in
 from meshwright.values.hardware.cluster import Pool
 from meshwright.values.hardware.profiled import stretched_chip, stretched_link
 from meshwright.values.hardware.tables import ChipTables, Origin, kin
@@ -93,12 +91,7 @@ def origins_of(layouts: Sequence[Layout], setting: Setting) -> list[Origins]:
 
 
 def _step_s(columns: Layouts, setting: Setting, pool: Pool) -> Floats:
-    return np.asarray(
-        price(
-            columns, model=setting.model, pool=pool, work=setting.work, stack=setting.stack
-        ).step_s,
-        dtype=np.float64,
-    )
+    return np.asarray(price_in(replace(setting, pool=pool), columns).step_s, dtype=np.float64)
 
 
 def _present(setting: Setting) -> tuple[Origin, ...]:
@@ -173,8 +166,7 @@ def _part_words(tables: ChipTables) -> str:
 
 
 MOST_UNSTEADY = 0.1
-"""Share of unsteady shapes from which on a profile is doubted aloud: more than single slow shapes
-make."""
+"""Share of unsteady shapes from which on a profile is doubted: more than single slow shapes."""
 
 
 WORTH = 0.005

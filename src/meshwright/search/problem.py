@@ -7,131 +7,45 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, cast, get_args
 
 from meshwright.cost.headroom import headroom_bytes
-from meshwright.search.batch import batch_rule
-from meshwright.search.link_rates import CollectiveTable, link_rates
+from meshwright.search.link_rates import local_pool, profiled_pool
 from meshwright.search.quote import Setting
 from meshwright.search.request import PlanRequest
+from meshwright.search.rules.check import complete_layout, require_valid
 from meshwright.search.rules.rule import RuleCase
 from meshwright.search.rules.software import known_version, stack_rules
 from meshwright.trust.calibration import Calibrated, Calibration, apply_calibration
+from meshwright.values.data import package_rows
 from meshwright.values.errors import ConfigError, UnknownNameError
-from meshwright.values.hardware.catalogue import default_node, find_device, find_link
 from meshwright.values.hardware.chip import Chip
-from meshwright.values.hardware.cluster import Cluster, Link, Node, Pool
+from meshwright.values.hardware.cluster import Cluster, Pool
 from meshwright.values.hardware.parse import parse_cluster, parse_count
-from meshwright.values.hardware.profile import Profile, Series
-from meshwright.values.hardware.profiled import profiled_chip, with_measured_link
+from meshwright.values.hardware.profile import Profile
+from meshwright.values.layout import Layout, parse_layout
 from meshwright.values.models.catalogue import named_model
+from meshwright.values.models.params import model_params
 from meshwright.values.models.spec import HybridSpec, MambaSpec, MlaSpec, ModelSpec, MoeSpec
 from meshwright.values.stack import Stack, find_stack
-from meshwright.values.units import GIB
+from meshwright.values.units import GIB, format_count
 from meshwright.values.workload import AttentionKernel, Precision, Routing, Workload
 
 __all__ = [
     "DETAILS",
+    "Asked",
+    "BatchRule",
     "Files",
     "Problem",
+    "ask",
+    "batch_rule",
     "completed",
     "details_of",
     "dims_of",
-    "local_pool",
     "model_of",
     "problem_on",
-    "profiled_pool",
     "resolve",
 ]
 
-_OPERATION = "collective/all_reduce"
-"""The collective that a link's rate and latency are fitted to."""
-LEAST_SIZES = 3
-"""Sizes that two unknowns need with one to spare."""
-ASSUMED_DOMAIN, ASSUMED_NETWORK = "pcie4-shared", "tcp-25"
-"""Links of a machine that the catalogue lacks, until collectives are measured there."""
-
-
-def profiled_pool(profile: Profile, pool: Pool) -> Pool:
-    """Return the pool with the profile's chip and, where collectives were measured, its links;
-    ConfigError for another chip."""
-    return _with_links(
-        profile, replace(pool, node=replace(pool.node, chip=profiled_chip(profile, pool.node.chip)))
-    )
-
-
-def local_pool(profile: Profile, *, num_chips: int | None = None) -> Pool:
-    """Return the machine of a profile as a pool, or as many of its chips as `num_chips` says."""
-    known = find_device(profile.machine.device_name) if profile.machine.device != "cpu" else None
-    devices = max(
-        profile.machine.num_devices, _most_ranks(profile) if profile.machine.device == "cpu" else 1
-    )
-    chip = profiled_chip(profile, known)
-    if known is not None:
-        node = replace(default_node(known.name, gpus_per_node=devices), chip=chip)
-    else:
-        node = Node(
-            chip=chip,
-            chips_per_node=devices,
-            domain_size=devices,
-            domain_link=find_link(ASSUMED_DOMAIN),
-            network_link=find_link(ASSUMED_NETWORK),
-        )
-    return _with_links(profile, Pool(node=node, num_chips=num_chips or profile.machine.num_devices))
-
-
-def _most_ranks(profile: Profile) -> int:
-    series = profile.find(_OPERATION)
-    return (
-        max((int(sample.point[0]) for sample in series.measured), default=1)
-        if series is not None
-        else 1
-    )
-
-
-def _with_links(profile: Profile, pool: Pool) -> Pool:
-    """Put the measured links in: that of the most ranks within a host, and that of the most ranks
-    over hosts."""
-    series = profile.find(_OPERATION)
-    if series is None:
-        return pool
-    per_host = (
-        pool.node.chips_per_node if profile.machine.device == "cpu" else profile.machine.num_devices
-    )
-    counts = sorted({int(sample.point[0]) for sample in series.measured})
-    for inside in (True, False):
-        ranks = [count for count in counts if (count <= per_host) == inside]
-        table = _table(series, ranks[-1], profile, per_host) if ranks else None
-        if table is not None:
-            pool = _with_link(pool, table)
-    return pool
-
-
-def _table(series: Series, ranks: int, profile: Profile, per_host: int) -> CollectiveTable | None:
-    rows = [sample for sample in series.measured if sample.point[0] == ranks]
-    if len(rows) < LEAST_SIZES:
-        return None
-    return CollectiveTable(
-        operation="all_reduce",
-        ranks=ranks,
-        hosts=-(-ranks // per_host),
-        device=profile.machine.device_name,
-        bytes=tuple(sample.point[1] for sample in rows),
-        times_s=tuple(sample.seconds or 0.0 for sample in rows),
-    )
-
-
-def _with_link(pool: Pool, table: CollectiveTable) -> Pool:
-    rates = link_rates(table, replace(pool, num_chips=table.ranks))
-    node = pool.node
-    link: Link = node.domain_link if rates.level == "domain" else node.network_link
-    changed = {
-        f"{rates.level}_link": rates.on(link),
-        "chip": with_measured_link(node.chip, f"{rates.level}_link"),
-    }
-    return replace(pool, node=replace(node, **changed))  # type: ignore[arg-type]  # links and the chip by field name
-
-
 DETAILS = "details"
-"""Key of a model given by its dims: what its cost does not hang on and its training does
-(`exports.ModelDetails`)."""
+"""Key of a model by its dims: what its training hangs on and its cost does not."""
 USUAL_PRECISIONS: tuple[Precision, ...] = ("bf16", "fp16", "fp32")
 """Of training, the first that the chips have."""
 STACK_OF = {"Google": "maxtext", "AWS": "neuron", "Huawei": "mindspeed"}
@@ -396,8 +310,7 @@ def _build(kind: type[Any], values: Mapping[str, Any], *, where: str) -> Any:
 
 
 def dims_of(model: ModelSpec, *, details: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return the dims that `model_of` reads back to the same model; defaults are left out.
-    `details` go with them."""
+    """Return the dims that `model_of` reads back, without defaults; `details` go with them."""
     return _changed(model) | ({DETAILS: dict(details)} if details else {})
 
 
@@ -413,3 +326,50 @@ def _changed(values: Any) -> dict[str, Any]:
         if value != field.default:
             found[field.name] = _changed(value) if field.name in _PARTS else value
     return found
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BatchRule:
+    """The largest batch that published runs of this size used."""
+
+    tokens_per_step: int
+    source: str
+
+    def max_gbs(self, seq_len: int) -> int:
+        """Return the batch in sequences, at least one."""
+        return max(1, self.tokens_per_step // seq_len)
+
+    def words(self, seq_len: int) -> str:
+        """Say the rule for people."""
+        tokens = format_count(self.tokens_per_step)
+        return (
+            f"no batch given: up to {self.max_gbs(seq_len)} sequences ({tokens} tokens a step) for"
+            f" this size; {self.source}"
+        )
+
+
+def batch_rule(model: ModelSpec) -> BatchRule:
+    """Return the first row whose `params` are not below the model's parameters."""
+    size = model_params(model).total
+    for row in package_rows("search/batch_rule.csv"):
+        if not row["params"] or size <= int(row["params"]):
+            return BatchRule(tokens_per_step=int(row["tokens_per_step"]), source=row["source"])
+    raise AssertionError("search/batch_rule.csv: the last row has no upper bound")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Asked:
+    """A layout that keeps the rules of its problem."""
+
+    layout: Layout
+    problem: Problem
+
+
+def ask(layout: str | Mapping[str, Any], problem: Problem) -> Asked:
+    """Fill in what a layout (words, or fields) leaves open; LayoutError where it breaks a rule."""
+    given = parse_layout(layout) if isinstance(layout, str) else dict(layout)
+    if not given:
+        raise ConfigError(f"layout {layout!r}: expected key=value words such as tp=8,pp=4,mbs=1")
+    found = complete_layout(given, problem.case)
+    require_valid(found, problem.case)
+    return Asked(layout=found, problem=problem)

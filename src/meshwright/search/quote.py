@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from meshwright.cost.stages import Which
 from meshwright.cost.step import Priced, price
 from meshwright.search.rules.check import check_layout
 from meshwright.search.rules.rule import RuleCase, Violation
@@ -17,7 +18,7 @@ from meshwright.values.models.spec import ModelSpec
 from meshwright.values.stack import Stack
 from meshwright.values.workload import Workload
 
-__all__ = ["Quote", "Setting", "StageQuote", "quotes"]
+__all__ = ["Quote", "Setting", "StageQuote", "price_in", "quotes"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,15 +70,7 @@ class Setting:
 
     def broken_rules(self, layout: Layout) -> list[Violation]:
         """Return the rules that a layout breaks here."""
-        case = self.case
-        return check_layout(
-            layout,
-            model=case.model,
-            work=case.work,
-            num_chips=case.num_chips,
-            stack=case.stack,
-            megatron_version=case.megatron_version,
-        )
+        return check_layout(layout, self.case)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -148,32 +141,37 @@ class Quote:
         )
 
 
+def price_in(setting: Setting, layouts: Layouts, *, which: Which = "representative") -> Priced:
+    """Price layouts in a setting.
+
+    It is no method of the setting: provenance prices a setting with a copy of this module.
+    """
+    return price(
+        layouts,
+        model=setting.model,
+        pool=setting.pool,
+        work=setting.work,
+        stack=setting.stack,
+        which=which,
+    )
+
+
 def quotes(layouts: Iterable[Layout], setting: Setting) -> list[Quote]:
     """Price some layouts at once, every stage of each."""
     rows = list(layouts)
     if not rows:
         return []
-    priced = price(
-        Layouts.of(rows),
-        model=setting.model,
-        pool=setting.pool,
-        work=setting.work,
-        stack=setting.stack,
-        which="all",
-    )
-    return [_quote(priced, index, layout, setting) for index, layout in enumerate(rows)]
-
-
-def _quote(priced: Priced, index: int, layout: Layout, setting: Setting) -> Quote:
-    stages = tuple(_stage(priced, index, stage) for stage in range(layout.pp))
-    time_s = {term: float(seconds[index]) for term, seconds in priced.time.items()}
-    return Quote(
-        layout=layout,
-        time_s=time_s,
-        stages=stages,
-        limit_bytes=setting.limit_bytes,
-        headroom_bytes=setting.headroom_bytes,
-    )
+    priced = price_in(setting, Layouts.of(rows), which="all")
+    return [
+        Quote(
+            layout=layout,
+            time_s={term: float(seconds[index]) for term, seconds in priced.time.items()},
+            stages=tuple(_stage(priced, index, stage) for stage in range(layout.pp)),
+            limit_bytes=setting.limit_bytes,
+            headroom_bytes=setting.headroom_bytes,
+        )
+        for index, layout in enumerate(rows)
+    ]
 
 
 def _stage(priced: Priced, index: int, stage: int) -> StageQuote:

@@ -1,9 +1,8 @@
-"""Price the best few again: every stage, uneven splits tried, the pipeline simulated event by
-event."""
+"""Price the best few again: every stage, uneven splits, the pipeline event by event."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -12,9 +11,9 @@ import numpy as np
 from meshwright.cost.schedules import Pipeline, PipelineSchedule
 from meshwright.cost.simulate import steady_step_s
 from meshwright.cost.stages import Floats
-from meshwright.cost.step import price
 from meshwright.cost.terms import simulated_bubble_s, simulated_messages_s
 from meshwright.search.problem import Problem
+from meshwright.search.quote import Quote, Setting, price_in
 from meshwright.search.rules.check import explicit_layers
 from meshwright.search.rules.software import DEALT, stack_rules
 from meshwright.search.rules.split import even_split
@@ -26,6 +25,8 @@ __all__ = [
     "Repriced",
     "pipeline_of",
     "reprice",
+    "requote",
+    "setting_of",
     "shortlists",
     "simulated",
     "split_variants",
@@ -35,8 +36,7 @@ __all__ = [
 ]
 
 MOST_OPERATIONS = 200_000
-"""Simulated operations per layout beyond which the closed form is kept: a second of work buys less
-than its error."""
+"""Simulated operations beyond which the closed form stays: a second buys less than its error."""
 
 _WAITING = ("bubble", "pp_comm")
 """Terms that the simulation finds."""
@@ -50,15 +50,35 @@ class Repriced:
 
     layout: Layout
     time_s: dict[str, float]
-    memory_bytes: dict[str, float]
-    """Of the fullest stage."""
-    peak_memory_bytes: tuple[float, ...]
+    memory: dict[str, Floats]
+    """Bytes of each stage by term."""
+    used: Floats
+    """Bytes of each stage."""
     pipeline: Literal["event simulation", "closed form", "no pipeline"]
 
     @property
     def step_s(self) -> float:
         """The sum of the terms."""
         return sum(self.time_s.values())
+
+    @property
+    def fullest(self) -> int:
+        """The stage that uses most memory, the earliest of equals."""
+        return int(np.argmax(self.used))
+
+    @property
+    def memory_bytes(self) -> dict[str, float]:
+        """Of the fullest stage, by term."""
+        return self.memory_of(self.fullest)
+
+    def memory_of(self, stage: int) -> dict[str, float]:
+        """Bytes of a stage by term."""
+        return {term: float(held[stage]) for term, held in self.memory.items()}
+
+    @property
+    def peak_memory_bytes(self) -> tuple[float, ...]:
+        """Of each stage."""
+        return tuple(float(size) for size in self.used)
 
     @property
     def peak_bytes(self) -> float:
@@ -84,8 +104,7 @@ def split_variants(layout: Layout, layers: int, *, stack: Stack) -> list[Layout]
 
 
 def _relieved(base: tuple[int, ...], ends: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Move a layer from each of some end chunks to the lightest others, the latest of equals; None
-    where an end would be empty."""
+    """Move a layer from each of some end chunks to the lightest others; None where one is empty."""
     split = list(base)
     relieved = {end % len(split) for end in ends}
     others = [chunk for chunk in range(len(split)) if chunk not in relieved]
@@ -105,8 +124,7 @@ def tidy(layout: Layout) -> Layout:
 def shortlists(
     problem: Problem, groups: list[list[Layout]], *, count: int = 2
 ) -> list[list[Layout]]:
-    """Return, of each group with its uneven splits, the best `count` by the closed form that
-    fit."""
+    """Return, of each group and its uneven splits, the best `count` by the closed form that fit."""
     setting = problem.setting
     wide = [
         [
@@ -117,9 +135,7 @@ def shortlists(
         for group in groups
     ]
     rows = Layouts.of(layout for group in wide for layout in group)
-    priced = price(
-        rows, model=setting.model, pool=setting.pool, work=setting.work, stack=setting.stack
-    )
+    priced = price_in(setting, rows)
     used = priced.peak_used_bytes
     key = used if problem.request.objective == "memory" else priced.step_s
     key = np.where(used > setting.limit_bytes - problem.headroom_bytes, key + key.max(), key)
@@ -164,6 +180,25 @@ def reprice(problem: Problem, layouts: Iterable[Layout]) -> list[Repriced]:
     ]
 
 
+def setting_of(problem: Problem) -> Setting:
+    """Return the problem's setting with the headroom and the rules that its request asks for."""
+    return replace(
+        problem.setting,
+        headroom_bytes=problem.headroom_bytes,
+        megatron_version=problem.request.megatron_version,
+    )
+
+
+def requote(closed: Sequence[Quote], problem: Problem) -> list[Quote]:
+    """Replace the closed form's time by the simulated one, as a plan's best few are priced; memory
+    is the same."""
+    found = reprice(problem, [quote.layout for quote in closed])
+    return [
+        replace(quote, time_s=repriced.time_s, pipeline=repriced.pipeline)
+        for quote, repriced in zip(closed, found, strict=True)
+    ]
+
+
 def pipeline_of(problem: Problem, layout: Layout) -> Pipeline:
     """Return the pipeline of one step, for the simulator and for a trace."""
     row = explicit_layers(layout, problem.setting.model)
@@ -188,15 +223,7 @@ def _whole_prices(problem: Problem, rows: list[Layout]) -> list[_Whole]:
     """Price all rows at once, and cut each row to its own stages."""
     if not rows:
         return []
-    setting = problem.setting
-    priced = price(
-        Layouts.of(rows),
-        model=setting.model,
-        pool=setting.pool,
-        work=setting.work,
-        stack=setting.stack,
-        which="all",
-    )
+    priced = price_in(problem.setting, Layouts.of(rows), which="all")
     used, times = priced.memory.used, priced.stage_times
     p2p_s = np.broadcast_to(times.p2p_s.reshape(len(rows), -1).max(axis=1), (len(rows),))
     return [
@@ -226,18 +253,13 @@ def _simulable(rows: list[Layout]) -> list[int]:
 
 
 def _repriced(layout: Layout, whole: _Whole, pipeline: Pipeline | None) -> Repriced:
-    fullest = int(np.argmax(whole.used))
     return Repriced(
         layout=layout,
-        time_s=simulated(whole.time_s, pipeline) if pipeline is not None else whole.time_s,
-        memory_bytes={term: float(held[fullest]) for term, held in whole.memory.items()},
-        peak_memory_bytes=tuple(float(size) for size in whole.used),
+        time_s=whole.time_s if pipeline is None else simulated(whole.time_s, pipeline),
+        memory=whole.memory,
+        used=whole.used,
         pipeline=(
-            "event simulation"
-            if pipeline is not None
-            else "closed form"
-            if layout.pp > 1
-            else "no pipeline"
+            "event simulation" if pipeline else "closed form" if layout.pp > 1 else "no pipeline"
         ),
     )
 
@@ -256,8 +278,7 @@ def simulated(time_s: dict[str, float], pipeline: Pipeline) -> dict[str, float]:
 
 
 def _pipelines(problem: Problem, rows: list[tuple[Layout, _Whole]]) -> list[Pipeline]:
-    """Return the pipelines of some layouts; where stages have several chunks, each chunk is priced
-    by itself."""
+    """Return the pipelines of layouts; where stages have several chunks, each priced by itself."""
     layers = problem.setting.model.total_layers
     deep = [i for i, (layout, _) in enumerate(rows) if layout.vpp > 1]
     chunks = dict(

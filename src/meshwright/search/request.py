@@ -1,5 +1,4 @@
-"""PlanRequest: everything that a plan is asked with; the same fields in Python, YAML, JSON and on
-the command line."""
+"""PlanRequest: what a plan is asked with, the same in Python, YAML, JSON and commands."""
 
 from __future__ import annotations
 
@@ -90,8 +89,7 @@ class PlanRequest(BaseModel):
     """A name of `meshwright models`, or the dims of a ModelSpec with parts (`moe`, `mla`, `mamba`,
     `hybrid`) as mappings."""
     cluster: Annotated[
-        str,
-        Option("Chips, such as h100:256, a YAML file, or local.", metavar="KIND:COUNT"),
+        str, Option("Chips, such as h100:256, a YAML file, or local.", metavar="KIND:COUNT")
     ]
     num_gpus: Annotated[
         int | None, Option("Chips to use at most; the cluster's counts are then caps.")
@@ -100,17 +98,15 @@ class PlanRequest(BaseModel):
     seq_len: Annotated[int, Option("Tokens in one sequence.", ("--seq", "--seq-len"))]
     gbs: Annotated[int | None, Option("Global batch in sequences; it is never changed.")] = None
     max_gbs: Annotated[int | None, Option("Without --gbs: the largest batch to try.")] = None
-    """None goes by the model's size, see `search/batch.py`."""
+    """None goes by the model's size, see `search/batch_rule.csv`."""
     precision: Annotated[
-        str | None,
-        Option("Number format of the matrix products [default: bf16 or else fp16]."),
+        str | None, Option("Number format of the matrix products [default: bf16 or else fp16].")
     ] = None
     """None is the first of bf16, fp16 and fp32 that all chips have."""
     stack: Annotated[
         str | None, Option("Training software [default: megatron, or the chip maker's own].")
     ] = None
-    """None is megatron, or what the maker of all the chips has in its place: maxtext, mindspeed,
-    neuron."""
+    """None: megatron, or what the maker of all the chips has: maxtext, mindspeed, neuron."""
     calibration: Annotated[
         str | None, Option("What `meshwright calibrate` wrote.", metavar="FILE", is_file=True)
     ] = None
@@ -156,8 +152,7 @@ class PlanRequest(BaseModel):
     ] = False
     top: Annotated[int, Option("Plans to print.")] = 10
     objective: Annotated[
-        Objective,
-        Option("step_time, tokens_per_dollar, tokens_per_joule or memory."),
+        Objective, Option("step_time, tokens_per_dollar, tokens_per_joule or memory.")
     ] = "step_time"
     min_tokens_per_s: Annotated[
         float | None, Option("Throughput that a plan must reach; chips may be left idle.")
@@ -179,8 +174,7 @@ class PlanRequest(BaseModel):
         float | None, Option("Price of one chip [default: the catalogue's].")
     ] = None
     attention: Annotated[
-        str | None,
-        Option("flash, flash1, fused-softmax or unfused [default: flash if there]."),
+        str | None, Option("flash, flash1, fused-softmax or unfused [default: flash if there].")
     ] = None
     """None is flash, or under Megatron fused-softmax where a chip has no flash attention."""
     routing: Annotated[str, Option("Of experts: balanced, in-turn, typical or worst.")] = "balanced"

@@ -43,8 +43,7 @@ class Plan:
     mixed: MixedLayout | None = None
     """Over several kinds of chips, what each stage runs as; `layout` is then the first stage's."""
     chips: tuple[tuple[str, int, int], ...] = ()
-    """Over several kinds, or where chips may be left idle: each kind, its chips in use, and those
-    left idle."""
+    """Where there are several kinds or idle chips: each kind, its chips in use, those idle."""
 
     @property
     def step_s(self) -> float:
@@ -185,8 +184,7 @@ class PlanResult:
     proof: Proof | None = None
     """Where the space was not priced whole but searched by branch and bound."""
     front: tuple[Plan, ...] | None = None
-    """Plans of which no other is both faster and cheaper, the cheapest first; None where they were
-    not asked for."""
+    """Plans of which no other is both faster and cheaper, the cheapest first; None: not asked."""
 
     def _repr_html_(self) -> str:
         """Show the ranked plans in a notebook; where nothing fits, why."""
@@ -261,8 +259,7 @@ def layout_dict(layout: Layout) -> dict[str, Any]:
 
 
 def mixed_dict(mixed: MixedLayout) -> dict[str, Any]:
-    """Return `layout`, null in the fields in which stages differ, and `stages`, as the contract has
-    them."""
+    """Return `layout`, null in the fields in which stages differ, and `stages`, by the contract."""
     shared = layout_dict(mixed.row(0))
     names = (
         "tp",

@@ -49,8 +49,7 @@ class Rejections:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Space:
-    """The grid of ranks (every column of Layouts; mbs, gbs and recompute still at their defaults),
-    and what is spread over it."""
+    """The grid of ranks (mbs, gbs and recompute at their defaults), and what is spread over it."""
 
     grid: Layouts
     axes: Axes
@@ -68,8 +67,7 @@ class Space:
 
 
 def make_space(problem: Problem, axes: Axes, rejections: Rejections) -> Space:
-    """Build the grid and drop its rows that break a rule; each dropped row counts as the layouts it
-    stands for."""
+    """Build the grid and drop rows that break a rule; each counts as the layouts it stands for."""
     offered = _grid(problem, axes)
     grid = _keep(
         offered,
@@ -96,8 +94,7 @@ def _keep(
     *,
     weight: int = 1,
 ) -> Layouts:
-    """Return the rows that keep all rules; others are counted under the first rule that they
-    break."""
+    """Return the rows that keep all rules; others count under the first rule that they break."""
     good = np.ones(len(layouts), dtype=bool)
     for rule, broken in broken_rows(layouts, case, rules):
         rejections.add(f"rule: {rule.sentence}", int(np.count_nonzero(good & broken)) * weight)
@@ -176,8 +173,7 @@ def _searched_vpp(pp: int, layers: int) -> list[int]:
 
 
 def _shard_sizes(columns: Columns, axes: Axes, domain: int) -> list[Ints]:
-    """All ranks, and under hybrid sharding proper parts of them that are whole domains or divide
-    one."""
+    """All ranks; under hybrid sharding proper parts that are whole domains or divide one."""
     hybrid = columns["sharding"] == SHARDINGS.index("hybrid")
     whole = columns["dp"] * columns["cp"]
     if axes.shard_size is not None:
@@ -274,15 +270,13 @@ def _with_batches(grid: Layouts, space: Space, rejections: Rejections) -> Layout
 
 
 def _largest_batch(layouts: Layouts, space: Space) -> Ints:
-    """The largest batch up to the bound in whole micro batches, and in whole rounds of pp where
-    chunks are interleaved."""
+    """The largest batch up to the bound in whole micro batches, and rounds where interleaved."""
     unit = layouts.mbs * layouts.dp * np.where(layouts.vpp > 1, layouts.pp, 1)
     return space.max_gbs // unit * unit
 
 
 def _with_recompute(layouts: Layouts, space: Space, rejections: Rejections) -> Layouts:
-    """Spread the ways to recompute over some layouts; blocks of as many layers as another way are
-    left out."""
+    """Spread the ways to recompute over layouts; blocks as large as another way's are left out."""
     ways = space.axes.recomputations
     spread = layouts.take(np.repeat(np.arange(len(layouts)), len(ways)))
     columns = {

@@ -1,11 +1,12 @@
-"""What each term of an estimate is in words, and what it waits for on a given machine."""
+"""Each term of an estimate in words, and what it waits for: the table `search/terms.csv`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
+from meshwright.values.data import package_rows
 from meshwright.values.hardware.cluster import Pool
 from meshwright.values.layout import Layout
 
@@ -33,91 +34,6 @@ class Reading:
     bound: Bound
 
 
-TIME_READINGS: Mapping[str, Reading] = {
-    "matmul": Reading(
-        title="matrix products",
-        what="linear layers: forward, gradients of inputs and of weights",
-        bound="matrix units",
-    ),
-    "attention": Reading(
-        title="attention core",
-        what="scores and values, or a state-space scan, forward and backward",
-        bound="matrix units",
-    ),
-    "pointwise": Reading(
-        title="element-wise",
-        what="norms, residuals, rotary, activations: bytes in and out",
-        bound="device memory",
-    ),
-    "launch": Reading(
-        title="kernel launches",
-        what="the host queues kernels more slowly than the chip runs them",
-        bound="host",
-    ),
-    "tp_comm": Reading(
-        title="tensor-parallel",
-        what="activations summed over tp, where not hidden behind products",
-        bound="tp link",
-    ),
-    "cp_comm": Reading(
-        title="context-parallel",
-        what="keys and values passed round cp, where not hidden behind attention",
-        bound="cp link",
-    ),
-    "ep_comm": Reading(
-        title="expert-parallel",
-        what="tokens sent to their experts and back",
-        bound="ep link",
-    ),
-    "recompute": Reading(
-        title="recompute",
-        what="forward work done again in the backward pass to save memory",
-        bound="matrix units",
-    ),
-    "head": Reading(
-        title="embedding and head",
-        what="embedding, output head and loss, spread over the stages",
-        bound="matrix units",
-    ),
-    "fsdp_comm": Reading(
-        title="sharded weights",
-        what="weights gathered and gradients scattered per layer, where not hidden",
-        bound="dp link",
-    ),
-    "imbalance": Reading(
-        title="stage imbalance",
-        what="the slowest stage's time beyond the mean one's: layers, embedding, head",
-        bound="slowest stage",
-    ),
-    "bubble": Reading(
-        title="pipeline bubble",
-        what="stages idle while the pipeline fills and drains",
-        bound="pipeline",
-    ),
-    "pp_comm": Reading(
-        title="pipeline messages",
-        what="activations and gradients between stages, where not hidden",
-        bound="pp link",
-    ),
-    "dp_comm": Reading(
-        title="data-parallel",
-        what="gradients summed, weights gathered once a step, where not hidden",
-        bound="dp link",
-    ),
-    "optimizer": Reading(
-        title="optimizer",
-        what="Adam and the passes over gradients: bytes in and out",
-        bound="device memory",
-    ),
-    "overhead": Reading(
-        title="overhead",
-        what="host work once a step: data, logging, bookkeeping",
-        bound="software",
-    ),
-}
-"""One row per term of `cost.step.TIME_TERMS`."""
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryReading:
     """One term of memory."""
@@ -128,49 +44,17 @@ class MemoryReading:
     what: str
 
 
-def _memory(title: str, short: str, what: str) -> MemoryReading:
-    return MemoryReading(title=title, short=short, what=what)
-
-
+_ROWS = package_rows("search/terms.csv")
+TIME_READINGS: Mapping[str, Reading] = {
+    row["term"]: Reading(title=row["title"], what=row["what"], bound=cast("Bound", row["bound"]))
+    for row in _ROWS
+    if row["of"] == "time"
+}
+"""One row per term of `cost.step.TIME_TERMS`."""
 MEMORY_READINGS: Mapping[str, MemoryReading] = {
-    "weights": _memory("weights", "weight", "the copy that computes"),
-    "gradients": _memory(
-        "gradients",
-        "grad",
-        "those that are there at the fullest moment",
-    ),
-    "optimizer": _memory(
-        "optimizer",
-        "optim",
-        "fp32 weights, Adam's two moments; temporaries of a step that is the peak",
-    ),
-    "activations": _memory(
-        "activations",
-        "activ",
-        "kept for the backward pass by the micro batches in flight",
-    ),
-    "recompute_workspace": _memory(
-        "workspace",
-        "work",
-        "temporaries of the layer at work",
-    ),
-    "logits": _memory(
-        "logits",
-        "logits",
-        "logits and loss of one micro batch",
-    ),
-    "communication": _memory("communication", "comm", "buffers of messages and gathered weights"),
-    "libraries": _memory(
-        "libraries",
-        "libs",
-        "workspaces of matrix products",
-    ),
-    "slack": _memory("slack", "slack", "reserved by the allocator, not in use"),
-    "context": _memory(
-        "context",
-        "ctx",
-        "driver context, libraries, communicators",
-    ),
+    row["term"]: MemoryReading(title=row["title"], short=row["short"], what=row["what"])
+    for row in _ROWS
+    if row["of"] == "memory"
 }
 """One row per term of `cost.memory.MEMORY_TERMS`."""
 
@@ -196,17 +80,12 @@ def link_words(bound: Bound, layout: Layout, pool: Pool) -> str:
     """Name the link of a group, and whether the group leaves the fast domain."""
     size, stride = _group(bound, layout)
     node = pool.node
-    if _inside(bound, layout, pool):
+    if size * stride <= node.domain_size:
         return f"{node.domain_link.name}: {size} ranks within a domain of {node.domain_size}"
     return (
         f"{node.network_link.name}: {size} ranks, {stride} apart, over"
         f" {-(-size * stride // node.domain_size)} domains"
     )
-
-
-def _inside(bound: Bound, layout: Layout, pool: Pool) -> bool:
-    size, stride = _group(bound, layout)
-    return size * stride <= pool.node.domain_size
 
 
 def _group(bound: Bound, layout: Layout) -> tuple[int, int]:

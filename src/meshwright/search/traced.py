@@ -26,8 +26,7 @@ COMMUNICATION = {
 }
 """Terms of a pass that are messages, and their names; what hides behind compute is not in them."""
 ONCE = {"dp_comm": "exchange between replicas", "optimizer": "optimizer", "overhead": "overhead"}
-"""Terms that follow the pipeline, in their order; of the exchange what does not hide behind the
-last backward."""
+"""Terms that follow the pipeline, in order; of the exchange what no backward hides."""
 PASSING = ("activations", "recompute_workspace", "logits")
 """Terms of memory that come and go with the micro batches."""
 

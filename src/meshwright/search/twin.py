@@ -22,14 +22,13 @@ from typing import Any
 from meshwright.cost._makes import terms_made
 from meshwright.values.hardware.tables import ChipTables, tables_of
 
-__all__ = ["Call", "Defined", "Trace", "Twin", "defined_constants", "scaled", "twin"]
+__all__ = ["Call", "Defined", "Trace", "Twin", "defined_constants", "scaled", "twin", "watched"]
 
 ROOMS = ("meshwright.cost.", "meshwright.serving.", "meshwright.values.hardware.tables")
 PRICERS = (
     "meshwright.values.hardware.serving_tables",
     "meshwright.search.quote",
     "meshwright.search.refine",
-    "meshwright.search.requote",
     "meshwright.search.mixed.reprice",
 )
 """Modules beside those rooms that price with them, and so must read the twin's constants."""
@@ -63,7 +62,9 @@ class Trace:
 
     calls: list[Call] = field(default_factory=list)
     names: set[str] = field(default_factory=set)
-    """Names that the code read, of globals and of fields."""
+    """Names in the code that ran: it may have read the globals among them."""
+    reads: set[tuple[type[Any], str]] = field(default_factory=set)
+    """Fields of `watched` values that the code read, each with the kind of value."""
     grids: set[tuple[str, str]] = field(default_factory=set)
     """Measured tables: the chip's name and the table's."""
 
@@ -75,6 +76,7 @@ class Twin:
         self.lock = RLock()
         self.modules: dict[str, ModuleType] = {}
         self._import = builtins.__import__
+        self._clears: list[Callable[[], None]] = []
 
     def module(self, name: str) -> ModuleType:
         """Return the twin of a module; it is made at the first call."""
@@ -87,6 +89,13 @@ class Twin:
             made.__dict__["__builtins__"] = {**vars(builtins), "__import__": self._importing}
             self.modules[name] = made
             exec(spec.loader.get_code(name), made.__dict__)  # type: ignore[attr-defined]
+            self._clears += [
+                value.cache_clear
+                for own, value in made.__dict__.items()
+                # Tables hang on no constant, and take long to read.
+                if own != "tables_of" and getattr(value, "__module__", None) == name
+                if hasattr(value, "cache_clear")
+            ]
         return self.modules[name]
 
     def _importing(
@@ -137,11 +146,9 @@ class Twin:
             self.forget()
 
     def forget(self) -> None:
-        """Empty the caches of the copies but that of tables, which hang on no constant."""
-        for made in self.modules.values():
-            for name, value in made.__dict__.items():
-                if name != "tables_of" and hasattr(value, "cache_clear"):
-                    value.cache_clear()
+        """Empty the copies' own caches; those of other modules see no moved constant."""
+        for clear in self._clears:
+            clear()
 
     def tables(self, chip: str) -> ChipTables | None:
         """Return the shipped tables of a chip; the twin shares them with all others."""
@@ -166,9 +173,11 @@ class Twin:
         with self.with_tables(noting):
             before = sys.getprofile()
             sys.setprofile(watch)
+            _READS.append(found.reads)
             try:
                 run()
             finally:
+                _READS.pop()
                 sys.setprofile(before)
         return found
 
@@ -179,6 +188,35 @@ class Twin:
             for value in made.__dict__.values()
             if isinstance(value, FunctionType) and terms_made(value)
         }
+
+
+_READS: list[set[tuple[type[Any], str]]] = []
+"""Where reads of watched values are noted: of the pricing that is watched now, the last."""
+
+
+def watched(value: Any) -> Any:
+    """Return a dataclass's value whose fields, and those of its copies, say when they are read.
+
+    What dataclasses do themselves is no read: to compare, hash or copy a value takes every field,
+    and says nothing of those that a price stands on.
+    """
+    values = {one.name: getattr(value, one.name) for one in fields(value)}
+    return _watching(type(value))(**values)
+
+
+@cache
+def _watching(kind: type[Any]) -> type[Any]:
+    names = frozenset(one.name for one in fields(kind))
+
+    def read(self: Any, name: str) -> Any:
+        if _READS and name in names:
+            caller = sys._getframe(1)
+            ours = caller.f_globals.get("__name__", "").startswith("meshwright.")
+            if ours and not caller.f_code.co_name.startswith("__"):
+                _READS[-1].add((kind, name))
+        return object.__getattribute__(self, name)
+
+    return type(kind.__name__, (kind,), {"__slots__": (), "__getattribute__": read})
 
 
 class _Noted(dict[str, Any]):

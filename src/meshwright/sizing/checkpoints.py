@@ -49,8 +49,7 @@ _STATE_BYTES: dict[Optimizer, float] = {
     "sgd": 0.0,
 }
 _MUON_BYTES, _ADAM_BYTES = 4.0, 8.0
-"""Muon keeps one fp32 momentum of a matrix inside a layer; embedding, head and norms have Adam's
-two (arXiv:2502.16982)."""
+"""Muon: one fp32 momentum inside layers; embedding, head, norms have Adam's (arXiv:2502.16982)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -208,8 +207,7 @@ def choose(saved: Iterable[Saved], rule: Retention) -> Choice:
 def simulate(
     losses: Sequence[Saved], rule: Retention, *, full_bytes: float, stripped_bytes: float
 ) -> list[Moment]:
-    """Return the disk behind each save of a run, in the order in which the checkpoints are
-    written."""
+    """Return the disk behind each save of a run, in the order of the checkpoints."""
     kept: tuple[Saved, ...] = ()
     moments = []
     for one in losses:
@@ -253,8 +251,7 @@ def peak_checkpoints(rule: Retention, *, saves: int | None, marked: int) -> tupl
 
 
 SAVE_EVERY = 2000
-"""Steps between checkpoints where nobody says: NeMo Framework's pretraining configurations
-(`every_n_train_steps: 2000`)."""
+"""Steps between checkpoints where nobody says: NeMo's `every_n_train_steps: 2000`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

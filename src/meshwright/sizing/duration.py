@@ -227,8 +227,7 @@ class Training:
 
     tokens: int
     eval_interval: Annotated[
-        int | None,
-        Option("Steps between evaluations; 0 evaluates never.", read=_steps),
+        int | None, Option("Steps between evaluations; 0 evaluates never.", read=_steps)
     ] = 1000
     """Steps between evaluations; None evaluates never."""
     eval_steps: Annotated[int, Option("Batches of one evaluation.")] = 10

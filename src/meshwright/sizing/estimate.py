@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from meshwright.search.diagnose import with_chips
+from meshwright.search.plan import with_chips
 from meshwright.search.problem import Problem
 from meshwright.search.result import Plan, PlanResult
 from meshwright.sizing.checkpoints import checkpoint_size
@@ -30,8 +30,7 @@ __all__ = [
 Search = Callable[[Problem], PlanResult]
 """Ranked plans of a problem."""
 _CLASSIC_SHARE = 140 / 312
-"""Of the dense bf16 peak: the 140 TFLOPS that AutoConfigurator's configurations assume of an
-A100."""
+"""Of the dense bf16 peak: the 140 TFLOPS that AutoConfigurator assumes of an A100."""
 _STEPS = (1 / 8, 1 / 4, 1 / 2, 2, 4, 8, 16, 32)
 """Clusters that are tried, in sizes of the one asked, when a limit is not met."""
 _MOST_CHIPS = 2**20
@@ -116,8 +115,7 @@ class RunEstimate:
 
 
 def classic_tflops(problem: Problem) -> float:
-    """TFLOPS of one chip that the closed form assumes where none are given: 45 % of the bf16 peak,
-    140 on an A100."""
+    """TFLOPS of a chip that the closed form assumes: 45 % of the bf16 peak, 140 on an A100."""
     return problem.setting.pool.node.chip.peak_flops_per_s("bf16") * _CLASSIC_SHARE / TERA
 
 

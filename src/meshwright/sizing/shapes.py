@@ -1,5 +1,4 @@
-"""From a number of parameters to a shape: layers, width, heads and feed-forward, in the manner of a
-published series."""
+"""From a number of parameters to a shape, in the manner of a published series."""
 
 from __future__ import annotations
 
@@ -125,8 +124,7 @@ def _usual_make(models: list[ModelSpec]) -> tuple[object, ...]:
 
 
 def _with_regular_heads(model: ModelSpec) -> ModelSpec:
-    """Return a model whose heads have a usual width; latent attention, and heads that do not add up
-    to the hidden size, stay."""
+    """Return a model whose heads have a usual width; MLA, and heads that don't add up, stay."""
     if (
         model.mla is not None
         or model.num_heads * model.head_dim != model.hidden
@@ -145,8 +143,7 @@ def _with_regular_heads(model: ModelSpec) -> ModelSpec:
 
 
 def _scales(model: ModelSpec) -> bool:
-    """Whether a model has one kind of layer, so that more or fewer of them are a model of its
-    kind."""
+    """Whether a model has one kind of layer, so that more of them make a model of its kind."""
     return model.hybrid is None and model.window is None
 
 
@@ -155,8 +152,7 @@ def _depth(model: ModelSpec) -> int:
 
 
 def _aspect(params: float, ladder: list[ModelSpec]) -> float:
-    """Width over depth at a size: the logarithms interpolated between the neighbours, the end's
-    beyond the ends."""
+    """Width over depth at a size: logarithms interpolated between neighbours, the end's beyond."""
     sizes = [math.log(model_params(model).total) for model in ladder]
     aspects = [math.log(model.hidden / _depth(model)) for model in ladder]
     at = math.log(params)
@@ -181,8 +177,7 @@ def _candidates(params: float, like: ModelSpec, aspect: float) -> Iterator[Model
 
 
 def _widths(like: ModelSpec) -> Iterable[int]:
-    """Widths from an eighth to eight times the model's, in steps that grow with the width and hold
-    whole heads."""
+    """Widths from an eighth to eight times the model's, of whole heads, in growing steps."""
     step = like.head_dim if like.hidden % like.head_dim == 0 else 64
     hidden = max(step, like.hidden // 8 // step * step)
     while hidden <= like.hidden * 8:
@@ -192,8 +187,7 @@ def _widths(like: ModelSpec) -> Iterable[int]:
 
 
 def _fitting_layers(params: float, like: ModelSpec, hidden: int) -> float:
-    """Layers, both sides counted, with which a width has this many parameters; one more layer costs
-    the same each time."""
+    """Layers, both sides counted, with which a width has the parameters; each costs the same."""
     first = _leading(like) + (_LAYER_STEP.get(like.family, 1) * _every(like))
     few, more = (
         _scaled(like, hidden=hidden, layers=first),
@@ -223,8 +217,7 @@ def _every(like: ModelSpec) -> int:
 
 
 def _scaled(like: ModelSpec, *, hidden: int, layers: int) -> ModelSpec:
-    """Return a model like another one with this width and depth; `layers` counts both sides of an
-    encoder-decoder model."""
+    """Return a model like another with this width and depth; `layers` counts both sides."""
     ratio = hidden / like.hidden
     heads = max(1, round(like.num_heads * ratio))
     sides = 2 if like.family == "encoder-decoder" else 1
@@ -253,8 +246,7 @@ def _rounded(width: float) -> int:
 
 
 def _kv_heads(like: ModelSpec, heads: int) -> int:
-    """All heads where the series has as many; else its number, or the largest power of two below it
-    that divides the heads."""
+    """All heads where the series has as many; else its number, or a power of two that divides."""
     if like.num_kv_heads == like.num_heads:
         return heads
     powers = (1 << power for power in range(like.num_kv_heads.bit_length() - 1, -1, -1))

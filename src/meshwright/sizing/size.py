@@ -1,5 +1,4 @@
-"""The largest model that trains in a given time: in closed form, and by the best predicted layout
-of each size."""
+"""The largest model that trains in a given time: in closed form, and by the best layouts."""
 
 from __future__ import annotations
 
@@ -37,8 +36,7 @@ TOKENS_PER_PARAM = 20.0
 """Chinchilla (arXiv:2203.15556), section 3.4: about this many tokens per parameter give the least
 loss for a budget of compute."""
 _USEFUL_FLOPS = 6.0
-"""FLOP per parameter and token that a loss is bought with: recompute not counted (arXiv:2001.08361,
-section 2.1)."""
+"""FLOP per parameter and token that buy a loss, no recompute (arXiv:2001.08361, section 2.1)."""
 _SIZE_FACTORS: Mapping[str, float] = MappingProxyType({"mt5": 0.87})
 _TIME_FACTORS: Mapping[str, float] = MappingProxyType({"mt5": 1.15})
 """What the same program multiplies sizes and days of a family by; its large vocabulary costs more
@@ -123,16 +121,14 @@ def compute_optimal(flops: float) -> ComputeOptimal:
 
 
 _CLOSE = 0.98
-"""A size whose run takes this share of the deadline or more is not tried larger: shapes are 2 %
-apart."""
+"""A size that takes this share of the deadline is not tried larger: shapes are 2 % apart."""
 _MOST_TRIES = 12
 _SHRINK = 0.7
 """By which a size is cut that does not fit, or that nothing is known about."""
 _MARGIN = 0.99
 """Aimed below the deadline, as shapes are up to 2 % off the size asked."""
 _LEAST_SLOPE, _MOST_SLOPE = 0.5, 3.0
-"""Days grow with size, and with its square where the tokens grow too; two sizes a few percent apart
-may seem to say otherwise."""
+"""Days grow with size, or its square; two sizes a few percent apart may seem to say otherwise."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -251,8 +247,7 @@ def _is_known(shape: Shape, tried: list[Sized]) -> bool:
 
 
 def _between(tried: list[Sized], deadline_s: float) -> float | None:
-    """The middle between the largest size that made it and the smallest that did not; None where
-    one of them is not known."""
+    """The middle between the largest size that made it and the smallest that did not, if known."""
     made = [s.shape.params for s in tried if s.run is not None and s.run.wall_s <= deadline_s]
     missed = [s.shape.params for s in tried if s.run is None or s.run.wall_s > deadline_s]
     return math.sqrt(max(made) * min(missed)) if made and missed else None

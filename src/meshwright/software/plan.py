@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from meshwright.search.asked import Asked
-from meshwright.search.problem import details_of
+from meshwright.search.problem import Asked, details_of
 from meshwright.search.rules.check import require_valid
+from meshwright.search.rules.rule import RuleCase
 from meshwright.search.rules.software import NEWEST_MEGATRON
 from meshwright.software.defaults import complete_details, complete_settings
 from meshwright.software.settings import ModelDetails, TrainingSettings
@@ -46,14 +46,14 @@ class TrainingPlan:
                 f"gbs={self.work.gbs} of the workload and gbs={self.layout.gbs} of the layout"
                 " differ"
             )
-        require_valid(
-            self.layout,
+        case = RuleCase(
             model=self.model,
             work=self.work,
             num_chips=self.cluster.num_chips,
             stack=self.stack,
             megatron_version=self.megatron_version,
         )
+        require_valid(self.layout, case)
 
     @property
     def pool(self) -> Pool:
@@ -69,7 +69,7 @@ class TrainingPlan:
 def plan_of(
     asked: Asked, *, settings: TrainingSettings | None = None, details: ModelDetails | None = None
 ) -> TrainingPlan:
-    """Return the plan of a layout in its problem (`search.asked.ask`); without `details`, with
+    """Return the plan of a layout in its problem (`search.problem.ask`); without `details`, with
     those that go with the model's dims."""
     setting = asked.problem.setting
     if details is None:

@@ -1,5 +1,4 @@
-"""A calibration: what a user's own runs say of one chip with one training software, and how it
-changes their values."""
+"""What a user's own runs say of one chip with one software, and how it changes their values."""
 
 from __future__ import annotations
 
@@ -125,8 +124,7 @@ class LinkRates:
                 )
 
     def on(self, link: Link) -> Link:
-        """Return the link with these figures; its nominal peak is raised where more than that was
-        seen."""
+        """Return the link with these figures; its nominal peak is raised where more was seen."""
         peak = max(link.bytes_per_s, self.bytes_per_s)
         return replace(
             link,
@@ -220,8 +218,7 @@ class Calibration:
 
 
 def layers_key(model: ModelSpec) -> str:
-    """Name the layers of a model by what their operators are shaped by; how many there are does not
-    matter."""
+    """Name the layers of a model by what shapes their operators, not by how many there are."""
     parts = [
         f"hidden={model.hidden}",
         f"ffn={model.ffn}",
@@ -329,8 +326,7 @@ def provenance_of(
     time_s: Mapping[str, float],
     memory_bytes: Mapping[str, float],
 ) -> dict[str, dict[str, Any]]:
-    """Return what an estimate owes to a calibration, under the key `calibration`; nothing without
-    one."""
+    """Return what an estimate owes to a calibration, under the key `calibration`."""
     if calibration is None:
         return {}
     time, memory = (
@@ -352,8 +348,7 @@ def provenance_of(
 
 
 OWN_RUNS = 3
-"""Runs of the user's own from which on their spread, and no more that of published runs, makes the
-interval."""
+"""Runs of the user's own from which on their spread, not the published one, makes the interval."""
 Z90 = 1.2815515655446004
 """The normal distribution's 90 % quantile."""
 

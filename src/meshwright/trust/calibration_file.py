@@ -27,10 +27,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from meshwright.trust.calibration import Calibration, Fitted, LinkRates, Misses
 from meshwright.values.errors import ConfigError
 
-__all__ = [
-    "calibration_to_yaml",
-    "parse_calibration",
-]
+__all__ = ["calibration_to_yaml", "parse_calibration"]
 
 _VERSION = 1
 

@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, get_args
 
 from meshwright.values.data import package_rows
 from meshwright.values.hardware.chip import Chip
+from meshwright.values.hardware.cluster import Pool
+from meshwright.values.layout import Layout
 from meshwright.values.models.params import model_params
 from meshwright.values.models.spec import ModelSpec
 from meshwright.values.stack import Stack
@@ -23,14 +25,17 @@ __all__ = [
     "Kind",
     "Level",
     "Quantity",
+    "Site",
     "Spread",
     "Spreads",
+    "Uncertain",
     "find_spread",
     "fits_within",
     "interval",
     "intervals_of",
     "kind_of",
     "spread_of",
+    "uncertain_constants",
 ]
 
 Quantity = Literal["step_time", "peak_memory"]
@@ -68,8 +73,7 @@ class Kind:
     vendor: str
 
     def of(self, quantity: Quantity) -> Kind:
-        """Return the kind that decides for a quantity: the size of the model does not for
-        memory."""
+        """Return the kind that decides for a quantity: for memory the model's size does not."""
         return (
             self
             if quantity == "step_time"
@@ -95,8 +99,7 @@ class Spread:
     p75: float
     p90: float
     low: float
-    """A run elsewhere lies above this in nine of ten cases: p10, widened for the few tables and
-    models that are known."""
+    """A run elsewhere lies above it in nine of ten cases: p10, widened for the few runs known."""
     high: float
     """And below this."""
     runs: int
@@ -114,8 +117,7 @@ class Spread:
         return predicted * self.low, predicted * self.high
 
     def words(self, kind: Kind) -> str:
-        """Say how wrong predictions of this kind were, and whether the runs are of another kind
-        than asked."""
+        """Say how wrong such predictions were, and whether the runs are of another kind."""
         name, took = _NAMES[self.level].format(kind=self.kind), _VERBS[self.quantity]
         own = f"{self.kind}: " if self.is_own else ""
         known = (
@@ -178,8 +180,7 @@ def find_spread(spreads: Spreads, kind: Kind, quantity: Quantity) -> Spread:
 
 
 def spread_of(kind: Kind, quantity: Quantity) -> Spread:
-    """Return what published runs say of this kind, or of the finest coarser kind with enough of
-    them."""
+    """Return what published runs say of this kind, or of the finest coarser one with enough."""
     return find_spread(_published(), kind, quantity)
 
 
@@ -219,8 +220,7 @@ def intervals_of(kind: Kind, *, step_s: float, peak_bytes: float) -> Intervals:
 
 
 def fits_within(peak_bytes: float, *, limit_bytes: float, headroom_bytes: float) -> Fits:
-    """Say whether a predicted peak leaves the headroom free, needs a part of it, or is beyond the
-    limit."""
+    """Say whether a peak leaves the headroom free, needs a part of it, or is beyond the limit."""
     if peak_bytes > limit_bytes:
         return "no"
     return "yes" if peak_bytes <= limit_bytes - headroom_bytes else "at risk"
@@ -228,7 +228,7 @@ def fits_within(peak_bytes: float, *, limit_bytes: float, headroom_bytes: float)
 
 @cache
 def _published() -> Spreads:
-    found = [_spread(line) for line in package_rows("trust/residuals.csv")]
+    found = map(_spread, package_rows("trust/residuals.csv"))
     return {(spread.quantity, spread.kind): spread for spread in found}
 
 
@@ -237,12 +237,101 @@ _COUNTS = ("runs", "models", "tables")
 
 
 def _spread(line: Mapping[str, str]) -> Spread:
-    return Spread(
-        quantity=cast("Quantity", line["quantity"]),
-        level=cast("Level", line["level"]),
-        kind=line["kind"],
-        runs=int(line["runs"]),
-        models=int(line["models"]),
-        tables=int(line["tables"]),
-        **{f.name: float(line[f.name]) for f in fields(Spread) if f.name not in (*_TEXT, *_COUNTS)},
+    numbers = {
+        f.name: (int if f.name in _COUNTS else float)(line[f.name])
+        for f in fields(Spread)
+        if f.name not in _TEXT
+    }
+    return Spread(**{name: line[name] for name in _TEXT} | numbers)  # type: ignore[arg-type]  # fields by heading
+
+
+_UNCUT = (1, "none", "zero1")
+"""Values of an axis that cut nothing, and kinds of sharding that leave the weights whole."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Site:
+    """What holds the constants: the machines and the software."""
+
+    pool: Pool
+    stack: Stack
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Uncertain:
+    """One constant and how far it may be off."""
+
+    constant: str
+    """Where it is, and its field: `stack.tp_overlap`."""
+    title: str
+    """Its meaning in words."""
+    change: Literal["times", "plus"]
+    """Whether the ends multiply the constant or are added to it."""
+    low: float
+    high: float
+    axis: str
+    """The field of a layout that says whether it plays a part; empty where it always does."""
+    source: str
+
+    def matters_to(self, layout: Layout) -> bool:
+        """Whether the constant can change the price of a layout."""
+        return not self.axis or getattr(layout, self.axis) not in _UNCUT
+
+    def value(self, site: Site) -> float:
+        """Return the constant's present value."""
+        return float(getattr(_holder(site, self._place), self._field))
+
+    def ends(self, site: Site) -> Iterator[tuple[float, Site]]:
+        """Yield both ends of its interval, and the site with the constant there; an end that
+        changes nothing is left out."""
+        now = self.value(site)
+        for step in (self.low, self.high):
+            moved = now * step if self.change == "times" else now + step
+            moved = max(0.0, moved) if self._field.endswith("_s") else min(1.0, max(0.0, moved))
+            if moved != now:
+                yield (
+                    moved,
+                    _with(
+                        site,
+                        self._place,
+                        {self._field: moved, **self._companions(site, moved / now if now else 1.0)},
+                    ),
+                )
+
+    def _companions(self, site: Site, factor: float) -> dict[str, float]:
+        """Fields that move along: the narrow formats' own sustained share."""
+        if self.constant != "chip.sustained_share":
+            return {}
+        share = getattr(site.pool.node.chip, "narrow_sustained_share", None)
+        return {} if share is None else {"narrow_sustained_share": min(1.0, share * factor)}
+
+    @property
+    def _place(self) -> str:
+        return self.constant.partition(".")[0]
+
+    @property
+    def _field(self) -> str:
+        return self.constant.partition(".")[2]
+
+
+def _holder(site: Site, place: str) -> Any:
+    if place == "stack":
+        return site.stack
+    return site.pool.node.chip if place == "chip" else getattr(site.pool.node, place)
+
+
+def _with(site: Site, place: str, changes: dict[str, float]) -> Site:
+    holder = replace(_holder(site, place), **changes)
+    if place == "stack":
+        return replace(site, stack=holder)
+    parts: dict[str, Any] = {place: holder}
+    return replace(site, pool=replace(site.pool, node=replace(site.pool.node, **parts)))
+
+
+@cache
+def uncertain_constants() -> tuple[Uncertain, ...]:
+    """Return every constant of the table."""
+    return tuple(
+        Uncertain(**row | {end: float(row[end]) for end in ("low", "high")})  # type: ignore[arg-type]  # fields by heading
+        for row in package_rows("trust/uncertainties.csv")
     )

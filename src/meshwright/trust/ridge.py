@@ -1,5 +1,4 @@
-"""Ridge regression of logarithms: a few factors of a model fitted to a few measurements, pulled
-towards 1."""
+"""Ridge regression of logarithms: a few factors fitted to a few runs, pulled towards 1."""
 
 from __future__ import annotations
 
@@ -39,8 +38,9 @@ class Priors:
 @cache
 def read_priors() -> Priors:
     """Read `trust/calibration_priors.csv`, which scripts/fit_calibration_priors writes."""
-    rows = package_rows("trust/calibration_priors.csv")
-    found = {line["name"]: float(line["width"]) for line in rows}
+    found = {
+        row["name"]: float(row["width"]) for row in package_rows("trust/calibration_priors.csv")
+    }
     noise = {name: found.pop(name) for name in ("step_time_noise", "peak_memory_noise")}
     return Priors(widths=found, **noise)
 
@@ -48,8 +48,7 @@ def read_priors() -> Priors:
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 PROBE = 0.1
-"""Change of a logarithm by which slopes are taken: large beside rounding, small beside the factors
-that are found."""
+"""Change of a logarithm to take slopes by: large beside rounding, small beside the factors."""
 ROUNDS = 8
 SETTLED = 2e-3
 """Change of a logarithm below which a fit is done: a tenth of the best runs' noise."""
@@ -198,8 +197,7 @@ def _trust(problem: Problem, residuals: Floats) -> Floats:
 
 
 def _weights(problem: Problem, rows: Ints, residuals: Floats, broken: NDArray[np.bool_]) -> Floats:
-    """Of each run; a bound that is kept tells nothing, unless the model alone breaks it: then it is
-    the fit that keeps it."""
+    """Of each run; a kept bound tells nothing, unless it is the fit that keeps it."""
     silent = (problem.bound[rows] != 0) & (residuals == 0) & ~broken
     return np.where(silent, 0.0, _trust(problem, residuals) / problem.noise**2)
 

@@ -15,7 +15,7 @@ from meshwright.compat.nemo2.given import changed
 from meshwright.compat.nemo2.grid_runs import run_grid
 from meshwright.platforms.executor import JobStatus
 from meshwright.platforms.job import Job, JobText
-from meshwright.search.asked import ask
+from meshwright.search.problem import ask
 from meshwright.search.request import PlanRequest
 from meshwright.software.contract import export_plan
 from meshwright.software.plan import plan_of

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from meshwright import api
 from meshwright.report.explain_json import explanation_record
 from meshwright.report.whatif_page.answers import Answers, WhatIf, choices_record
-from meshwright.search.asked import ask
 from meshwright.search.axes import nearest_valid
-from meshwright.search.problem import Files, Problem
+from meshwright.search.problem import Files, Problem, ask
 from meshwright.trust.calibration import Calibration, Fitted
 from meshwright.values.layout import parse_layout
 

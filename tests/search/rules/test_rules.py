@@ -44,12 +44,10 @@ def broken(
         Workload(seq_len=seq, gbs=gbs, precision=precision),
         find_stack(stack),
     )
-    layout = complete_layout(
-        parse_layout(words), model=spec, work=work, num_chips=chips, stack=software
+    case = RuleCase(
+        model=spec, work=work, num_chips=chips, stack=software, megatron_version=version
     )
-    found = check_layout(
-        layout, model=spec, work=work, num_chips=chips, stack=software, megatron_version=version
-    )
+    found = check_layout(complete_layout(parse_layout(words), case), case)
     return {violation.key: violation.message for violation in found}
 
 
@@ -313,13 +311,9 @@ def test_complete_layout_fills_the_defaults_of_the_software() -> None:
     spec = find_model("llama3-8b")
 
     def filled(words: str, stack: str) -> Layout:
-        return complete_layout(
-            parse_layout(words),
-            model=spec,
-            work=Workload(seq_len=4096, gbs=64),
-            num_chips=64,
-            stack=find_stack(stack),
-        )
+        work = Workload(seq_len=4096, gbs=64)
+        case = RuleCase(model=spec, work=work, num_chips=64, stack=find_stack(stack))
+        return complete_layout(parse_layout(words), case)
 
     assert filled("tp=2,pp=2", "megatron") == Layout(
         tp=2, sp=True, pp=2, dp=16, sharding="zero1", gbs=64
@@ -333,17 +327,16 @@ def test_complete_layout_fills_the_defaults_of_the_software() -> None:
 
 
 def test_require_valid_names_all_faults_in_one_line() -> None:
-    layout = Layout(tp=3, dp=5, gbs=7)
+    case = RuleCase(
+        model=find_model("llama3-70b"),
+        work=Workload(seq_len=8192),
+        num_chips=8,
+        stack=find_stack("megatron"),
+    )
     with pytest.raises(
         LayoutError, match=r"does not divide 8 chips.*; also: heads=64.*; also: "
     ) as error:
-        require_valid(
-            layout,
-            model=find_model("llama3-70b"),
-            work=Workload(seq_len=8192),
-            num_chips=8,
-            stack=find_stack("megatron"),
-        )
+        require_valid(Layout(tp=3, dp=5, gbs=7), case)
     assert "\n" not in str(error.value)
 
 
@@ -422,14 +415,14 @@ def test_replacing_an_uneven_split_by_words_is_valid() -> None:
     layout = Layout(
         tp=8, sp=True, pp=3, dp=4, sharding="zero1", gbs=64, layers_per_stage=(27, 27, 26)
     )
-    args: dict[str, Any] = {
-        "model": find_model("llama3-70b"),
-        "work": Workload(seq_len=8192),
-        "num_chips": 96,
-        "stack": find_stack("megatron"),
-    }
-    assert check_layout(layout, **args) == []
-    assert [v.key for v in check_layout(replace(layout, layers_per_stage=None), **args)] == [
+    case = RuleCase(
+        model=find_model("llama3-70b"),
+        work=Workload(seq_len=8192),
+        num_chips=96,
+        stack=find_stack("megatron"),
+    )
+    assert check_layout(layout, case) == []
+    assert [v.key for v in check_layout(replace(layout, layers_per_stage=None), case)] == [
         "even_split"
     ]
 

@@ -33,6 +33,7 @@ from meshwright.runs.trial import OWN_TRAINER
 from meshwright.runs.tune import interrupted_study, with_room
 from meshwright.search.problem import dims_of
 from meshwright.search.rules.check import complete_layout
+from meshwright.search.rules.rule import RuleCase
 from meshwright.software.contract import Exported, ExportedFile, Imported, import_text
 from meshwright.software.defaults import complete_settings
 from meshwright.software.nemo1.read import NEMO1_SOURCE
@@ -65,10 +66,9 @@ def exported_config(config: Mapping[str, Any], *, name: str, program: str | None
 def _embedded(config: Mapping[str, Any]) -> Exported:
     _refuse_elsewhere(config)
     found = _imported(config)
-    model, work, stack = found.model, found.work, find_stack(found.stack)
-    layout = complete_layout(
-        found.layout, model=model, work=work, num_chips=_ranks(config), stack=stack
-    )
+    stack, ranks = find_stack(found.stack), _ranks(config)
+    case = RuleCase(model=found.model, work=found.work, num_chips=ranks, stack=stack)
+    layout = complete_layout(found.layout, case)
     data = tuple(replace(part, path=str(Path(part.path).resolve())) for part in found.settings.data)
     settings = complete_settings(
         replace(found.settings, data=data, **_NO_CHECKPOINTS), model=found.model, work=found.work
@@ -79,6 +79,7 @@ def _embedded(config: Mapping[str, Any]) -> Exported:
             " limit_val_batches) there is no validation loss to compare; program= runs NeMo's own"
             " script"
         )
+    model, work = found.model, found.work
     if work.precision not in ("bf16", "fp32"):
         raise ConfigError(
             f"base_config: precision={work.precision}: the embedded trainer computes in bf16 or"

@@ -27,7 +27,10 @@ from meshwright.report.charts.forms import (
 )
 from meshwright.report.charts.svg import SEQUENCE, TIME_COLOURS, number
 from meshwright.report.parts.part import layout_of, memory_stack, short_words
-from meshwright.search.cells import Cell, Cells
+from meshwright.search.exhaustive import (
+    Cell,
+    Cells,
+)
 from meshwright.search.mixed.front import mixed_layout_of
 from meshwright.search.mixed.problem import MixedProblem
 from meshwright.search.mixed.reprice import mixed_pipeline

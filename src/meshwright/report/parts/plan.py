@@ -60,7 +60,7 @@ from meshwright.report.parts.part import (
     short_words,
     time_stack,
 )
-from meshwright.search.cells import cells_of
+from meshwright.search.exhaustive import cells_of
 from meshwright.search.explain import SAME_SHARE, explain
 from meshwright.search.plan import scaling
 from meshwright.search.problem import Problem

@@ -11,15 +11,23 @@ from typing import Any
 from urllib.parse import urlencode
 
 from meshwright.report.explain_json import explanation_record
-from meshwright.search.asked import Asked, ask
 from meshwright.search.axes import nearest_valid
 from meshwright.search.diff import compare
 from meshwright.search.explain import cost_words, explain
 from meshwright.search.plan import search_problem
-from meshwright.search.problem import Files, Problem, resolve
+from meshwright.search.problem import (
+    Asked,
+    Files,
+    Problem,
+    ask,
+    resolve,
+)
 from meshwright.search.quote import Quote, quotes
+from meshwright.search.quote_record import (
+    figures_record,
+)
+from meshwright.search.refine import requote, setting_of
 from meshwright.search.request import PlanRequest
-from meshwright.search.requote import figures_record, requote, setting_of
 from meshwright.search.rules.software import stack_rules
 from meshwright.search.titles import (
     MEMORY_READINGS,

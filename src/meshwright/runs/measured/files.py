@@ -11,7 +11,9 @@ from meshwright.runs.measured.cells import OtherTable, TruthTable, read_table_fi
 from meshwright.runs.measured.measured_run import MeasuredRun
 from meshwright.runs.measured.predict import Answers, predict_rows, reasons
 from meshwright.runs.measured.rows import Case, Unanswerable, read_table
-from meshwright.search.problem import profiled_pool
+from meshwright.search.link_rates import (
+    profiled_pool,
+)
 from meshwright.trust.calibration import Calibration
 from meshwright.values.errors import ConfigError
 from meshwright.values.hardware.cluster import Node, Pool

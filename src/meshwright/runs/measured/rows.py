@@ -31,6 +31,7 @@ from meshwright.runs.measured.machines import (
 from meshwright.runs.measured.models import model_of_row
 from meshwright.search.problem import model_of
 from meshwright.search.rules.check import complete_layout
+from meshwright.search.rules.rule import RuleCase
 from meshwright.software.described import Described, MemoryFigure, MemoryKind, StackChanges
 from meshwright.trust.calibration import Calibration
 from meshwright.values.errors import ConfigError
@@ -224,9 +225,8 @@ def case_of(described: Described, given: Given, *, source: str) -> Case:
     )
     fields = {**(described.layout or {}), **(parse_layout(given.layout) if given.layout else {})}
     try:
-        layout = complete_layout(
-            fields, model=model, work=work, num_chips=pool.num_chips, stack=stack
-        )
+        case = RuleCase(model=model, work=work, num_chips=pool.num_chips, stack=stack)
+        layout = complete_layout(fields, case)
     except ConfigError as error:
         raise ConfigError(f"{source}: {error}") from None
     if layout.num_chips != pool.num_chips or layout.gbs % (layout.mbs * layout.dp):

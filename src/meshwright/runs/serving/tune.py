@@ -43,7 +43,9 @@ from meshwright.runs.tune import (
     with_room,
     writing_too,
 )
-from meshwright.search.problem import local_pool
+from meshwright.search.link_rates import (
+    local_pool,
+)
 from meshwright.serving.engine import Worker, find_engine
 from meshwright.serving.request import Objective, ServingRequest
 from meshwright.values.errors import ConfigError

@@ -32,8 +32,7 @@ from meshwright.runs.training.software import (
     needed_margin_s,
 )
 from meshwright.runs.trial import OWN_TRAINER, own_trainer, with_program
-from meshwright.search.asked import Asked
-from meshwright.search.problem import Problem
+from meshwright.search.problem import Asked, Problem
 from meshwright.sizing.checkpoints import SAVE_EVERY, CheckpointSize, Retention, checkpoint_size
 from meshwright.sizing.duration import Reliability, write_s
 from meshwright.software.contract import EnvVar, Exported, export_plan

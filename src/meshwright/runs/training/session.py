@@ -24,11 +24,16 @@ from meshwright.runs.training.folder import (
 from meshwright.runs.training.launch import Launch, Watched, past_jobs
 from meshwright.runs.training.prepare import Prepared, launcher_of, prepare
 from meshwright.runs.training.request import TrainRequest
-from meshwright.search.asked import Asked, ask
 from meshwright.search.plan import search_problem
-from meshwright.search.problem import Problem
+from meshwright.search.problem import Asked, Problem, ask
 from meshwright.search.quote import quotes
-from meshwright.search.requote import quote_record, requote, setting_of
+from meshwright.search.quote_record import (
+    quote_record,
+)
+from meshwright.search.refine import (
+    requote,
+    setting_of,
+)
 from meshwright.search.result import PlanResult
 from meshwright.values.errors import (
     CannotExpress,

@@ -15,12 +15,19 @@ from meshwright.platforms.shell import Copy, on_nodes
 from meshwright.runs.training.division import divides
 from meshwright.runs.workflows.spec import TrainWords, WorkflowSpec
 from meshwright.runs.workflows.stages import Stage, job_words, pair_prefixes, vocabulary_files
-from meshwright.search.asked import Asked, ask
 from meshwright.search.plan import search_problem
-from meshwright.search.problem import Files, resolve
+from meshwright.search.problem import (
+    Asked,
+    Files,
+    ask,
+    resolve,
+)
 from meshwright.search.quote import quotes
+from meshwright.search.refine import (
+    requote,
+    setting_of,
+)
 from meshwright.search.request import PlanRequest
-from meshwright.search.requote import requote, setting_of
 from meshwright.software.contract import Exported, export_plan
 from meshwright.software.plan import TrainingPlan, completed, plan_of
 from meshwright.software.registry import find_target

@@ -1,5 +1,4 @@
-"""Blocks of stages, what their stages are assigned, and what the closed form gives an
-assignment."""
+"""Blocks of stages, what they are assigned, and what the closed form gives an assignment."""
 
 from __future__ import annotations
 
@@ -7,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from meshwright.cost.closed_forms import chain_s, interleaved_chain_s
 from meshwright.cost.once import exposed_exchange_s
@@ -21,15 +21,19 @@ __all__ = [
     "Chosen",
     "Solved",
     "TableKey",
+    "chosen",
     "in_flight",
     "links_of",
     "once_s",
+    "own_message_s",
     "rest_s",
     "stage_chain_s",
+    "table_at",
     "table_of",
     "value_s",
 ]
 
+Ints = NDArray[np.int64]
 TableKey = tuple[int, float, int, OneWay | None]
 """Role, micro batches in flight, chunks, and how the stage must recompute."""
 
@@ -89,12 +93,27 @@ class Solved:
     bound_s: float
     """No assignment of these blocks takes less."""
 
+    @property
+    def times_s(self) -> tuple[Floats, Floats]:
+        """Forward and backward of all stages."""
+        return (
+            np.array([stage.forward_s for stage in self.stages]),
+            np.array([stage.backward_s for stage in self.stages]),
+        )
 
-def in_flight(stage: int, *, pp: int, vpp: int, num_microbatches: int) -> float:
+
+def in_flight(stage: int, case: Case) -> float:
     """Micro batches that a stage holds at its peak, as `cost.stages.place_stages` counts them."""
+    below, vpp, micro = case.pp - stage - 1, case.vpp, case.num_microbatches
     if vpp == 1:
-        return float(min(pp - stage, num_microbatches))
-    return min(2 * (pp - stage - 1) + (vpp - 1) * pp + 1, num_microbatches * vpp) / vpp
+        return float(min(below + 1, micro))
+    return min(2 * below + (vpp - 1) * case.pp + 1, micro * vpp) / vpp
+
+
+def own_message_s(block: Block, pp: int) -> float:
+    """One message between two stages of a block: over the fast domain where that holds all."""
+    near = block.chips_per_stage * pp <= block.domain
+    return block.curve.near_message_s if near else block.curve.message_s
 
 
 def links_of(blocks: Sequence[Block]) -> Floats:
@@ -102,10 +121,7 @@ def links_of(blocks: Sequence[Block]) -> Floats:
     pp = sum(block.stages for block in blocks)
     found: list[float] = []
     for i, block in enumerate(blocks):
-        near = block.chips_per_stage * pp <= block.domain
-        found += [block.curve.near_message_s if near else block.curve.message_s] * (
-            block.stages - 1
-        )
+        found += [own_message_s(block, pp)] * (block.stages - 1)
         if i + 1 < len(blocks):
             found.append(max(block.curve.cross_message_s, blocks[i + 1].curve.cross_message_s))
     return np.array(found)
@@ -114,7 +130,6 @@ def links_of(blocks: Sequence[Block]) -> Floats:
 def stage_chain_s(
     case: Case,
     *,
-    pp: int,
     stage: int,
     forward_s: Floats,
     backward_s: Floats,
@@ -129,20 +144,21 @@ def stage_chain_s(
     `to_next_s` and `to_last_s` are the messages at its ends, `message_s` any of the rounds between,
     `waits_s` the forward and backward of all stages in those rounds.
     """
+    below = case.pp - 1 - stage
     if case.vpp == 1:
         return chain_s(
             num_microbatches=case.num_microbatches,
-            count_below=pp - 1 - stage,
+            count_below=below,
             forward_s=forward_s,
             backward_s=backward_s,
             below_s=below_s,
             hold_s=case.blocking * (to_next_s + to_last_s),
             once_s=case.blocking * to_next_s,
         )
-    rounds = (case.vpp - 1) * pp
+    rounds = (case.vpp - 1) * case.pp
     return interleaved_chain_s(
         num_microbatches=case.num_microbatches,
-        warmup=2 * (pp - 1 - stage) + rounds,
+        warmup=2 * below + rounds,
         vpp=case.vpp,
         forward_s=forward_s,
         backward_s=backward_s,
@@ -163,33 +179,45 @@ def once_s(once: Once, layers: int, forward: Floats, backward: Floats, case: Cas
     return np.asarray(reduce + gather + once.optimizer_s[layers])
 
 
-def table_of(block: Block, *, stage: int, pp: int, case: Case, most: int) -> StageTable:
-    """Stages of a block at a place of the pipeline by layers 1 .. most, none of them of the model's
-    first segment; kept in its book."""
-    role = role_of(is_first=stage == 0, is_last=stage == pp - 1)
-    held = in_flight(stage, pp=pp, vpp=case.vpp, num_microbatches=case.num_microbatches)
-    key = role, held, case.vpp, block.only
+def table_at(
+    block: Block, *, stage: int, case: Case, layers: Ints, prefix: Ints | None = None
+) -> StageTable:
+    """Stages of a block at a place of the pipeline by their layers, of which `prefix` are of the
+    model's first segment."""
+    return stage_table(
+        block.curve,
+        layers=layers,
+        prefix=np.zeros_like(layers) if prefix is None else prefix,
+        role=role_of(stage, case.pp),
+        in_flight=in_flight(stage, case),
+        vpp=case.vpp,
+        limit_bytes=block.limit_bytes,
+        only=block.only,
+    )
+
+
+def table_of(block: Block, *, stage: int, case: Case, most: int) -> StageTable:
+    """The same by layers 1 .. most, none of them of the first segment; kept in the block's book."""
+    key = role_of(stage, case.pp), in_flight(stage, case), case.vpp, block.only
     if key not in block.tables:
-        layers = np.arange(1, most + 1)
-        block.tables[key] = stage_table(
-            block.curve,
-            layers=layers,
-            prefix=np.zeros_like(layers),
-            role=role,
-            in_flight=held,
-            vpp=case.vpp,
-            limit_bytes=block.limit_bytes,
-            only=block.only,
-        )
+        block.tables[key] = table_at(block, stage=stage, case=case, layers=np.arange(1, most + 1))
     return block.tables[key]
+
+
+def chosen(table: StageTable, at: int, layers: int) -> Chosen:
+    """Return the stage of one entry of a table."""
+    return Chosen(
+        layers=layers,
+        way=int(table.way[at]),
+        redone=int(table.redone[at]),
+        forward_s=float(table.forward_s[at]),
+        backward_s=float(table.backward_s[at]),
+    )
 
 
 def value_s(blocks: Sequence[Block], case: Case, solved: Solved) -> float:
     """Return what the closed form gives an assignment, all of a step."""
-    forward, backward = (
-        np.array([getattr(stage, name) for stage in solved.stages])
-        for name in ("forward_s", "backward_s")
-    )
+    forward, backward = solved.times_s
     pipeline = pipeline_of_stages_s(
         schedule=SCHEDULES.index("1f1b"),
         vpp=case.vpp,
@@ -203,23 +231,12 @@ def value_s(blocks: Sequence[Block], case: Case, solved: Solved) -> float:
 
 
 def rest_s(blocks: Sequence[Block], case: Case, solved: Solved) -> float:
-    """Return what a step takes beyond its pipeline."""
-    forward, backward = (
-        np.array([getattr(stage, name) for stage in solved.stages])
-        for name in ("forward_s", "backward_s")
+    """Return what a step takes beyond its pipeline: the exchange and the optimizer of the stage
+    where they take longest, hidden behind the first stage's passes."""
+    forward, backward = solved.times_s
+    places = [block for block in blocks for _ in range(block.stages)]
+    once = (
+        once_s(block.once[role_of(stage, len(places))], own.layers, forward[0], backward[0], case)
+        for stage, (block, own) in enumerate(zip(places, solved.stages, strict=True))
     )
-    once, start = 0.0, 0
-    for block in blocks:
-        own = range(start, start + block.stages)
-        for stage in own:
-            role = role_of(is_first=stage == 0, is_last=stage == len(solved.stages) - 1)
-            once = max(
-                once,
-                float(
-                    once_s(
-                        block.once[role], solved.stages[stage].layers, forward[0], backward[0], case
-                    )
-                ),
-            )
-        start += block.stages
-    return once + case.overhead_s
+    return max(0.0, *map(float, once)) + case.overhead_s

@@ -1,4 +1,4 @@
-"""Lower bounds of boxes of plans, in columns, and plans of them that may be good."""
+"""Lower bounds of boxes of plans, in columns."""
 
 from __future__ import annotations
 
@@ -14,83 +14,9 @@ from meshwright.search.mixed.boxes import Boxes, Cuts, Limits
 from meshwright.search.mixed.curves import FIRST, LAST, MIDDLE, WHOLE
 from meshwright.search.mixed.forced import Forced, Places, forced
 
-__all__ = ["bound_s", "likely_plans", "tightened"]
+__all__ = ["bound_s"]
 
 Ints = NDArray[np.int64]
-_EPS = 1e-9
-
-
-def _others(array: Any) -> Any:
-    return array.sum(axis=1, keepdims=True) - array
-
-
-def tightened(boxes: Boxes, cuts: Cuts, limits: Limits, ceiling_s: Floats) -> Boxes:
-    """Narrow the intervals by each other, and by what a plan below the ceiling (R,) can be; rows
-    where nothing is left are dropped."""
-    chips, layer_s = cuts.chips[boxes.ids], cuts.layer_s[boxes.ids]
-    present = boxes.ids >= 0
-    least = np.where(present, boxes.vpp[:, None], 0)
-    s0, s1, n0, n1 = boxes.stages_from, boxes.stages_to, boxes.layers_from, boxes.layers_to
-    with np.errstate(divide="ignore", invalid="ignore"):
-        most = ceiling_s[:, None] / (boxes.num_microbatches[:, None] * layer_s) + _EPS
-    most = np.where(present, np.minimum(most, limits.layers), 0).astype(np.int64)
-    for _ in range(2):
-        n1 = np.minimum(
-            n1,
-            np.minimum(
-                limits.layers - _others(n0), np.minimum(s1 * most, _fitting(boxes, cuts, s0, s1))
-            ),
-        )
-        n0 = np.maximum(n0, np.maximum(limits.layers - _others(n1), s0 * least))
-        room = limits.num_gpus - _others(s0 * chips)
-        s1 = np.minimum(
-            s1,
-            np.minimum(
-                n1 // np.maximum(least, 1), np.where(present, room // np.maximum(chips, 1), 0)
-            ),
-        )
-        s0 = np.maximum(s0, -(-n0 // np.maximum(most, 1)))
-        if limits.filled:
-            s1 = np.where(
-                present, np.minimum(s1, boxes.num_microbatches[:, None] - _others(s0)), s1
-            )
-        if limits.pp is not None:
-            s1 = np.minimum(s1, max(limits.pp) - _others(s0))
-            s0 = np.maximum(s0, np.where(present, min(limits.pp) - _others(s1), 0))
-    good = (
-        ((s0 <= s1) & (n0 <= n1) & (most >= least)).all(axis=1)
-        & (n1.sum(axis=1) >= limits.layers)
-        & (n0.sum(axis=1) <= limits.layers)
-    )
-    fixed = (s0 == s1).all(axis=1)
-    pp = s0.sum(axis=1)
-    if limits.pp is not None:
-        good &= ~fixed | np.isin(pp, limits.pp)
-    deep = boxes.vpp > 1
-    good &= ~deep | (s1.sum(axis=1) > 1)
-    pp = np.maximum(pp, 1)
-    rounds = (
-        boxes.num_microbatches % pp
-        if limits.whole_rounds
-        else boxes.num_microbatches % np.maximum(1, boxes.num_microbatches // pp)
-    )
-    good &= ~(fixed & deep) | ((pp > 1) & (rounds == 0) & (boxes.num_microbatches >= pp))
-    return replace(boxes, stages_from=s0, stages_to=s1, layers_from=n0, layers_to=n1).take(good)
-
-
-def _fitting(boxes: Boxes, cuts: Cuts, s0: Ints, s1: Ints) -> Ints:
-    """Layers that a block's stages have memory for at most: a stage holds as many micro batches as
-    there are stages from it on, (R, K)."""
-    top = cuts.fitting.shape[1] - 1
-    behind = s0[:, ::-1].cumsum(axis=1)[:, ::-1] - s0  # stages below the block, at least
-    held = np.minimum(boxes.num_microbatches[:, None], top)
-    low, high = (
-        np.clip(depth, 0, held) for depth in (behind, behind + s1)
-    )  # pinned depths leave some rows less than no stage
-    beyond = np.maximum(0, s1 - (high - low))
-    table, rows = cuts.fitting, boxes.ids
-    last = table[rows, held] - table[rows, np.maximum(held - 1, 0)]
-    return np.asarray(table[rows, high] - table[rows, low] + beyond * last)
 
 
 def bound_s(boxes: Boxes, cuts: Cuts, limits: Limits, ceiling_s: Floats) -> Floats:
@@ -113,7 +39,11 @@ def bound_s(boxes: Boxes, cuts: Cuts, limits: Limits, ceiling_s: Floats) -> Floa
 
 
 class _Case:
-    """Quantities of the rows that both forms need, (R, K)."""
+    """Quantities of the rows that both forms need, (R, K).
+
+    All are the least that any plan of the box has, but for what takes away from a bound: there the
+    most. Blocks stand in the order of the pipeline, absent ones at the end of the row.
+    """
 
     def __init__(self, boxes: Boxes, cuts: Cuts, limits: Limits, ceiling_s: Floats) -> None:
         self.boxes, self.cuts, self.limits = boxes, cuts, limits
@@ -136,16 +66,19 @@ class _Case:
             np.where(end, table[ids], 0.0)
             for end, table in ((self.last, cuts.head_s), (self.first, cuts.first_s))
         )
+        # Some stage of a block has as many layers as an even split of the fewest layers over the
+        # most stages gives; at the ends of the pipeline another one may be slower.
         self.even = -(-self.n0 // np.maximum(self.s1, 1))
         self.slowest = np.maximum(
             *(_slowest_s(self.n0, self.s1, self.even, layer, more) for more in (head, embedding))
         )
         stages0, stages1 = self.s0.cumsum(axis=1), self.s1.cumsum(axis=1)
         self.depth0, self.depth1 = stages0[:, -1:], stages1[:, -1:]
-        self.below0 = np.maximum(
-            0, self.depth0 - stages0 + self.s0 - 1
-        )  # stages below the first of a block, at least
+        # Stages below the first of a block, at least and at most.
+        self.below0 = np.maximum(0, self.depth0 - stages0 + self.s0 - 1)
         self.below1 = np.maximum(0, self.depth1 - stages1 + self.s1 - 1)
+        # Memory makes stages slower yet: what they must recompute counts in the slowest stage, and
+        # in the work above and below the others.
         found = self._forced(ceiling_s)
         self.fits = np.asarray(np.isfinite(found.slowest_s).all(axis=1))
         self.forced = replace(found, slowest_s=np.where(self.fits[:, None], found.slowest_s, 0.0))
@@ -197,9 +130,8 @@ class _Case:
             self._chain(even + self.cuts.layer_s[ids], nowhere, links.any_s, shares),
         )
         chains = np.maximum(first, later)
-        if (
-            self.forced.slowest_s > 0
-        ).any():  # of one that recomputes, more than its share may be backward
+        if (self.forced.slowest_s > 0).any():
+            # Of a stage that recomputes, more than its share may be backward.
             shares = (shares[0], self.cuts.slow_share[ids])
             chains = np.maximum(
                 chains, self._chain(self.forced.slowest_s, nowhere, links.any_s, shares)
@@ -211,9 +143,10 @@ class _Case:
     ) -> Floats:
         """The chain of a stage that takes `slowest`, so many places behind its block's first, all
         in between being as slow, (R, K)."""
+        # Both passes at most: stages below hide behind them, so that long ones lower the bound.
         passes = tuple(
             share * slowest + more for share, more in zip(shares, self._beyond(shares), strict=True)
-        )  # at most
+        )
         above = self.above + places * slowest
         below = np.maximum(0.0, self.total - above - slowest)
         counts = (np.maximum(0, self.below0 - places), np.maximum(0, self.below1 - places))
@@ -252,6 +185,8 @@ class _Case:
         below0: Ints,
         below1: Ints,
     ) -> Floats:
+        # A + M t + max(0, U - n f) + max(0, U - n b) of docs/heterogeneous.md, with messages: A and
+        # U at least, n at most.
         m, links = self.micro, self.links
         f, b = passes
         passed = links.above_s + places * links.own_s
@@ -263,6 +198,8 @@ class _Case:
         trip = below + back - below1 * hold - np.where(below1 > 0, links.most_next_s, 0.0)
         waits = np.maximum(0.0, trip - below1 * f) + np.maximum(0.0, trip - below1 * b)
         steady = slowest * m + (m - 1 + below0) * hold + once + waits
+        # With fewer micro batches than stages below the pipeline never fills: the last micro batch
+        # waits for the one before it, and goes all the way down and back.
         half = slowest - f  # the longer of its passes, at least
         short = np.maximum(
             m * slowest + (m - 1) * hold, slowest + below + back + (m - 1) * (half + hold)
@@ -281,6 +218,8 @@ class _Case:
         below0: Ints,
         below1: Ints,
     ) -> Floats:
+        # As above with all but M t divided by the chunks, and with waits for the forwards and the
+        # backwards of all stages in the rounds between a stage's own chunks.
         vpp, m, mean = self.boxes.vpp[:, None].astype(np.float64), self.micro, self.links.mean_s
         message = np.minimum(mean, slowest / (2 * vpp))
         rounds = (vpp - 1) / vpp
@@ -292,6 +231,8 @@ class _Case:
         for own, layer, more in zip(
             passes, (self.forward, self.backward), (0.0, extra), strict=True
         ):
+            # What a message takes beyond the stage's own pass counts as often as it makes the bound
+            # least.
             others = rounds * ((self.n0 * layer).sum(axis=1, keepdims=True) + more)
             slope = message - own / vpp
             waits = waits + np.maximum(
@@ -310,6 +251,8 @@ class _Case:
         """
         ids, cuts, overlap = self.boxes.ids, self.cuts, self.limits.dp_overlap
         first, micro = ids[:, 0], self.micro[:, 0]
+        # What the first stage's passes may hide at most, with its most layers and all recomputed,
+        # but no longer than a micro batch's share of the chains.
         share_s = chains_s / micro
         most = self.n1[:, 0] - self.s0[:, 0] + 1.0
         layers = np.minimum(most, share_s / cuts.layer_s[first])
@@ -358,12 +301,15 @@ class _Case:
 
 
 class _Links:
-    """Messages of the rows at least, (R, K) but for `total_s`, `mean_s` and `stretched_s`, (R,
-    1)."""
+    """Messages of the rows at least, (R, K); `total_s`, `mean_s` and `stretched_s`, (R, 1)."""
 
     def __init__(self, case: _Case) -> None:
         cuts, ids, s0, s1 = case.cuts, case.boxes.ids, case.s0, case.s1
+        # Inside a pool the network is known where even the shortest pipeline of the box is longer
+        # than a fast domain; else a message takes the lesser of both.
         near, inside, size = cuts.near_s[ids], cuts.inside_s[ids], cuts.chips[ids]
+        # Inside a pool a message takes the network where even the shortest pipeline of the box is
+        # longer than a fast domain, the domain's link where the longest fits in one.
         either = np.where(size * case.depth1 <= cuts.domain[ids], near, np.minimum(near, inside))
         own = np.where(size * case.depth0 > cuts.domain[ids], inside, either)
         far = cuts.across_s[ids]
@@ -440,49 +386,3 @@ def _slowest_s(layers: Ints, stages: Ints, even: Ints, layer_s: Floats, head_s: 
             found, np.maximum(np.where(stages > 1, each * layer_s, 0.0), of_last * layer_s + head_s)
         )
     return np.asarray(np.where(head_s > 0, np.maximum(plain * (stages == 0), found), plain))
-
-
-def likely_plans(boxes: Boxes, cuts: Cuts, limits: Limits, *, share: float) -> Boxes:
-    """One plan of each row that may be good: chips that get most from their number first, layers by
-    speed, no stage that helps nobody.
-
-    `share` of the stages that there could be are made at most.
-    """
-    ids, present = boxes.ids, boxes.ids >= 0
-    layer_s, chips = cuts.layer_s[ids], cuts.chips[ids]
-    least = boxes.vpp[:, None] * present
-    with np.errstate(divide="ignore", invalid="ignore"):
-        worth = np.where(present, 1.0 / (layer_s * chips), -1.0)
-    order = np.argsort(-worth, axis=1, kind="stable")
-    room = limits.num_gpus - (boxes.stages_from * chips).sum(axis=1)
-    largest = np.ceil(share * boxes.stages_to).astype(np.int64)
-    left = limits.layers // boxes.vpp - boxes.stages_from.sum(axis=1)
-    stages = boxes.stages_from.copy()
-    rows = np.arange(len(boxes))
-    for rank in range(ids.shape[1]):
-        at = order[:, rank]
-        size = np.maximum(1, chips[rows, at])
-        more = (
-            np.clip(
-                np.minimum(np.minimum(room // size, left), largest[rows, at] - stages[rows, at]),
-                0,
-                None,
-            )
-            * present[rows, at]
-        )
-        stages[rows, at] += more
-        room, left = room - more * chips[rows, at], left - more
-    layers = stages * least
-    for _ in range(limits.layers):
-        short = layers.sum(axis=1) < limits.layers
-        if not short.any():
-            break
-        with np.errstate(divide="ignore", invalid="ignore"):
-            next_s = np.where(present, (layers + 1) / stages * layer_s, np.inf)
-        at = next_s.argmin(axis=1)
-        layers[rows[short], at[short]] += 1
-    even = -(-layers // np.maximum(stages, 1))
-    stages = np.where(present, np.maximum(boxes.stages_from, -(-layers // np.maximum(even, 1))), 0)
-    return replace(
-        boxes, stages_from=stages, stages_to=stages, layers_from=layers, layers_to=layers
-    )

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.cost.stages import Floats
-from meshwright.search.mixed.bounds import bound_s, likely_plans, tightened
-from meshwright.search.mixed.boxes import Boxes, Cuts, Limits
-from meshwright.search.mixed.cut_book import CutBook
+from meshwright.search.mixed.bounds import bound_s
+from meshwright.search.mixed.boxes import Boxes, Cuts, Limits, likely_plans, tightened
+from meshwright.search.mixed.cut_book import CutBook, Singles
 from meshwright.search.mixed.grid import Grid, chunks_of
 from meshwright.search.mixed.inner import solve, solve_alike
 from meshwright.search.mixed.near import (
@@ -24,7 +24,6 @@ from meshwright.search.mixed.near import (
 )
 from meshwright.search.mixed.problem import MixedProblem, Score
 from meshwright.search.mixed.reprice import SAME, Found, Outcome
-from meshwright.search.mixed.singles import Singles
 from meshwright.search.mixed.ways import Ways, ways_of
 from meshwright.search.rules.pipeline import wants_fill, wants_whole_rounds
 
@@ -305,8 +304,7 @@ class _Search:
     def _boxes(
         self, pools: Ints, options: Ints, micro: Ints, orders: Ints, chunks: Ints | None
     ) -> Boxes:
-        """Boxes of ways that use the same pools; without `chunks`, of models that are not cut into
-        stages."""
+        """Boxes of ways that use the same pools; without `chunks`, of models that are not cut."""
         chosen = np.ones(1, dtype=np.int64) if chunks is None else chunks
         shape = (len(options), len(orders), len(chosen), len(self.grid.options))
         ids = np.stack(
@@ -453,8 +451,7 @@ class _Search:
         self.ceiling = min(self.ceiling, found.score)
 
     def _near(self) -> tuple[Found, ...]:
-        """Interleaved plans nearly as good by the closed form, those first that the simulation
-        expects to be best."""
+        """Interleaved plans nearly as good by the closed form, the best expected ones first."""
         if self.margin == 1 or self.beaten is None:
             return ()
         leaves, plans = (

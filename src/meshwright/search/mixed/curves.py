@@ -9,8 +9,9 @@ others.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +36,7 @@ __all__ = [
     "Once",
     "OneWay",
     "Reader",
+    "Rows",
     "StageTable",
     "curves",
     "fitting_layers",
@@ -47,10 +49,32 @@ __all__ = [
 ROLES = ((False, False), (True, False), (False, True), (True, True))
 """Whether a stage holds the embedding, and the head."""
 MIDDLE, FIRST, LAST, WHOLE = range(4)
-_MAKES = ("main", "prefix", "both")
-"""Which of the model's segments a stage has layers of."""
+_MAKES = {"main": (1, 0), "prefix": (1, 1), "both": (2, 1)}
+"""Which of the model's segments a stage has layers of: the fewest, and those of the prefix."""
 Point = tuple[int, int, int, tuple[bool, bool]]
 """Layers, those of the prefix among them, micro batches in flight, role."""
+
+
+class Rows:
+    """Columns of equal length, or of none but the rows' own shape."""
+
+    __slots__ = ()
+
+    def take(self, index: Any) -> Self:
+        """Return some rows."""
+        return type(self)(**{name: getattr(self, name)[index] for name in _names(type(self))})
+
+    @classmethod
+    def concat(cls, parts: Sequence[Self]) -> Self:
+        """Return the rows of several."""
+        return cls(
+            **{name: np.concatenate([getattr(p, name) for p in parts]) for name in _names(cls)}
+        )
+
+
+@cache
+def _names(kind: type[Any]) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,8 +113,7 @@ class Curve:
     chunk_bytes: float
     """What each chunk of layers beyond the first adds."""
     params: tuple[Floats, Floats]
-    """Dense and expert parameters, base by role and then per main and per prefix layer, (6,)
-    each."""
+    """Dense and expert parameters: base by role, then per main and per prefix layer, (6,) each."""
     message_s: float
     """One message inside the pool."""
     cross_message_s: float
@@ -122,33 +145,23 @@ def curves(
     )
     by_block = whole is not None and any(w.block and w.eighths for w in ways)
     plain = [w for w in ways if not (w.block and w.eighths)]
-    listed = [*plain, replace(_BLOCK_OF_NONE)] if by_block else plain
+    listed = [*plain, _BLOCK_OF_NONE] if by_block else plain
     base = replace(layouts, pp=np.full(len(layouts), 2 if piped else 1))
     rows = _with_ways(base, listed)
-    points = _points(len(site.model.segments))
-    priced = price_stages(
-        rows,
-        _stages(points, len(rows)),
-        model=site.model,
-        pool=site.cluster.pools[pool],
-        work=site.work,
-        stack=site.stack,
-    )
-    reader = Reader(points, priced)
-    chunk = MESSAGE_BUFFERS * site.stack.factors.states * priced.message_bytes[:: len(listed)]
-    messages = _messages(base, priced.message_bytes[:: len(listed)], pool=pool, site=site)
+    reader = stage_reader(rows, pool=pool, site=site)
+    size = reader.message_bytes[:: len(listed)]
+    chunk = MESSAGE_BUFFERS * site.stack.factors.states * size
+    messages = np.stack(_messages(base, size, pool=pool, site=site), axis=1).tolist()
     full = plain.index(whole) if by_block and whole is not None else None
-    columns = _Columns(reader, len(rows))
+    columns = _Columns(reader)
     return [
-        columns.curve(
-            i * len(listed), listed, full, float(chunk[i]), [float(each[i]) for each in messages]
-        )
+        columns.curve(i * len(listed), listed, full, float(chunk[i]), messages[i])
         for i in range(len(layouts))
     ]
 
 
 def stage_reader(layouts: Layouts, *, pool: int, site: Site) -> Reader:
-    """Return the prices of the stages from which all coefficients follow, nothing recomputed."""
+    """Return the prices of the stages from which all coefficients follow."""
     points = _points(len(site.model.segments))
     priced = price_stages(
         layouts,
@@ -195,18 +208,19 @@ def _points(segments: int) -> list[Point]:
 
 
 def _stages(points: list[Point], rows: int) -> Stages:
-    def spread(values: list[float]) -> Floats:
-        return np.broadcast_to(np.array(values, dtype=np.float64), (rows, len(points)))
+    def spread(values: list[Any], kind: type[Any]) -> Any:
+        return np.broadcast_to(np.array(values, dtype=kind), (rows, len(points)))
 
-    first, last = (np.array([point[3][end] for point in points]) for end in (0, 1))
+    layers, prefix, flight, roles = zip(*points, strict=True)
+    last = spread([is_last for _, is_last in roles], bool)
     return Stages(
-        index=spread([0.0 if is_first else 1.0 for is_first in first]).astype(np.int64),
-        layers=spread([float(point[0]) for point in points]).astype(np.int64),
-        prefix_layers=spread([float(point[1]) for point in points]),
-        last=np.broadcast_to(last, (rows, len(points))),
-        mtp=np.broadcast_to(last, (rows, len(points))),
-        in_flight=spread([float(point[2]) for point in points]),
-        real=np.ones((rows, len(points)), dtype=bool),
+        index=spread([not is_first for is_first, _ in roles], np.int64),
+        layers=spread(layers, np.int64),
+        prefix_layers=spread(prefix, np.float64),
+        last=last,
+        mtp=last,
+        in_flight=spread(flight, np.float64),
+        real=spread([True] * len(points), bool),
     )
 
 
@@ -217,59 +231,51 @@ class Reader:
         self.at = {point: i for i, point in enumerate(points)}
         self.has_prefix = any(point[1] for point in points)
         self.forward, self.backward = priced.times.forward_s, priced.times.backward_s
-        self.used = priced.memory.used
+        self.used, self.message_bytes = priced.memory.used, priced.message_bytes
         self.dense, self.expert = priced.params.dense, priced.params.expert
 
-    def slopes(self, table: Floats, rows: slice, flight: int = 1) -> Floats:
+    def slopes(self, table: Floats, flight: int = 1) -> Floats:
         """What a main layer and one of the prefix add, (R, 2)."""
-        middle = ROLES[MIDDLE]
-        main = (
-            table[rows, self.at[2, 0, flight, middle]] - table[rows, self.at[1, 0, flight, middle]]
-        )
-        if not self.has_prefix:
-            return np.stack([main, main], axis=-1)
-        prefix = (
-            table[rows, self.at[2, 2, flight, middle]] - table[rows, self.at[1, 1, flight, middle]]
-        )
-        return np.stack([main, prefix], axis=-1)
 
-    def bases(
-        self, table: Floats, rows: slice, slopes: Floats, make: str = "main", flight: int = 1
-    ) -> Floats:
+        def added(prefix: int) -> Floats:
+            one, two = (
+                table[:, self.at[layers, prefix * layers, flight, ROLES[MIDDLE]]]
+                for layers in (1, 2)
+            )
+            return np.asarray(two - one)
+
+        return np.stack([added(0), added(int(self.has_prefix))], axis=-1)
+
+    def bases(self, table: Floats, slopes: Floats, make: str = "main", flight: int = 1) -> Floats:
         """What a stage of no layer would take by role, (R, 4)."""
-        layers, prefix = {"main": (1, 0), "prefix": (1, 1), "both": (2, 1)}[
-            make if self.has_prefix else "main"
-        ]
+        layers, prefix = _MAKES[make if self.has_prefix else "main"]
         of_layers = (layers - prefix) * slopes[:, 0] + prefix * slopes[:, 1]
         return np.stack(
-            [table[rows, self.at[layers, prefix, flight, role]] - of_layers for role in ROLES],
-            axis=-1,
+            [table[:, self.at[layers, prefix, flight, role]] - of_layers for role in ROLES], axis=-1
         )
 
 
 class _Columns:
     """Coefficients of all rows, (R, ...)."""
 
-    def __init__(self, reader: Reader, rows: int) -> None:
-        whole = slice(0, rows)
+    def __init__(self, reader: Reader) -> None:
         self.forward_layer, self.backward_layer = (
-            reader.slopes(table, whole) for table in (reader.forward, reader.backward)
+            reader.slopes(table) for table in (reader.forward, reader.backward)
         )
-        self.forward_base = reader.bases(reader.forward, whole, self.forward_layer)
-        self.backward_base = reader.bases(reader.backward, whole, self.backward_layer)
+        self.forward_base = reader.bases(reader.forward, self.forward_layer)
+        self.backward_base = reader.bases(reader.backward, self.backward_layer)
+        # Memory at one and at two micro batches in flight: the difference is what each adds.
         self.bytes_of_one, self.bytes_of_two = (
-            reader.slopes(reader.used, whole, flight) for flight in (1, 2)
+            reader.slopes(reader.used, flight) for flight in (1, 2)
         )
         self.base_of_one, self.base_of_two = (
-            np.stack(
-                [reader.bases(reader.used, whole, slopes, make, flight) for make in _MAKES], axis=1
-            )
+            np.stack([reader.bases(reader.used, slopes, make, flight) for make in _MAKES], axis=1)
             for slopes, flight in ((self.bytes_of_one, 1), (self.bytes_of_two, 2))
         )
         self.params = []
         for table in (reader.dense, reader.expert):
-            slopes = reader.slopes(table, whole)
-            self.params.append(np.concatenate([reader.bases(table, whole, slopes), slopes], axis=1))
+            slopes = reader.slopes(table)
+            self.params.append(np.concatenate([reader.bases(table, slopes), slopes], axis=1))
 
     def curve(
         self,
@@ -384,9 +390,9 @@ class StageTable:
     """With block recompute: layers per chunk that run again."""
 
 
-def role_of(*, is_first: bool, is_last: bool) -> int:
-    """Return the index of a place into ROLES."""
-    return ROLES.index((is_first, is_last))
+def role_of(stage: int, pp: int) -> int:
+    """Return the index into ROLES of a place in a pipeline."""
+    return ROLES.index((stage == 0, stage == pp - 1))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from meshwright.cost.simulate import steady_steps_s
 from meshwright.cost.stages import Floats
 from meshwright.search.balance import WORTH_A_SPLIT
-from meshwright.search.mixed.blocks import in_flight
-from meshwright.search.mixed.curves import OneWay, role_of, stage_table
+from meshwright.search.mixed.blocks import table_at
+from meshwright.search.mixed.curves import OneWay
 from meshwright.search.mixed.problem import MixedProblem
 from meshwright.search.mixed.reprice import Found, Repriced, pipeline_of
 from meshwright.values.mixed_layout import MixedLayout
@@ -56,6 +56,8 @@ def dealt(found: Found, priced: Repriced, problem: MixedProblem) -> list[MixedLa
     ):
         return []
     chunks = _Chunks(found, priced, problem)
+    # Stages first: their chunks stay even, which the closed form and most software know. Unlike
+    # chunks then must be worth their words, as uneven splits of one kind of chip must.
     layout, start = priced.layout, np.array(priced.layout.chunk_layers)
     pipeline_s = float(chunks.steps_s([start])[0])
     even, even_s = _best_first(chunks, start, pipeline_s)
@@ -70,8 +72,7 @@ def dealt(found: Found, priced: Repriced, problem: MixedProblem) -> list[MixedLa
 
 
 class _Chunks:
-    """What a plan's chunks take by their layers, and how long the step then is; chunks in model
-    order."""
+    """What a plan's chunks take by their layers, in model order, and how long the step then is."""
 
     def __init__(self, found: Found, priced: Repriced, problem: MixedProblem) -> None:
         layout, self.prefix = priced.layout, found.case.prefix
@@ -97,6 +98,7 @@ class _Chunks:
         redo = [b.curve.redo_layer_s * chosen for b, chosen in zip(blocks, by_block, strict=True)]
         self.redo_layer_s = np.tile(redo, (self.vpp, 1))
         self.most = np.array([self._most(found, stage) for stage in range(self.pp)])
+        # What embedding and head take: the priced chunks at the ends less their layers.
         self.end_forward_s, self.end_backward_s = np.zeros((2, self.pp * self.vpp))
         forward, backward = self.times(np.array(layout.chunk_layers))
         for end in (0, -1):
@@ -106,23 +108,9 @@ class _Chunks:
     def _most(self, found: Found, stage: int) -> int:
         """Layers of a stage that fit at most when it recomputes as it does."""
         places = [block for block in found.blocks for _ in range(block.stages)]
-        block, chosen, total = (
-            places[stage],
-            found.solved.stages[stage],
-            sum(each.layers for each in found.blocks),
-        )
-        table = stage_table(
-            block.curve,
-            layers=np.arange(1, total + 1),
-            prefix=np.zeros(total, dtype=np.int64),
-            role=role_of(is_first=stage == 0, is_last=stage == self.pp - 1),
-            in_flight=in_flight(
-                stage, pp=self.pp, vpp=self.vpp, num_microbatches=found.case.num_microbatches
-            ),
-            vpp=self.vpp,
-            limit_bytes=block.limit_bytes,
-            only=OneWay(way=chosen.way, redone=chosen.redone),
-        )
+        own, total = found.solved.stages[stage], sum(each.layers for each in found.blocks)
+        block = replace(places[stage], only=OneWay(way=own.way, redone=own.redone))
+        table = table_at(block, stage=stage, case=found.case, layers=np.arange(1, total + 1))
         return int(np.isfinite(table.backward_s).sum())
 
     def times(self, layers: Ints) -> tuple[Floats, Floats]:
@@ -150,12 +138,13 @@ class _Chunks:
 
 
 def _best_first(chunks: _Chunks, layers: Ints, step_s: float) -> tuple[Ints, float]:
-    """Move layers between stages, whose chunks stay as even as can be, for as long as that
-    helps."""
+    """Move layers between stages, whose chunks stay as even as can be, while that helps."""
     while chunks.left > 0:
         totals = layers.reshape(chunks.vpp, chunks.pp).sum(axis=0)
         took = np.add(*chunks.times(layers)).reshape(chunks.vpp, chunks.pp).sum(axis=0)
         order = np.argsort(took, kind="stable")
+        # All moves between the few slowest and quickest are simulated at once: what a slow stage
+        # costs hangs on what is above and below it in the same moment, which no sum says.
         tried = [
             moved
             for giver in order[::-1][:ENDS]
@@ -172,8 +161,9 @@ def _best_first(chunks: _Chunks, layers: Ints, step_s: float) -> tuple[Ints, flo
 
 
 def _between_chunks(chunks: _Chunks, layers: Ints, step_s: float) -> tuple[Ints, float]:
-    """Move layers between chunks of a stage or of a round, those of most unlike times first, for as
-    long as that helps."""
+    """Move layers between chunks of a stage or round, most unlike times first, while that helps."""
+    # Best first would simulate all pairs for each move; the first of a few dozen that helps is
+    # taken, and the pairs are sorted anew (docs/decisions/0018).
     moves = _moves(chunks, layers)
     while chunks.left > 0 and (pairs := list(islice(moves, AT_ONCE))):
         tried = [

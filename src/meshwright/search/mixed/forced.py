@@ -14,14 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.cost.stages import Floats
-from meshwright.search.mixed.curves import Curve
+from meshwright.search.mixed.curves import Curve, Rows
 
 __all__ = ["LINES", "Forced", "Places", "Room", "forced", "room_of"]
 
 Ints = NDArray[np.int64]
 NEWTON_STEPS = 6
-"""Each of them bounds; the sum of the layers that stages have room for bends where one more must
-recompute more."""
+"""Each of them bounds; what stages have room for bends where one more must recompute more."""
 LINES = 5
 """Of the least time of recomputation over what it frees, which is a chain of lines; with fewer the
 bound is lower."""
@@ -30,7 +29,7 @@ _NOTHING = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Room:
+class Room(Rows):
     """Memory of a stage under one way to cut, columns (G,), or scalars: bytes of the quickest way
     to run its layers."""
 
@@ -49,19 +48,16 @@ class Room:
     micro batch takes slope x + start more."""
     start_s: Floats
 
-    def take(self, index: Ints) -> Room:
-        """Return some rows."""
-        return Room(**{name: getattr(self, name)[index] for name in Room.__slots__})
-
 
 def room_of(curve: Curve, *, limit_bytes: float) -> Room:
     """Return the columns of one curve."""
+    # Measured from the quickest way, and of equally quick ones the smallest: what any other way
+    # frees, and what it takes more.
     cheapest = np.lexsort((curve.layer_flight_bytes[:, 0], curve.backward_layer_s[:, 0]))[0]
     layer, flight = curve.layer_bytes[cheapest], curve.layer_flight_bytes[cheapest]
     extra = curve.backward_layer_s - curve.backward_layer_s.min(axis=0)
-    freed = (
-        flight - curve.layer_flight_bytes + np.maximum(0.0, layer - curve.layer_bytes)
-    )  # at least one is in flight
+    # What a layer holds whatever is in flight counts as if one micro batch were: at least one is.
+    freed = flight - curve.layer_flight_bytes + np.maximum(0.0, layer - curve.layer_bytes)
     if curve.by_block:  # and the last way with all layers run again
         extra = np.concatenate([extra, extra[-1:] + curve.redo_layer_s])
         freed = np.concatenate(
@@ -91,6 +87,7 @@ def _hull(freed: Floats, extra: Floats) -> tuple[Floats, Floats]:
     level."""
     slopes, starts = np.zeros(LINES), np.zeros(LINES)
     x, y = 0.0, 0.0
+    # From each corner of the hull on the flattest line to a point further right is the next one.
     for line in range(1, LINES):
         right = freed > x
         if not right.any():
@@ -103,7 +100,7 @@ def _hull(freed: Floats, extra: Floats) -> tuple[Floats, Floats]:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Places:
+class Places(Rows):
     """Blocks of stages, (P,): what is asked of each."""
 
     layers: Ints
@@ -120,10 +117,6 @@ class Places:
     """The quickest layer."""
     most_s: Floats
     """What a stage may take at most."""
-
-    def take(self, index: Ints) -> Places:
-        """Return some rows."""
-        return Places(**{name: getattr(self, name)[index] for name in Places.__slots__})
 
     def held(self, place: Ints) -> Floats:
         """Micro batches that the stage so many places before the block's last one holds, as
@@ -165,6 +158,8 @@ def forced(places: Places, rooms: Room, rows: Ints) -> Forced:
     Checked:  tests/search/test_mixed_bounds.py
     """
     slowest, extra = np.zeros(len(places.layers)), np.zeros(len(places.layers))
+    # Most blocks have room for an even split even where they hold most micro batches, at the first
+    # stage: only the others are looked at stage by stage.
     top = places.held(np.maximum(0, places.stages - 1)[:, None])[:, 0]
     even = places.layers / np.maximum(1, places.stages)
     need = (
@@ -206,6 +201,8 @@ class _Stages:
         """The slowest stage at least, infinite where there is no room for all layers."""
         wanted = self.places.layers.astype(np.float64)
         found = wanted * self.places.layer_s / self.places.stages
+        # The room of all stages is concave in the slowest one's time, so that Newton's steps from
+        # below never pass the time in which all layers have room: each of them is a bound.
         for _ in range(NEWTON_STEPS):
             room, rise = self._room(found)
             short = np.maximum(0.0, wanted - np.where(self.there, room, 0.0).sum(axis=1))
@@ -233,6 +230,8 @@ class _Stages:
             ),
             0.0,
         )
+        # Each stage may take one or two more of the layers that are left, in order of what they
+        # then take; whoever takes a third is slower than the least third.
         left = (self.places.layers - each.sum(axis=1)).astype(np.int64)
         first, second, third = (
             np.where(self.there, self._seconds(each + more), np.inf) for more in (1, 2, 3)
@@ -249,10 +248,11 @@ class _Stages:
         return np.where(layers <= self.most * (1 + _NOTHING), times, np.inf)
 
     def extra_s(self) -> Floats:
-        """What all stages take together beyond their layers' quickest times: by the line that says
-        most."""
+        """What all stages take together beyond their quickest times: by the line that says most."""
         with np.errstate(divide="ignore", invalid="ignore"):
             free = np.where(self.extra > 0, self.saved / self.extra, np.inf)
+        # Layers that a stage keeps for nothing by a line: those that need not be freed, and no more
+        # than the ceiling leaves time for. All beyond them cost the line's least.
         most = np.minimum(free, (self.places.most_s / self.places.layer_s)[:, None, None])
         room = np.where(self.there[:, :, None], np.clip(most, 0.0, None), 0.0).sum(axis=1)
         cheapest = np.where(self.there[:, :, None], self.extra, np.inf).min(axis=1)

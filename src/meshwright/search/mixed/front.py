@@ -17,18 +17,12 @@ from meshwright.values.mixed_layout import MixedLayout, StageLayout
 if TYPE_CHECKING:
     from meshwright.search.mixed.problem import MixedProblem
 
-__all__ = [
-    "MOST_POINTS",
-    "mixed_layout_of",
-    "plan_front",
-    "undominated",
-]
+__all__ = ["MOST_POINTS", "mixed_layout_of", "plan_front", "undominated"]
 
 MOST_POINTS = 8
 """Plans of a front at most: each costs a search."""
 _SAME = 1e-6
-"""Relative difference below which two rates are the same: the simulation moves them by about as
-much."""
+"""Relative difference below which two rates are the same: the simulation moves them so much."""
 _CLOSE = 1.02
 """Two plans whose rates differ by less have nothing searched between them."""
 
@@ -74,8 +68,7 @@ def _best(
 
 
 def undominated(plans: Iterable[Plan]) -> tuple[Plan, ...]:
-    """Return the plans of which no other is both faster and cheaper, the cheapest first, ranked in
-    that order."""
+    """Return the plans of which no other is both faster and cheaper, the cheapest ranked first."""
     kept: list[Plan] = []
     for plan in sorted(
         plans, key=lambda each: (-each.tokens_per_s, -(each.tokens_per_dollar or 0.0))

@@ -1,5 +1,4 @@
-"""The grid of the search: what all stages share, and on each pool the ways to cut a layer, in
-columns."""
+"""The grid of the search: what all stages share, and each pool's ways to cut a layer."""
 
 from __future__ import annotations
 
@@ -216,8 +215,7 @@ def _tensor_sizes(number: int) -> list[int]:
 
 
 def chunks_of(problem: MixedProblem, grid: Grid) -> list[int]:
-    """Return the chunks per stage that are searched: up to MOST_UNEVEN_VPP, and further divisors of
-    the layers."""
+    """Return the chunks per stage to search: to MOST_UNEVEN_VPP, and divisors of the layers."""
     if grid.vpp is not None:
         return list(grid.vpp)
     layers = problem.site.model.total_layers

@@ -18,7 +18,17 @@ from numpy.typing import NDArray
 from meshwright.cost.schedules import Pipeline
 from meshwright.cost.simulate import steady_steps_s
 from meshwright.cost.stages import Floats
-from meshwright.search.mixed.blocks import Block, Case, Chosen, Solved, links_of, rest_s, table_of
+from meshwright.search.mixed.blocks import (
+    Block,
+    Case,
+    Chosen,
+    Solved,
+    chosen,
+    links_of,
+    own_message_s,
+    rest_s,
+    table_of,
+)
 from meshwright.search.mixed.boxes import Boxes
 from meshwright.search.mixed.curves import role_of
 from meshwright.search.mixed.grid import Grid, Options
@@ -95,27 +105,17 @@ def evenly_split(blocks: Sequence[Block], case: Case) -> Solved | None:
     Its bound is not known and stands as 0.
     """
     stages: list[Chosen] = []
-    pp, most = sum(block.stages for block in blocks), sum(block.layers for block in blocks)
+    most = sum(block.layers for block in blocks)
     for block in blocks:
         start = len(stages)
         tables = [
-            table_of(block, stage=start + i, pp=pp, case=case, most=most)
-            for i in range(block.stages)
+            table_of(block, stage=start + i, case=case, most=most) for i in range(block.stages)
         ]
         times = [table.forward_s + table.backward_s for table in tables]
         own = _counts(times, block.layers, least=case.vpp, even=case.even)
         if own is None:
             return None
-        stages += [
-            Chosen(
-                layers=n,
-                way=int(table.way[n - 1]),
-                redone=int(table.redone[n - 1]),
-                forward_s=float(table.forward_s[n - 1]),
-                backward_s=float(table.backward_s[n - 1]),
-            )
-            for n, table in zip(own, tables, strict=True)
-        ]
+        stages += [chosen(table, n - 1, n) for n, table in zip(own, tables, strict=True)]
     return Solved(stages=tuple(stages), bound_s=0.0)
 
 
@@ -134,6 +134,7 @@ def _counts(times: Sequence[Floats], layers: int, *, least: int, even: bool) -> 
         each, rest = divmod(layers, len(times))
         own = [each] * len(times)
         return None if rest or not np.isfinite([taken[each - 1] for taken in times]).all() else own
+    # A heap of what each stage takes with one layer more; the quickest gets the next layer.
     own = [least] * len(times)
     queue = (
         [(float(taken[least]), i) for i, taken in enumerate(times)]
@@ -165,6 +166,7 @@ def expected_s(plans: Sequence[Found]) -> Floats:
     """
     found, left = np.full(len(plans), np.inf), MOST_OPERATIONS
     shapes: dict[tuple[int, int, int], list[int]] = {}
+    # Plans of one shape run the same operations, so that one simulation serves all of them.
     for number, plan in enumerate(plans):
         shapes.setdefault(
             (len(plan.solved.stages), plan.case.vpp, plan.case.num_microbatches), []
@@ -209,8 +211,10 @@ def _chunk_times(plan: Found) -> Floats:
     layers = np.array([stage.layers for stage in stages])
     chunks = layers // vpp + (np.arange(vpp)[:, None] < layers % vpp)
     ends = np.zeros((2, vpp, len(place)))
+    # The first stage's first chunk has the embedding, the last one's last the head; the rest of a
+    # stage's time is its chunks' by their layers.
     for number, at in ((0, 0), (last, vpp - 1)):
-        curve, role = place[number].curve, role_of(is_first=number == 0, is_last=number == last)
+        curve, role = place[number].curve, role_of(number, last + 1)
         ends[:, at, number] = (
             curve.forward_base_s[role],
             curve.backward_base_s[stages[number].way, role],
@@ -227,17 +231,14 @@ def _way_back_s(blocks: Sequence[Block], pp: int) -> float:
     """One message from the last stage to the first."""
     if len(blocks) > 1:
         return max(blocks[0].curve.cross_message_s, blocks[-1].curve.cross_message_s)
-    return (
-        blocks[0].curve.near_message_s
-        if blocks[0].chips_per_stage * pp <= blocks[0].domain
-        else blocks[0].curve.message_s
-    )
+    return own_message_s(blocks[0], pp)
 
 
 def with_unlike_batches(grid: Grid, around: Collection[int]) -> Grid:
     """Return the grid in which options share everything but dp and mbs, with dp * mbs in common, as
     those numbered `around` have it."""
     own = grid.commons
+    # What stays in common is one number, as dp * mbs; dp and mbs are each option's own.
     keys = np.stack([own.gbs, own.dp * own.mbs, own.cp, own.ep, own.etp, own.sharding], axis=1)
     wanted, first = np.unique(keys[sorted(around)], axis=0), []
     merged = np.full(len(own), -1)

@@ -9,7 +9,7 @@ partial plans that share all of these only those stay that no other beats in bot
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
@@ -20,19 +20,31 @@ from meshwright.cost.stages import Floats
 from meshwright.search.mixed.blocks import (
     Block,
     Case,
-    Chosen,
+    Ints,
     Solved,
-    in_flight,
     once_s,
+    own_message_s,
     stage_chain_s,
-    table_of,
+    value_s,
 )
-from meshwright.search.mixed.curves import MIDDLE, StageTable, role_of, stage_table
-from meshwright.search.mixed.program import SAME, Fullness, Within
+from meshwright.search.mixed.curves import MIDDLE, OneWay, role_of
+from meshwright.search.mixed.grid import Grid
+from meshwright.search.mixed.problem import MixedProblem, Score
+from meshwright.search.mixed.program import (
+    SAME,
+    Fullness,
+    Labels,
+    Parts,
+    StagesFromLast,
+    Within,
+    divided,
+    grown,
+    undominated,
+)
+from meshwright.search.mixed.reprice import Found
+from meshwright.search.rules.pipeline import wants_fill, wants_whole_rounds
 
-__all__ = ["Kind", "OrderProgram", "Ordered"]
-
-Ints = NDArray[np.int64]
+__all__ = ["Kind", "OrderProgram", "Ordered", "best_order", "returning_plans"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,40 +86,19 @@ class Ordered:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Labels:
+class _Labels(Labels):
     """Partial plans, (n,)."""
 
-    layers: Ints
     used: Ints
     """Stages of each kind, (n, K)."""
     top: Ints
     """Kind of the stage on top."""
     back: NDArray[np.bool_]
     """Whether a kind has come back."""
-    down_s: Floats
-    chain_s: Floats
-    parent: Ints
-    own: Ints
-
-    def __len__(self) -> int:
-        return len(self.layers)
-
-    def take(self, index: NDArray[np.generic]) -> _Labels:
-        return _Labels(**{name: getattr(self, name)[index] for name in _Labels.__slots__})
-
-    @staticmethod
-    def concat(parts: Sequence[_Labels]) -> _Labels:
-        return _Labels(
-            **{
-                name: np.concatenate([getattr(part, name) for part in parts])
-                for name in _Labels.__slots__
-            }
-        )
 
 
-class OrderProgram:
-    """All orders of `case.pp` stages of some kinds in which one comes back, and all splits of the
-    model's layers over them."""
+class OrderProgram(StagesFromLast):
+    """All orders of `case.pp` stages in which a kind comes back, and all splits of the layers."""
 
     def __init__(
         self,
@@ -119,13 +110,8 @@ class OrderProgram:
         below_s: float,
         most_rows: int,
     ) -> None:
-        self.kinds, self.case, self.layers, self.num_chips, self.below_s = (
-            tuple(kinds),
-            case,
-            layers,
-            num_chips,
-            below_s,
-        )
+        self.kinds, self.case, self.layers = tuple(kinds), case, layers
+        self.num_chips, self.below_s = num_chips, below_s
         curves = [kind.block.curve for kind in kinds]
         self.least_s = np.array(
             [float(c.forward_layer_s.min() + c.backward_layer_s.min()) for c in curves]
@@ -142,14 +128,7 @@ class OrderProgram:
     def _links_s(self) -> Floats:
         """One message from a stage of one kind to one of another, (K, K)."""
         blocks = [kind.block for kind in self.kinds]
-        near = [
-            (
-                b.curve.near_message_s
-                if b.chips_per_stage * self.case.pp <= b.domain
-                else b.curve.message_s
-            )
-            for b in blocks
-        ]
+        near = [own_message_s(block, self.case.pp) for block in blocks]
         across = np.array([block.curve.cross_message_s for block in blocks])
         return np.asarray(
             np.where(
@@ -161,7 +140,7 @@ class OrderProgram:
         """The best chains of what lies within, with the exchange at its least; None too where
         `most_rows` partial plans were made."""
         self.within = within
-        self.down_s, self.up_s = self._waits_s()
+        self.waits_s = self._waits_s()
         steps: list[_Labels] = []
         labels = self._none()
         for stage in range(self.case.pp - 1, -1, -1):
@@ -172,13 +151,20 @@ class OrderProgram:
             ]
             if not parts or self.rows >= self.most_rows:
                 return None
-            labels = _undominated(_Labels.concat(parts))
+            labels = _Labels.concat(parts)
+            labels = labels.take(undominated(_keys(labels), labels))
             steps.append(labels)
+        # Orders in which no kind comes back are those of the first phase, and proven there.
         back = np.flatnonzero(labels.back)
         if not len(back):
             return None
         best = int(back[np.argmin(labels.chain_s[back])])
-        return self._traced(steps, best)
+        path = [(int(each.top[at]), int(each.own[at])) for each, at in self._path(steps, best)]
+        assigned = ((self.kinds[kind].block, own) for kind, own in path)
+        return Ordered(
+            kinds=tuple(kind for kind, _ in path),
+            solved=self._solved(assigned, float(labels.chain_s[best])),
+        )
 
     def _none(self) -> _Labels:
         one = np.zeros(1, dtype=np.int64)
@@ -202,37 +188,13 @@ class OrderProgram:
         backward = self.layers * min(float(curve.backward_layer_s.min()) for curve in curves)
         return rounds * forward, rounds * max(backward, self.within.up_s)
 
-    def _times(self, stage: int, kind: int, own: Ints, start: Ints) -> tuple[Floats, Floats]:
-        """Forward and backward of stages with so many layers that begin at a layer of the model."""
-        prefix = np.clip(self.case.prefix - start, 0, own)
-        if prefix.any():
-            found = self._price(stage, kind, own, prefix)
-            return found.forward_s, found.backward_s
-        table = table_of(
-            self.kinds[kind].block, stage=stage, pp=self.case.pp, case=self.case, most=self.layers
-        )
-        return table.forward_s[own - 1], table.backward_s[own - 1]
-
-    def _price(self, stage: int, kind: int, own: Ints, prefix: Ints) -> StageTable:
-        case, block = self.case, self.kinds[kind].block
-        return stage_table(
-            block.curve,
-            layers=own,
-            prefix=prefix,
-            role=role_of(is_first=stage == 0, is_last=stage == case.pp - 1),
-            in_flight=in_flight(
-                stage, pp=case.pp, vpp=case.vpp, num_microbatches=case.num_microbatches
-            ),
-            vpp=case.vpp,
-            limit_bytes=block.limit_bytes,
-            only=block.only,
-        )
-
     def _add(self, stage: int, kind: int, below: _Labels) -> _Labels:
         """Put one stage of a kind on top of all partial plans."""
         case = self.case
         parent, own = self._grown(stage, kind, below)
-        forward, backward = self._times(stage, kind, own, self.layers - below.layers[parent] - own)
+        block, start = self.kinds[kind].block, self.layers - below.layers[parent] - own
+        forward, backward = self._times(block, stage, own, start)
+        # As in `Program._add`; a message goes to the kind that lies below.
         keep = np.isfinite(backward)
         parent, own, forward, backward = parent[keep], own[keep], forward[keep], backward[keep]
         message = np.where(below.top >= 0, self.links[kind, below.top], 0.0)[parent]
@@ -267,16 +229,16 @@ class OrderProgram:
         most = np.minimum(
             left - stage * self.case.vpp, min(self.most[kind], self._too_full(kind, stage) - 1)
         )
+        # Too many partial plans end the program before they are made.
         counts = np.where(good, np.maximum(0, most - lowest + 1), 0)
         self.rows += int(counts.sum())
         if self.rows >= self.most_rows:
             counts[:] = 0
-        parent = np.repeat(np.arange(len(below)), counts)
-        first = np.repeat(np.cumsum(counts) - counts, counts)
-        return parent, np.arange(len(parent)) - first + lowest[parent]
+        return grown(lowest, counts)
 
     def _room_above(self, stage: int, used: Ints) -> Ints:
         """Layers that so many stages above may have at most, (n,)."""
+        # The kinds that may have most layers a stage first.
         free, room = np.full(len(used), stage), np.zeros(len(used), dtype=np.int64)
         for kind in np.argsort(-self.most, kind="stable"):
             taken = np.clip(self.caps[kind] - used[:, kind], 0, free)
@@ -289,7 +251,7 @@ class OrderProgram:
         if np.isinf(limit):
             return self.layers + 1
         block = self.kinds[kind].block
-        role = role_of(is_first=stage == 0, is_last=stage == self.case.pp - 1)
+        role = role_of(stage, self.case.pp)
         full = [
             Fullness(role=role, layers=count).params(block) for count in range(1, self.layers + 1)
         ]
@@ -300,7 +262,6 @@ class OrderProgram:
     ) -> Floats:
         return stage_chain_s(
             self.case,
-            pp=self.case.pp,
             stage=stage,
             forward_s=forward,
             backward_s=backward,
@@ -308,12 +269,11 @@ class OrderProgram:
             to_next_s=message,
             to_last_s=self.message_s if stage else 0.0,
             message_s=self.message_s,
-            waits_s=(self.down_s, self.up_s),
+            waits_s=self.waits_s,
         )
 
     def _once_s(self, forward: Floats, backward: Floats) -> Floats:
-        """What a step takes once at least, by the first stage's times: of the kind where it is
-        most."""
+        """What a step takes once at least, by the first stage's times: of the kind with most."""
         even = -(-self.layers // self.case.pp)
         found = np.min(
             [
@@ -330,49 +290,150 @@ class OrderProgram:
                 )
         return np.asarray(found + self.case.overhead_s)
 
-    def _traced(self, steps: list[_Labels], best: int) -> Ordered:
-        bound_s, kinds, stages, start = (
-            float(steps[-1].chain_s[best]),
-            list[int](),
-            list[Chosen](),
-            0,
+
+def _keys(labels: _Labels) -> Ints:
+    """One number for all that partial plans must share to be held against each other."""
+    most = (int(each) + 1 for each in labels.used.max(axis=0))
+    return np.asarray(
+        np.ravel_multi_index(
+            (labels.layers, labels.top, labels.back.astype(np.int64), *labels.used.T),
+            (int(labels.layers.max()) + 1, int(labels.top.max()) + 1, 2, *most),
         )
-        for stage, labels in enumerate(reversed(steps)):
-            kind, own = int(labels.top[best]), int(labels.own[best])
-            prefix = int(np.clip(self.case.prefix - start, 0, own))
-            table = self._price(stage, kind, np.array([own]), np.array([prefix]))
-            kinds.append(kind)
-            stages.append(
-                Chosen(
-                    layers=own,
-                    way=int(table.way[0]),
-                    redone=int(table.redone[0]),
-                    forward_s=float(table.forward_s[0]),
-                    backward_s=float(table.backward_s[0]),
-                )
-            )
-            best, start = int(labels.parent[best]), start + own
-        return Ordered(kinds=tuple(kinds), solved=Solved(stages=tuple(stages), bound_s=bound_s))
-
-
-def _undominated(labels: _Labels) -> _Labels:
-    """Of the partial plans that share all but their times, those that no other beats in both."""
-    keys = np.ravel_multi_index(
-        (labels.layers, labels.top, labels.back.astype(np.int64), *labels.used.T),
-        (
-            int(labels.layers.max()) + 1,
-            int(labels.top.max()) + 1,
-            2,
-            *(int(most) + 1 for most in labels.used.max(axis=0)),
-        ),
     )
-    order = np.lexsort((labels.down_s, labels.chain_s, keys))
-    keys, down = keys[order], labels.down_s[order]
-    fresh = np.ones(len(order), dtype=bool)
-    fresh[1:] = keys[1:] != keys[:-1]
-    group = np.cumsum(fresh)
-    lift = (float(down.max()) + 1.0) * (group[-1] - group)
-    running = np.minimum.accumulate(down + lift)
-    keep = fresh.copy()
-    keep[1:] |= (down + lift)[1:] < running[:-1] * (1 - SAME)
-    return labels.take(order[keep])
+
+
+MOST_ROWS = 500_000
+"""Partial plans of all dynamic programs at most: a sixth of a second."""
+MOST_TASKS = 16
+"""Divisions of one dynamic program at most."""
+
+
+def returning_plans(
+    around: Sequence[Found], problem: MixedProblem, grid: Grid, score: Score, *, below: float
+) -> list[Found]:
+    """Return plans that score less than `below` with a kind of chip that comes back, of the cuts of
+    some plans.
+
+    Formula:  of each plan's cuts, one chunk per stage or its own number, and each number of stages
+              the best order and split, by `OrderProgram`; where chips in use are paid for, the
+              plan's own stages of each kind
+    Units:    score.
+    Source:   docs/heterogeneous.md, "Kinds that come back".
+    Valid:    the closed form; interleaved plans by a bound of it, and where messages stop a stage
+              those to the stage above at their least.
+    Checked:  tests/search/test_mixed_orders.py
+    """
+    found, left = list[Found](), MOST_ROWS
+    for plan in around:
+        kinds = _kinds(plan, problem, grid, score)
+        rate = plan.score / plan.step_s
+        for case in _cases(plan, kinds, problem, grid):
+            ceiling_s = min(below / rate, score.most_s * int(grid.gbs[plan.common]))
+            program = OrderProgram(
+                kinds,
+                case,
+                layers=problem.site.model.total_layers,
+                num_chips=problem.num_gpus,
+                below_s=ceiling_s,
+                most_rows=min(left, MOST_ROWS // 4),
+            )
+            ordered = best_order(program)
+            left -= program.rows
+            if ordered is None:
+                continue
+            blocks = ordered.blocks(kinds)
+            step_s = value_s(blocks, case, ordered.solved)
+            if step_s < ceiling_s:
+                cuts = tuple(kinds[kind].cut for kind in ordered.runs)
+                found.append(
+                    Found(
+                        score=step_s * rate,
+                        step_s=step_s,
+                        common=plan.common,
+                        cuts=cuts,
+                        blocks=blocks,
+                        case=case,
+                        solved=ordered.solved,
+                    )
+                )
+    return found
+
+
+def _kinds(plan: Found, problem: MixedProblem, grid: Grid, score: Score) -> tuple[Kind, ...]:
+    """Stages of a plan's blocks; as many of each as there are chips for, or where chips are paid
+    for as it has."""
+    found, stages = [], iter(plan.solved.stages)
+    for cut, block in zip(plan.cuts, plan.blocks, strict=True):
+        own = [next(stages) for _ in range(block.stages)]
+        only = (
+            OneWay(way=own[0].way, redone=max(stage.redone for stage in own))
+            if "recompute" in problem.request.same
+            else None
+        )
+        cap = block.stages if score.rates is not None else int(grid.options[cut[0]].stages[cut[1]])
+        found.append(
+            Kind(
+                cut=cut,
+                block=replace(block, stages=1, layers=problem.site.model.total_layers, only=only),
+                cap=cap,
+            )
+        )
+    return tuple(found)
+
+
+def _cases(plan: Found, kinds: Sequence[Kind], problem: MixedProblem, grid: Grid) -> Iterator[Case]:
+    """Depths and chunks that keep the rules of the pipeline; the plan's own depth first."""
+    micro, layers, stack = (
+        plan.case.num_microbatches,
+        problem.site.model.total_layers,
+        problem.site.stack,
+    )
+    most = min(layers, sum(kind.cap for kind in kinds), micro if wants_fill(stack) else layers)
+    depths = sorted(range(3, most + 1), key=lambda pp: abs(pp - plan.case.pp))
+    for vpp in sorted({plan.case.vpp, *([1] if grid.vpp is None else [])}):
+        for pp in depths:
+            rounds = pp if wants_whole_rounds(stack) else max(1, micro // pp)
+            whole = vpp == 1 or (pp * vpp <= layers and micro >= pp and micro % rounds == 0)
+            if whole and (grid.pp is None or pp in grid.pp):
+                yield replace(plan.case, pp=pp, vpp=vpp)
+
+
+def best_order(program: OrderProgram) -> Ordered | None:
+    """Return the best order and split of the stages in which a kind comes back; None where none is
+    faster than the program asks for.
+
+    What a step takes once goes by the fullest stage of a kind, which is known at the end: as in
+    `inner.solve` the problem divides into answers less full and as full.
+    """
+    kinds, case = program.kinds, program.case
+    nothing = Fullness(role=MIDDLE, layers=0)
+    parts = Parts(Within(fullest=(nothing,) * len(kinds), params=(np.inf,) * len(kinds)))
+    best = None
+    while parts and parts.made <= MOST_TASKS:
+        bound_s, within = parts.pop()
+        if bound_s >= program.below_s * (1 - SAME):
+            break
+        ordered = program.run(within)
+        if ordered is None:
+            continue
+        value = value_s(ordered.blocks(kinds), case, ordered.solved)
+        if value < program.below_s:
+            best, program.below_s = ordered, value
+        if ordered.solved.bound_s < value * (1 - SAME):
+            for part in divided(within, _stages_of(kinds, ordered)):
+                parts.add(max(bound_s, ordered.solved.bound_s), part)
+    return best
+
+
+def _stages_of(kinds: Sequence[Kind], ordered: Ordered) -> Iterator[tuple[Block, list[Fullness]]]:
+    """Each kind's block with how full its stages are."""
+    stages, pp = list(zip(ordered.kinds, ordered.solved.stages, strict=True)), len(ordered.kinds)
+    for number, kind in enumerate(kinds):
+        yield (
+            kind.block,
+            [
+                Fullness(role=role_of(place, pp), layers=stage.layers)
+                for place, (of, stage) in enumerate(stages)
+                if of == number
+            ],
+        )

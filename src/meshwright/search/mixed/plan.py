@@ -10,20 +10,19 @@ from typing import Any
 import numpy as np
 
 from meshwright.cost.flops import causal_flops_per_token, mfu, model_flops_per_token
-from meshwright.search.batch import batch_rule
 from meshwright.search.mixed.branch import candidates_of, search_mixed
 from meshwright.search.mixed.dealt import dealt
 from meshwright.search.mixed.grid import Grid, make_grid
 from meshwright.search.mixed.near import has_unlike_batches, with_unlike_batches
+from meshwright.search.mixed.orders import returning_plans
 from meshwright.search.mixed.problem import MixedProblem, Score, resolve_mixed
 from meshwright.search.mixed.reprice import Found, Outcome, Repriced, layout_of, reprice_mixed
-from meshwright.search.mixed.returning import returning_plans
 from meshwright.search.origins import origins_of
-from meshwright.search.problem import Files
+from meshwright.search.problem import Files, batch_rule
 from meshwright.search.rank import beats_words, kernels_words
 from meshwright.search.request import PlanRequest
 from meshwright.search.result import Plan, PlanResult, Proof
-from meshwright.search.rules.rule import nearest_multiples
+from meshwright.search.rules.rule import nearest_words
 from meshwright.search.space import Rejections
 from meshwright.trust.intervals import Fits, fits_within, intervals_of
 from meshwright.values.errors import ConfigError
@@ -41,8 +40,7 @@ AROUND = 3
 
 
 def search_mixed_plans(request: PlanRequest, *, files: Files | None = None) -> PlanResult:
-    """Search all plans of a request over several pools; ConfigError where none keeps the rules, no
-    plans where none fits."""
+    """Search all plans over several pools; ConfigError where none keeps the rules."""
     problem = resolve_mixed(request, files=files)
     request = problem.request
     rejections = Rejections()
@@ -114,10 +112,9 @@ def _require_some(problem: MixedProblem, grid: Grid) -> None:
         step = int(
             np.prod([max(1, int(v)) for key in ("dp", "mbs") for v in pins.get(key, [1])[:1]])
         )
-        near = " or ".join(map(str, nearest_multiples(gbs, step)))
         raise ConfigError(
             f"gbs={gbs}: no dp * mbs of {_pin_words(problem)} divides it; nearest that work:"
-            f" gbs={near}"
+            f" gbs={nearest_words(gbs, step)}"
         )
     raise ConfigError(
         f"no stage of {problem.site.model.name} keeps the rules on {problem.cluster.name} under"
@@ -216,8 +213,7 @@ def _priced(
 
 
 def _worth_dealing(nearest: list[tuple[Found, Repriced]]) -> list[tuple[Found, Repriced]]:
-    """The first of the interleaved plans, and of those that follow the short ones, which take
-    little time."""
+    """The first of the interleaved plans, and short ones behind them, which take little time."""
     rest = nearest[DEALT : DEALT + DEALT_SHORT]
     return nearest[:DEALT] + [
         (f, r)
@@ -235,8 +231,7 @@ def _simulated(pair: tuple[Found, Repriced]) -> float:
 def _returning(
     problem: MixedProblem, grid: Grid, repriced: Sequence[tuple[Found, Repriced]]
 ) -> list[tuple[Found, Repriced]]:
-    """Plans in which a kind of chip comes back, around the best of unlike cuts in which each kind
-    has one run of stages."""
+    """Plans in which a kind of chip comes back, around the best plans of unlike cuts."""
     nearest, around = sorted(repriced, key=_simulated), dict[object, Found]()
     for found, _ in nearest:
         if len(found.cuts) > 1:
@@ -252,8 +247,7 @@ def _returning(
 def _unlike(
     problem: MixedProblem, grid: Grid, outcome: Outcome, repriced: Sequence[tuple[Found, Repriced]]
 ) -> list[tuple[Found, Repriced]]:
-    """Plans whose kinds of chips have unlike dp and mbs, around the best of those that share
-    them."""
+    """Plans whose kinds have unlike dp and mbs, around the best of those that share them."""
     nearest = sorted(repriced, key=_simulated)
     wide = with_unlike_batches(grid, {found.common for found, _ in nearest[:AROUND]})
     second = search_mixed(problem, wide, _score(problem), known=outcome.best[0].score)
@@ -353,8 +347,7 @@ def _fullest(problem: MixedProblem, priced: Repriced) -> int:
 
 
 def _idle(problem: MixedProblem, used: list[int]) -> list[int]:
-    """Chips left idle by pool: of those asked for where the counts are caps, taken from the pools
-    that have most to spare."""
+    """Chips left idle by pool, of caps those asked for, from the pools with most to spare."""
     spare = [
         pool.num_chips - count for pool, count in zip(problem.cluster.pools, used, strict=True)
     ]
@@ -377,8 +370,7 @@ def _kernels(problem: MixedProblem, used: list[int]) -> str:
 
 
 def _shares(problem: MixedProblem, priced: list[Repriced]) -> list[dict[str, Any]]:
-    """What each plan's step stands on: of each pool what its stages do on their own, weighed by
-    their work."""
+    """What each plan's step stands on: what its pools' stages do on their own, weighed by work."""
     found: list[dict[str, float]] = [{} for _ in priced]
     for pool, part in enumerate(problem.parts):
         own = [i for i, each in enumerate(priced) if pool in each.layout.pools]

@@ -14,7 +14,7 @@ from meshwright.cost.stages import Floats
 from meshwright.search.mixed.curves import FIRST, LORA_SHARE, stage_reader
 from meshwright.search.problem import Files, Problem, completed, problem_on
 from meshwright.search.request import PlanRequest
-from meshwright.search.rules.rule import nearest_multiples
+from meshwright.search.rules.rule import nearest_words
 from meshwright.trust.intervals import Kind
 from meshwright.values.errors import ConfigError
 from meshwright.values.hardware.cluster import Cluster
@@ -144,10 +144,9 @@ def _checked_count(num_gpus: int | None, cluster: Cluster) -> int:
         )
     node = min(pool.node.chips_per_node for pool in cluster.pools)
     if num_gpus is not None and wanted % node:
-        near = " or ".join(map(str, nearest_multiples(wanted, node)))
         raise ConfigError(
             f"num_gpus={wanted}: no multiple of the {node} chips of a node; nearest that are:"
-            f" {near}"
+            f" {nearest_words(wanted, node)}"
         )
     return wanted
 
@@ -179,15 +178,13 @@ class OptionTimes:
 
 
 def option_times(layouts: Layouts, *, pool: int, site: Site) -> OptionTimes:
-    """Price one layer of each layout, and what a step takes once by the layers of the fullest
-    stage."""
-    reader, rows = stage_reader(layouts, pool=pool, site=site), slice(0, len(layouts))
+    """Price one layer of each layout, and what is done once by the fullest stage's layers."""
+    reader = stage_reader(layouts, pool=pool, site=site)
     forward, backward, dense, expert = (
-        reader.slopes(t, rows)
-        for t in (reader.forward, reader.backward, reader.dense, reader.expert)
+        reader.slopes(t) for t in (reader.forward, reader.backward, reader.dense, reader.expert)
     )
     bases = [
-        reader.bases(table, rows, slopes)[:, FIRST]
+        reader.bases(table, slopes)[:, FIRST]
         for table, slopes in ((reader.forward, forward), (reader.backward, backward))
     ]
     share = LORA_SHARE if site.work.lora_rank else 1.0

@@ -9,28 +9,42 @@ the same layers below only those stay that no other beats in both.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import heapq
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from meshwright.cost.stages import Floats
 from meshwright.search.mixed.blocks import (
     Block,
     Case,
     Chosen,
+    Ints,
     Solved,
-    in_flight,
+    chosen,
     links_of,
     once_s,
     stage_chain_s,
+    table_at,
     table_of,
 )
-from meshwright.search.mixed.curves import ROLES, StageTable, role_of, stage_table
+from meshwright.search.mixed.curves import ROLES, Rows, role_of
 
-__all__ = ["SAME", "Fullness", "Program", "Within"]
+__all__ = [
+    "SAME",
+    "Fullness",
+    "Labels",
+    "Parts",
+    "Program",
+    "StagesFromLast",
+    "Within",
+    "divided",
+    "grown",
+    "undominated",
+]
 
-Ints = NDArray[np.int64]
 SAME = 1e-12
 """Relative difference below which two times are the same."""
 
@@ -64,8 +78,55 @@ class Within:
     """What they stay below."""
 
 
+def divided(
+    within: Within, stages: Iterable[tuple[Block, Sequence[Fullness]]]
+) -> tuple[Within, ...]:
+    """Divide by the fullest stage of the first block that is fuller than was reckoned: less full,
+    and as full; nothing where none is."""
+    for i, (block, own) in enumerate(stages):
+        fullest = max(own, key=lambda each: each.params(block), default=within.fullest[i])
+        reached = fullest.params(block)
+        if reached > within.fullest[i].params(block) * (1 + SAME):
+            less = (*within.params[:i], reached, *within.params[i + 1 :])
+            more = (*within.fullest[:i], fullest, *within.fullest[i + 1 :])
+            return replace(within, params=less), replace(within, fullest=more)
+    return ()
+
+
+T = TypeVar("T")
+
+
+class Parts(Generic[T]):
+    """Parts of a problem that are left to be solved; that with the least bound goes first."""
+
+    def __init__(self, whole: T | None = None) -> None:
+        self._heap: list[tuple[float, int, T]] = []
+        self.made = 0
+        """How many there ever were; of equal bounds the older part goes first."""
+        if whole is not None:
+            self.add(0.0, whole)
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def add(self, bound_s: float, part: T) -> None:
+        """Put in a part, and what none of its assignments undercuts."""
+        self.made += 1
+        heapq.heappush(self._heap, (bound_s, self.made, part))
+
+    def pop(self) -> tuple[float, T]:
+        """Take out the part with the least bound."""
+        bound_s, _, part = heapq.heappop(self._heap)
+        return bound_s, part
+
+    @property
+    def least_s(self) -> float:
+        """The least bound of those that are left."""
+        return self._heap[0][0] if self._heap else np.inf
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Labels:
+class Labels(Rows):
     """Partial plans, (n,): layers below, time below, longest chain; and where each came from."""
 
     layers: Ints
@@ -75,19 +136,97 @@ class _Labels:
     own: Ints
     """Layers of the stage that was added."""
 
+    def __len__(self) -> int:
+        return len(self.layers)
 
-class Program:
-    """Partial plans from the last stage to the first."""
+
+def grown(lowest: Ints, counts: Ints) -> tuple[Ints, Ints]:
+    """Partial plans that a stage is put on, and its layers: `counts` of them from `lowest` on."""
+    parent = np.repeat(np.arange(len(counts)), counts)
+    first = np.repeat(np.cumsum(counts) - counts, counts)
+    return parent, np.arange(len(parent)) - first + lowest[parent]
+
+
+def undominated(keys: Ints, labels: Labels) -> Ints:
+    """Numbers of the partial plans of which no other with the same key is better in both times."""
+    if not len(keys):
+        return keys
+    order = np.lexsort((labels.down_s, labels.chain_s, keys))
+    keys, down = keys[order], labels.down_s[order]
+    fresh = np.ones(len(order), dtype=bool)
+    fresh[1:] = keys[1:] != keys[:-1]
+    group = np.cumsum(fresh)
+    # Sorted by chain within the same key, a plan is beaten where an earlier one has less below. The
+    # lift sinks from group to group by more than any time, so that one running minimum over all
+    # rows starts anew with each group.
+    lift = (float(down.max()) + 1.0) * (group[-1] - group)
+    running = np.minimum.accumulate(down + lift)
+    keep = fresh.copy()
+    keep[1:] |= (down + lift)[1:] < running[:-1] * (1 - SAME)
+    return np.asarray(order[keep])
+
+
+L = TypeVar("L", bound=Labels)
+
+
+class StagesFromLast:
+    """What the programs of given blocks and of open orders share: stages are put on top of partial
+    plans, from the last to the first.
+
+    A stage's chain hangs on what lies below it and on how many stages there are below, both of
+    which a partial plan knows; from the first stage down it would know neither.
+    """
+
+    case: Case
+    layers: int
+    """Of the whole model."""
+    below_s: float
+    """Only plans that take less are looked for."""
+
+    def _times(self, block: Block, stage: int, own: Ints, start: Ints) -> tuple[Floats, Floats]:
+        """Forward and backward of stages with so many layers that begin at a layer of the model."""
+        prefix = np.clip(self.case.prefix - start, 0, own)
+        # The book of a block knows layers of the second segment alone; the few stages that have
+        # some of the first are priced by themselves.
+        if prefix.any():
+            found = table_at(block, stage=stage, case=self.case, layers=own, prefix=prefix)
+            return found.forward_s, found.backward_s
+        table = table_of(block, stage=stage, case=self.case, most=self.layers)
+        return table.forward_s[own - 1], table.backward_s[own - 1]
+
+    @staticmethod
+    def _path(steps: Sequence[L], best: int) -> Iterator[tuple[L, int]]:
+        """The partial plans that a whole one was made of, by stage from the first on."""
+        for labels in reversed(steps):
+            yield labels, best
+            best = int(labels.parent[best])
+
+    def _solved(self, assigned: Iterable[tuple[Block, int]], bound_s: float) -> Solved:
+        """The stages of a plan, priced by their blocks and layers."""
+        stages: list[Chosen] = []
+        start = 0
+        for block, own in assigned:
+            layers, prefix = (
+                np.array([count]) for count in (own, int(np.clip(self.case.prefix - start, 0, own)))
+            )
+            table = table_at(block, stage=len(stages), case=self.case, layers=layers, prefix=prefix)
+            stages.append(chosen(table, 0, own))
+            start += own
+        return Solved(stages=tuple(stages), bound_s=bound_s)
+
+
+class Program(StagesFromLast):
+    """Partial plans of given blocks from the last stage to the first."""
 
     def __init__(self, blocks: tuple[Block, ...], case: Case, below_s: float) -> None:
         self.blocks, self.case, self.below_s = blocks, case, below_s
         self.place = [i for i, block in enumerate(blocks) for _ in range(block.stages)]
         self.pp = len(self.place)
-        self.total = sum(block.layers for block in blocks)
+        self.layers = sum(block.layers for block in blocks)
         links = links_of(blocks)
-        self.links = (
-            links if case.vpp == 1 or not len(links) else np.full_like(links, links.mean())
-        )  # as the closed form has it
+        # Of interleaved stages every message counts as the mean one, as in the closed form.
+        mean = case.vpp > 1 and len(links)
+        self.links = np.full_like(links, links.mean()) if mean else links
         self.forward_s, self.backward_s = self._whole_s()
         self.least_s = [
             float(b.curve.forward_layer_s.min() + b.curve.backward_layer_s.min()) for b in blocks
@@ -105,7 +244,7 @@ class Program:
             prefix = min(max(self.case.prefix - start, 0), block.layers)
             counts = np.array([block.layers - prefix, prefix])
             start += block.layers
-            roles = [self._role(stage) for stage in range(self.pp) if self.place[stage] == i]
+            roles = [role_of(stage, self.pp) for stage in range(self.pp) if self.place[stage] == i]
             forward += float(
                 block.curve.forward_layer_s @ counts + block.curve.forward_base_s[roles].sum()
             )
@@ -113,141 +252,85 @@ class Program:
             backward += float((block.curve.backward_layer_s @ counts).min() + bases)
         return forward, backward
 
-    def _role(self, stage: int) -> int:
-        return role_of(is_first=stage == 0, is_last=stage == self.pp - 1)
-
-    def _table(self, stage: int) -> StageTable:
-        """Stages at a place by layers 1 .. of all blocks, without layers of the prefix."""
-        return table_of(
-            self.blocks[self.place[stage]], stage=stage, pp=self.pp, case=self.case, most=self.total
-        )
-
-    def _price(self, stage: int, layers: Ints, prefix: Ints) -> StageTable:
-        block = self.blocks[self.place[stage]]
-        return stage_table(
-            block.curve,
-            layers=layers,
-            prefix=prefix,
-            role=self._role(stage),
-            in_flight=in_flight(
-                stage, pp=self.pp, vpp=self.case.vpp, num_microbatches=self.case.num_microbatches
-            ),
-            vpp=self.case.vpp,
-            limit_bytes=block.limit_bytes,
-            only=block.only,
-        )
-
     def run(self, within: Within) -> Solved | None:
         """The best chains of what lies within, with the exchange and the waits at their least."""
         self.within = within
         rounds = (self.case.vpp - 1) / self.case.vpp
-        self.down_s, self.up_s = rounds * self.forward_s, rounds * max(self.backward_s, within.up_s)
+        self.waits_s = rounds * self.forward_s, rounds * max(self.backward_s, within.up_s)
         most_s = self.forward_s + within.most_up_s * (1 - SAME)
         self.most_down_s = most_s / self.case.vpp + 2 * float(self.links.sum())
-        steps: list[_Labels] = []
-        labels = _Labels(
-            layers=np.zeros(1, dtype=np.int64),
-            down_s=np.zeros(1),
-            chain_s=np.zeros(1),
-            parent=np.zeros(1, dtype=np.int64),
-            own=np.zeros(1, dtype=np.int64),
-        )
-        # From the last stage up: a stage's chain hangs on what lies below it and on how many stages
-        # there are below, both of which a partial plan knows; from the first down it knows neither.
+        steps: list[Labels] = []
+        none, nothing = np.zeros(1, dtype=np.int64), np.zeros(1)
+        labels = Labels(layers=none, down_s=nothing, chain_s=nothing, parent=none, own=none)
         for stage in range(self.pp - 1, -1, -1):
             labels = self._add(stage, labels)
-            if not len(labels.layers):
+            if not len(labels):
                 return None
             steps.append(labels)
         best = int(np.argmin(labels.chain_s))
-        return Solved(stages=self._trace(steps, best), bound_s=float(labels.chain_s[best]))
+        path = (int(each.own[at]) for each, at in self._path(steps, best))
+        assigned = ((self.blocks[self.place[stage]], own) for stage, own in enumerate(path))
+        return self._solved(assigned, float(labels.chain_s[best]))
 
-    def _add(self, stage: int, below: _Labels) -> _Labels:
+    def _add(self, stage: int, below: Labels) -> Labels:
         """Put one stage on top of all partial plans."""
-        first = stage - self.place[:stage].count(self.place[stage])  # of its block
-        end = sum(
-            b.layers for b in self.blocks[self.place[stage] :]
-        )  # layers below the block's top
-        above = stage - first
-        least = self.case.vpp
-        most = (
-            end - above * least - below.layers
-        )  # what is left, if each stage above takes the least
-        lowest = np.where(above == 0, end - below.layers, least)
-        # Only counts from which the rest of the block can still be filled: without this most labels
-        # would be dead ends, found out only at the top.
-        if self.case.even:
-            most = lowest = np.full_like(
-                most, self.blocks[self.place[stage]].layers // self.blocks[self.place[stage]].stages
-            )
-        counts = np.maximum(0, most - lowest + 1)
-        parent = np.repeat(np.arange(len(below.layers)), counts)
-        own = (
-            np.arange(len(parent))
-            - np.repeat(np.cumsum(counts) - counts, counts)
-            + np.repeat(lowest, counts)
-        )
+        block = self.blocks[self.place[stage]]
+        end = sum(b.layers for b in self.blocks[self.place[stage] :])  # below the block's top
+        parent, own = self._grown(stage, end - below.layers)
         layers = below.layers[parent] + own
-        start = self.total - layers
-        prefix = np.clip(self.case.prefix - start, 0, own)
-        forward, backward = self._times(stage, own, prefix)
+        forward, backward = self._times(block, stage, own, self.layers - layers)
         fits = np.isfinite(backward) & (own < self._too_full(stage))
         parent, own, layers, forward, backward = (
             each[fits] for each in (parent, own, layers, forward, backward)
         )
         message = float(self.links[stage]) if stage < self.pp - 1 else 0.0
-        scale = self.case.vpp
-        both = forward + backward
         chains = self._chain(stage, forward, backward, below.down_s[parent] + (2 * message))
-        taken = both / scale + 2 * message
+        taken = (forward + backward) / self.case.vpp + 2 * message
+        # The longest chain is that of this stage, or one that begins below it.
         chain = np.maximum(chains, taken + below.chain_s[parent])
         down = below.down_s[parent] + taken
         if stage == 0:
             chain = self._stretched(chain, down) + self._once_s(forward, backward)
+        # Plans that cannot stay below the ceiling even with the quickest stages above go at once.
         above_s = self._above_s(stage, end - layers)
         keep = (chain + above_s < self.below_s) & (down + above_s < self.most_down_s)
-        return _undominated(
-            _Labels(
-                layers=layers[keep],
-                down_s=down[keep],
-                chain_s=chain[keep],
-                parent=parent[keep],
-                own=own[keep],
-            )
-        )
+        found = Labels(layers=layers, down_s=down, chain_s=chain, parent=parent, own=own).take(keep)
+        return found.take(undominated(found.layers, found))
+
+    def _grown(self, stage: int, left: Ints) -> tuple[Ints, Ints]:
+        """Partial plans that a stage may be put on, and its layers, of `left` that its block still
+        has to place: only counts from which the rest of the block can be filled.
+
+        Without that most labels would be dead ends, found out only at the top.
+        """
+        block = self.blocks[self.place[stage]]
+        above = stage - self.place.index(self.place[stage])  # stages of the block
+        most = left - above * self.case.vpp  # each stage above takes the least
+        lowest = left if above == 0 else np.full_like(left, self.case.vpp)
+        if self.case.even:
+            most = lowest = np.full_like(left, block.layers // block.stages)
+        return grown(lowest, np.maximum(0, most - lowest + 1))
 
     def _above_s(self, stage: int, left: Ints) -> Floats:
-        """What a micro batch takes above a stage at least, where `left` layers of its block are
-        left."""
+        """What a micro batch takes above a stage at least; of its block `left` layers are left."""
         number = self.place[stage]
-        return np.asarray(
-            (self.least_above_s[number] + left * self.least_s[number]) / self.case.vpp
-        )
+        above_s = self.least_above_s[number] + left * self.least_s[number]
+        return np.asarray(above_s / self.case.vpp)
 
     def _too_full(self, stage: int) -> float:
         """Layers from which on a stage is fuller than its block's may be."""
         number = self.place[stage]
         if np.isinf(self.within.params[number]):
             return np.inf
-        role = self._role(stage)
         params = self.blocks[number].curve.params
         base, layer = (
-            sum(float(each[role]) for each in params),
-            sum(float(each[len(ROLES)]) for each in params),
+            sum(float(each[at]) for each in params) for at in (role_of(stage, self.pp), len(ROLES))
         )
         return (self.within.params[number] * (1 - SAME) - base) / layer
-
-    def _times(self, stage: int, own: Ints, prefix: Ints) -> tuple[Floats, Floats]:
-        if prefix.any():
-            found = self._price(stage, own, prefix)
-            return found.forward_s, found.backward_s
-        table = self._table(stage)
-        return table.forward_s[own - 1], table.backward_s[own - 1]
 
     def _chain(self, stage: int, forward: Floats, backward: Floats, below: Floats) -> Floats:
         return stage_chain_s(
             self.case,
-            pp=self.pp,
             stage=stage,
             forward_s=forward,
             backward_s=backward,
@@ -255,12 +338,11 @@ class Program:
             to_next_s=float(self.links[stage]) if stage < self.pp - 1 else 0.0,
             to_last_s=float(self.links[stage - 1]) if stage else 0.0,
             message_s=float(self.links[0]) if len(self.links) else 0.0,
-            waits_s=(self.down_s, self.up_s),
+            waits_s=self.waits_s,
         )
 
     def _stretched(self, chain: Floats, down: Floats) -> Floats:
-        """The chains of whole plans, at least as long as messages stretch the steady state, as
-        `cost/closed_forms.py` has it."""
+        """The chains of whole plans, at least as long as messages stretch the steady state."""
         case, message = self.case, float(self.links.mean()) if len(self.links) else 0.0
         if case.vpp > 1:
             forward, backward = (
@@ -279,52 +361,10 @@ class Program:
         )
 
     def _once_s(self, forward: Floats, backward: Floats) -> Floats:
-        """What a step takes once at least, by the first stage's times: of the pool where it is
-        most."""
-        found = np.zeros_like(forward)
+        """What a step takes once at least, by the first stage's times: of the pool with most."""
+        found: Any = np.zeros_like(forward)
         for block, full in zip(self.blocks, self.within.fullest, strict=True):
             role = full.role if self.pp > 1 else len(ROLES) - 1
-            found = np.maximum(
-                found, once_s(block.once[role], full.layers, forward, backward, self.case)
-            )
-        return found + self.case.overhead_s
-
-    def _trace(self, steps: list[_Labels], best: int) -> tuple[Chosen, ...]:
-        found: list[Chosen] = []
-        below = 0
-        picks: list[int] = []
-        for labels in reversed(steps):
-            picks.append(int(labels.own[best]))
-            best = int(labels.parent[best])
-        for stage, own in enumerate(picks):
-            prefix = int(np.clip(self.case.prefix - below, 0, own))
-            table = self._price(stage, np.array([own]), np.array([prefix]))
-            found.append(
-                Chosen(
-                    layers=own,
-                    way=int(table.way[0]),
-                    redone=int(table.redone[0]),
-                    forward_s=float(table.forward_s[0]),
-                    backward_s=float(table.backward_s[0]),
-                )
-            )
-            below += own
-        return tuple(found)
-
-
-def _undominated(labels: _Labels) -> _Labels:
-    """Of the partial plans with the same layers below, those that no other beats in both times."""
-    order = np.lexsort((labels.down_s, labels.chain_s, labels.layers))
-    layers, down = labels.layers[order], labels.down_s[order]
-    fresh = np.ones(len(order), dtype=bool)
-    fresh[1:] = layers[1:] != layers[:-1]
-    group = np.cumsum(fresh)
-    # Sorted by chain within the same layers, a plan is beaten where an earlier one has less below.
-    # The lift sinks from group to group by more than any time, so that one running minimum over all
-    # rows starts anew with each group.
-    lift = (float(down.max(initial=0.0)) + 1.0) * (group[-1] - group) if len(order) else group
-    running = np.minimum.accumulate(down + lift) if len(order) else down
-    keep = fresh.copy()
-    keep[1:] |= (down + lift)[1:] < running[:-1] * (1 - SAME)
-    chosen = order[keep]
-    return _Labels(**{name: getattr(labels, name)[chosen] for name in _Labels.__slots__})
+            own_s = once_s(block.once[role], full.layers, forward, backward, self.case)
+            found = np.maximum(found, own_s)
+        return np.asarray(found + self.case.overhead_s)

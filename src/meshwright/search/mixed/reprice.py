@@ -1,5 +1,4 @@
-"""Plans that the search found, priced stage by stage by the cost model and simulated event by
-event."""
+"""Plans that the search found, priced stage by stage and simulated event by event."""
 
 from __future__ import annotations
 
@@ -61,8 +60,7 @@ class Outcome:
     """What a search brought."""
 
     best: tuple[Found, ...]
-    """Best first, one of each group of plans that share their cuts, with one chunk per stage and
-    with several."""
+    """Best first, one of each group that shares its cuts, plain and interleaved."""
     near: tuple[Found, ...] = ()
     """Interleaved plans that the closed form takes for nearly as good, and the simulation for
     better than others; best first."""
@@ -75,8 +73,7 @@ class Outcome:
 
     @property
     def gap(self) -> float:
-        """How much better than the best found a plan might be, as a share of it; 0 where none
-        can."""
+        """How much better than the best found a plan might be, as a share of it; 0: none can."""
         if not self.best:
             return 0.0
         left = 1.0 - self.bound / self.best[0].score
@@ -205,8 +202,7 @@ def mixed_pipeline(layout: MixedLayout, site: Site) -> Pipeline:
 def pipeline_of(
     layout: MixedLayout, site: Site, *, price: MixedPrice, chunks: MixedPrice
 ) -> Pipeline:
-    """Return the pipeline of one step by the prices of its stages and of its chunks, for the
-    simulator."""
+    """Return the pipeline of one step, for the simulator, by its stages' and chunks' prices."""
     schedule: PipelineSchedule = "interleaved" if layout.vpp > 1 else "1f1b"
     blocking = site.stack.p2p == "blocking" and layout.vpp == 1
     rounds = max(1, layout.num_microbatches // layout.pp)

@@ -186,6 +186,7 @@ class _Columns:
         most from a chip; or a lone layer."""
         with np.errstate(divide="ignore", invalid="ignore"):
             each = np.where(self.present, 1.0 / self.layer_s, 0.0)
+            # Greedy: chips go first where each gets most done, up to the stages that may be.
             order = np.argsort(
                 -np.where(self.present, each / self.chips, -1.0), axis=1, kind="stable"
             )
@@ -279,10 +280,9 @@ class _Columns:
         rest = layers - there.sum(axis=1).astype(np.float64)
         upto = room.cumsum(axis=1)
         found = np.full(len(rest), np.inf)
-        for at in range(
-            cost.shape[1]
-            # from the last bend on the sum only falls to it; the first pool in order always takes part  # noqa: E501
-        ):
+        # The least lies at a bend, where the pools up to one are just full, or at the slowest stage
+        # that all chips together allow.
+        for at in range(cost.shape[1]):
             s = np.maximum(slowest, rest / upto[:, at])
             taken = np.diff(np.minimum(upto * s[:, None], rest[:, None]), axis=1, prepend=0.0)
             found = np.minimum(

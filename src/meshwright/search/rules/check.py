@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,21 +16,18 @@ from meshwright.search.rules.experts import (
 )
 from meshwright.search.rules.grid import GRID_RULES
 from meshwright.search.rules.pipeline import BATCH_RULES, PIPELINE_RULES
-from meshwright.search.rules.rule import Bools, Rule, RuleCase, Violation, nearest_multiples
-from meshwright.search.rules.software import NEWEST_MEGATRON, stack_rules
-from meshwright.search.rules.split import even_split, own_split, split_words
+from meshwright.search.rules.rule import Bools, Rule, RuleCase, Violation, nearest_words
+from meshwright.search.rules.software import stack_rules
+from meshwright.search.rules.split import even_split, own_split
 from meshwright.values.errors import ConfigError, LayoutError
 from meshwright.values.layout import Layout, Layouts
 from meshwright.values.models.spec import ModelSpec
-from meshwright.values.stack import Stack
-from meshwright.values.workload import Workload
 
 __all__ = [
     "ALL_RULES",
     "broken_rows",
     "check_layout",
     "complete_layout",
-    "even_split_words",
     "explicit_layers",
     "require_valid",
 ]
@@ -52,28 +49,12 @@ def broken_rows(
     """Yield each rule of the case's software with the rows (N,) that break it."""
     for rule in rules:
         if rule.holds(case):
-            yield (
-                rule,
-                ~np.broadcast_to(
-                    np.asarray(rule.keeps(layouts, case), dtype=bool), (len(layouts),)
-                ),
-            )
+            kept = np.asarray(rule.keeps(layouts, case), dtype=bool)
+            yield rule, ~np.broadcast_to(kept, (len(layouts),))
 
 
-def check_layout(
-    layout: Layout,
-    *,
-    model: ModelSpec,
-    work: Workload,
-    num_chips: int,
-    stack: Stack,
-    megatron_version: str = NEWEST_MEGATRON,
-) -> list[Violation]:
-    """Return every rule that a layout breaks, in the order of ALL_RULES; an empty list is a valid
-    layout."""
-    case = RuleCase(
-        model=model, work=work, num_chips=num_chips, stack=stack, megatron_version=megatron_version
-    )
+def check_layout(layout: Layout, case: RuleCase) -> list[Violation]:
+    """Return every rule that a layout breaks, in the order of ALL_RULES."""
     broken = [rule for rule, rows in broken_rows(Layouts.of([layout]), case) if rows[0]]
     return [
         Violation(key=rule.key, sentence=rule.sentence, message=rule.message(layout, case))
@@ -81,31 +62,13 @@ def check_layout(
     ]
 
 
-def require_valid(
-    layout: Layout,
-    *,
-    model: ModelSpec,
-    work: Workload,
-    num_chips: int,
-    stack: Stack,
-    megatron_version: str = NEWEST_MEGATRON,
-) -> None:
+def require_valid(layout: Layout, case: RuleCase) -> None:
     """Raise LayoutError with the message of every broken rule in one line."""
-    found = check_layout(
-        layout,
-        model=model,
-        work=work,
-        num_chips=num_chips,
-        stack=stack,
-        megatron_version=megatron_version,
-    )
-    if found:
+    if found := check_layout(layout, case):
         raise LayoutError("; also: ".join(violation.message for violation in found))
 
 
-def complete_layout(
-    fields: dict[str, Any], *, model: ModelSpec, work: Workload, num_chips: int, stack: Stack
-) -> Layout:
+def complete_layout(fields: Mapping[str, Any], case: RuleCase) -> Layout:
     """Return the layout of some given fields (see `parse_layout`) with the rest filled in; what is
     given is never changed.
 
@@ -113,10 +76,10 @@ def complete_layout(
     zero1, or zero3 in an FSDP stack; selective recompute takes the stack's first module; layers of
     stages stay open but where the software has a rule of its own.
     """
-    given = dict(fields)
+    given, work, rules = dict(fields), case.work, stack_rules(case.stack)
     split = int(given.get("tp", 1)) * int(given.get("cp", 1)) * int(given.get("pp", 1))
     if "dp" not in given:
-        given["dp"] = _data_parallel(split, given, num_chips)
+        given["dp"] = _data_parallel(split, given, case.num_chips)
     if "gbs" not in given:
         if work.gbs is None:
             raise ConfigError("gbs is not given; add gbs=... to the layout, or --gbs")
@@ -126,24 +89,22 @@ def complete_layout(
             f"gbs={given['gbs']} in the layout and gbs={work.gbs} beside it; give it once"
         )
     given.setdefault("sp", int(given.get("tp", 1)) > 1)
-    given.setdefault(
-        "sharding",
-        "hybrid" if "shard_size" in given else "zero1" if stack.family == "megatron" else "zero3",
-    )
+    whole = "zero1" if case.stack.family == "megatron" else "zero3"
+    given.setdefault("sharding", "hybrid" if "shard_size" in given else whole)
     if given.get("recompute") == "selective" and not given.get("recompute_modules"):
-        known = usable_modules(model, stack_rules(stack).recompute_modules)
+        known = usable_modules(case.model, rules.recompute_modules)
         given["recompute_modules"] = ("ops",) if "ops" in known else tuple(known[:1])
     elif given.get("recompute_modules") and "recompute" not in given:
         given["recompute"] = "selective"
-    if stack_rules(stack).splits == "cost" and "layers_per_stage" not in given:
-        given["layers_per_stage"] = own_split(model, pp=int(given.get("pp", 1)))
+    if rules.splits == "cost" and "layers_per_stage" not in given:
+        given["layers_per_stage"] = own_split(case.model, pp=int(given.get("pp", 1)))
     return Layout(**given)
 
 
 def _data_parallel(split: int, given: dict[str, Any], num_chips: int) -> int:
     if split < 1 or num_chips % split:
         words = " * ".join(f"{axis}={given.get(axis, 1)}" for axis in ("tp", "cp", "pp"))
-        near = " or ".join(map(str, nearest_multiples(num_chips, max(split, 1))))
+        near = nearest_words(num_chips, max(split, 1))
         raise LayoutError(
             f"{words} = {split} does not divide {num_chips} chips; take {near} chips, or other"
             " sizes"
@@ -158,8 +119,3 @@ def explicit_layers(layout: Layout, model: ModelSpec) -> Layout:
     return replace(
         layout, layers_per_stage=even_split(model.total_layers, pp=layout.pp, vpp=layout.vpp)
     )
-
-
-def even_split_words(layers: int, *, pp: int, vpp: int) -> str:
-    """Say how `layers` are split as evenly as can be, `16 chunks of 3, 16 of 2`."""
-    return split_words(even_split(layers, pp=pp, vpp=vpp))

@@ -6,25 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.search.rules.rule import Rule, RuleCase, divisors, some
+from meshwright.search.rules.rule import RuleCase, divisors, rule, some
 from meshwright.search.rules.software import stack_rules, stacks_with_axis
 from meshwright.search.rules.split import own_split
-from meshwright.values.layout import (
-    RECOMPUTE_MODULES,
-    RECOMPUTES,
-    SHARDINGS,
-    Layout,
-    Layouts,
-    module_bits,
-)
+from meshwright.values.layout import RECOMPUTES, SHARDINGS, Layout, Layouts, module_bits
 from meshwright.values.models.spec import ModelSpec
 
-__all__ = [
-    "EXPERT_RULES",
-    "PROGRAM_RULES",
-    "RECOMPUTE_RULES",
-    "usable_modules",
-]
+__all__ = ["EXPERT_RULES", "PROGRAM_RULES", "RECOMPUTE_RULES", "usable_modules"]
 
 _FULL, _SELECTIVE = RECOMPUTES.index("full"), RECOMPUTES.index("selective")
 
@@ -42,22 +30,14 @@ def _experts_message(layout: Layout, case: RuleCase) -> str:
     )
 
 
-def _folds(layout: Layout) -> int:
-    return layout.tp * layout.cp * layout.dp
-
-
 def _folding_message(layout: Layout, case: RuleCase) -> str:
-    group = _folds(layout)
+    group = layout.tp * layout.cp * layout.dp
     fits = [ep for ep in divisors(_experts(case)) if group % (ep * layout.expert_tp) == 0]
     return (
         f"ep={layout.ep} * etp={layout.expert_tp} = {layout.ep * layout.expert_tp} does not divide"
         f" tp * cp * dp = {group}, the chips that experts share;"
         f" {f'ep may be {some(fits)}' if fits else f'etp may be {some(divisors(group))}'}"
     )
-
-
-def _keeps_expert_width(layouts: Layouts, case: RuleCase) -> Any:
-    return True if case.model.moe is None else case.model.moe.expert_ffn % layouts.etp == 0
 
 
 def _expert_width_message(layout: Layout, case: RuleCase) -> str:
@@ -149,92 +129,42 @@ def _recompute_layers_message(layout: Layout, case: RuleCase) -> str:
 
 
 EXPERT_RULES = (
-    Rule(
-        key="experts",
-        sentence="experts are divisible by ep; ep needs experts",
-        columns=("ep",),
-        keeps=lambda layouts, case: _experts(case) % layouts.ep == 0,
-        message=_experts_message,
-        source="Megatron-LM arguments.py: num_experts",
-    ),
-    Rule(
-        key="expert_tensor",
-        sentence="a model without experts has no etp of its own",
-        columns=("tp", "etp"),
-        keeps=lambda layouts, case: layouts.etp == layouts.tp if case.model.moe is None else True,
-        message=lambda layout, case: (
+    rule("experts", lambda layouts, case: _experts(case) % layouts.ep == 0, _experts_message),
+    rule(
+        "expert_tensor",
+        lambda layouts, case: case.model.moe is not None or layouts.etp == layouts.tp,
+        lambda layout, case: (
             f"etp={layout.expert_tp}: {case.model.name} has no experts; leave etp out"
         ),
     ),
-    Rule(
-        key="folding",
-        sentence=(
-            "ep * etp divides tp * cp * dp: experts share the chips of a pipeline stage and are no"
-            " extra ones"
+    rule(
+        "folding",
+        lambda layouts, case: (
+            case.model.moe is None
+            or (layouts.tp * layouts.cp * layouts.dp) % (layouts.ep * layouts.etp) == 0
         ),
-        columns=("tp", "cp", "dp", "ep", "etp"),
-        keeps=lambda layouts, case: (
-            True
-            if case.model.moe is None
-            else (layouts.tp * layouts.cp * layouts.dp) % (layouts.ep * layouts.etp) == 0
-        ),
-        message=_folding_message,
-        source=(
-            "Megatron-Core parallel_state.py: expert_tensor_model_pipeline_parallel_size divides"
-            " the world size"
-        ),
+        _folding_message,
     ),
-    Rule(
-        key="expert_width",
-        sentence="the experts' width is divisible by etp",
-        columns=("etp",),
-        keeps=_keeps_expert_width,
-        message=_expert_width_message,
-        source="Megatron-Core tensor_parallel/layers.py",
-    ),
-    Rule(
-        key="expert_sequence",
-        sentence="experts with tensor parallelism need sequence parallelism",
-        columns=("tp", "sp"),
-        keeps=lambda layouts, case: (
-            True if case.model.moe is None else (layouts.tp == 1) | (layouts.sp > 0)
+    rule(
+        "expert_width",
+        lambda layouts, case: (
+            case.model.moe is None or case.model.moe.expert_ffn % layouts.etp == 0
         ),
-        message=lambda layout, case: (
+        _expert_width_message,
+    ),
+    rule(
+        "expert_sequence",
+        lambda layouts, case: case.model.moe is None or (layouts.tp == 1) | (layouts.sp > 0),
+        lambda layout, case: (
             f"tp={layout.tp} with sp=0: {case.model.name} has experts, which need sequence"
             " parallelism; sp=1"
         ),
-        family="megatron",
-        source="Megatron-Core moe_layer.py: MoELayer.forward",
     ),
 )
 
 RECOMPUTE_RULES = (
-    Rule(
-        key="recompute_modules",
-        sentence="selective recompute names modules that the software and the model have",
-        columns=("recompute", "recompute_modules"),
-        keeps=_keeps_modules,
-        message=_modules_message,
-        source=(
-            f"Megatron-Core transformer_config.py: recompute_modules; {len(RECOMPUTE_MODULES)}"
-            " names known"
-        ),
-    ),
-    Rule(
-        key="recompute_layers",
-        sentence="recompute_layers belongs to full recompute and is no more than a chunk's layers",
-        columns=(
-            "recompute",
-            "recompute_method",
-            "recompute_layers",
-            "pp",
-            "vpp",
-            "layers_per_stage",
-        ),
-        keeps=_keeps_recompute_layers,
-        message=_recompute_layers_message,
-        source="Megatron-Core recompute.py",
-    ),
+    rule("recompute_modules", _keeps_modules, _modules_message),
+    rule("recompute_layers", _keeps_recompute_layers, _recompute_layers_message),
 )
 
 
@@ -321,28 +251,7 @@ def _cut_message(layout: Layout, case: RuleCase) -> str:
 
 
 PROGRAM_RULES = (
-    Rule(
-        key="software_axis",
-        sentence="the training software has these kinds of parallelism",
-        columns=("tp", "sp", "pp", "vpp", "cp", "ep", "etp"),
-        keeps=_keeps_axes,
-        message=_axes_message,
-        source="software/*/stack.toml",
-    ),
-    Rule(
-        key="half_precision",
-        sentence="software that casts in sharded data parallelism has two ranks to shard over",
-        columns=("tp", "pp", "dp", "cp", "sharding"),
-        keeps=_keeps_half,
-        message=_half_message,
-        source="torchtitan config/configs.py: mixed_precision_param",
-    ),
-    Rule(
-        key="own_cut",
-        sentence="stages have the layers that the training software gives them",
-        columns=("pp", "layers_per_stage"),
-        keeps=_keeps_cut,
-        message=_cut_message,
-        source="nanotron models/base.py build_model (2411b022)",
-    ),
+    rule("software_axis", _keeps_axes, _axes_message),
+    rule("half_precision", _keeps_half, _half_message),
+    rule("own_cut", _keeps_cut, _cut_message),
 )

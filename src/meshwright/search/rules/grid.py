@@ -6,15 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.search.rules.rule import Rule, RuleCase, divisors, nearest_multiples, some
+from meshwright.search.rules.rule import RuleCase, divisors, nearest_words, rule, some
 from meshwright.search.rules.software import stack_rules
 from meshwright.values.layout import RECOMPUTES, SHARDINGS, Layout, Layouts
 from meshwright.values.models.spec import ModelSpec
 from meshwright.values.units import counted
 
-__all__ = [
-    "GRID_RULES",
-]
+__all__ = ["GRID_RULES"]
 
 _MULTIPLE_OF = {"fp8": 16, "fp8-blockwise": 16, "mxfp8": 32, "nvfp4": 16}
 """Elements of which each dim of a low-precision product is a multiple (Transformer Engine's
@@ -30,7 +28,6 @@ def _chips_message(layout: Layout, case: RuleCase) -> str:
             f"{words}, * dp={layout.dp} = {layout.num_chips} chips, but the cluster has"
             f" {case.num_chips}; dp={fits} uses them all"
         )
-    near = nearest_multiples(case.num_chips, split)
     axes = [
         f"{axis} may be {some(_dividing(case.num_chips, layout, axis))}"
         for axis in ("tp", "cp", "pp")
@@ -38,7 +35,7 @@ def _chips_message(layout: Layout, case: RuleCase) -> str:
     ]
     return (
         f"{words} does not divide {case.num_chips} chips; {'; '.join(axes)}; or take"
-        f" {' or '.join(map(str, near))} chips"
+        f" {nearest_words(case.num_chips, split)} chips"
     )
 
 
@@ -55,12 +52,8 @@ def _keeps_heads(layouts: Layouts, case: RuleCase) -> Any:
     return not _has_attention(case.model) or case.model.num_heads % layouts.tp == 0
 
 
-def _has_kv_heads(model: ModelSpec) -> bool:
-    return _has_attention(model) and model.mla is None
-
-
 def _keeps_kv_heads(layouts: Layouts, case: RuleCase) -> Any:
-    if not _has_kv_heads(case.model):
+    if not _has_attention(case.model) or case.model.mla is not None:
         return True
     heads = case.model.num_kv_heads
     copied = (layouts.tp % heads == 0) if case.copies_kv else np.zeros(len(layouts), dtype=bool)
@@ -124,24 +117,25 @@ def _keeps_context(layouts: Layouts, case: RuleCase) -> Any:
 def _context_message(layout: Layout, case: RuleCase) -> str:
     seq, step = case.work.seq_len, 2 * layout.cp
     fits = [1, *[cp for cp in divisors(seq) if cp > 1 and seq % (2 * cp) == 0]]
-    near = " or ".join(str(v) for v in nearest_multiples(seq, step))
     return (
         f"seq_len={seq} is not divisible by 2 * cp = {step}; cp may be {some(fits)}, or take"
-        f" seq_len={near}"
+        f" seq_len={nearest_words(seq, step)}"
     )
 
 
+def _swapped_heads(model: ModelSpec) -> int:
+    return model.num_heads if model.mla is not None else model.num_kv_heads
+
+
 def _keeps_context_heads(layouts: Layouts, case: RuleCase) -> Any:
-    model = case.model
-    if not model.refuses_ring or case.stack.family != "megatron":
+    if not case.model.refuses_ring or case.stack.family != "megatron":
         return True
-    heads = model.num_heads if model.mla is not None else model.num_kv_heads
+    heads = _swapped_heads(case.model)
     return (layouts.cp == 1) | (heads % (layouts.tp * layouts.cp) == 0)
 
 
 def _context_heads_message(layout: Layout, case: RuleCase) -> str:
-    model = case.model
-    heads = model.num_heads if model.mla is not None else model.num_kv_heads
+    heads = _swapped_heads(case.model)
     fits = [cp for cp in divisors(heads) if heads % (layout.tp * cp) == 0] or [1]
     why = (
         f"cp={layout.cp} swaps tokens for heads, as its attention has a window or sinks (gathers,"
@@ -179,17 +173,9 @@ def _keeps_sequence(layouts: Layouts, case: RuleCase) -> Any:
 
 def _sequence_message(layout: Layout, case: RuleCase) -> str:
     step = layout.tp * layout.cp
-    near = " or ".join(str(v) for v in nearest_multiples(case.work.seq_len, step))
     return (
         f"sp=1: seq_len={case.work.seq_len} is not divisible by tp * cp = {step}; take"
-        f" seq_len={near}, or sp=0"
-    )
-
-
-def _sp_message(layout: Layout, case: RuleCase) -> str:
-    return (
-        "sp=1 with tp=1: there is no tensor-parallel group to split the sequence over; sp=0, or"
-        " tp=2 and more"
+        f" seq_len={nearest_words(case.work.seq_len, step)}, or sp=0"
     )
 
 
@@ -287,129 +273,31 @@ def _compiled_message(layout: Layout, case: RuleCase) -> str:
 
 
 GRID_RULES = (
-    Rule(
-        key="chips",
-        sentence="tp * cp * pp * dp is the number of chips",
-        columns=("tp", "cp", "pp", "dp"),
-        keeps=lambda layouts, case: layouts.num_chips == case.num_chips,
-        message=_chips_message,
-        source="Megatron-Core parallel_state.py: world_size is divisible by the model size",
-    ),
-    Rule(
-        key="heads",
-        sentence="attention heads are divisible by tp",
-        columns=("tp",),
-        keeps=_keeps_heads,
-        message=lambda layout, case: (
+    rule("chips", lambda layouts, case: layouts.num_chips == case.num_chips, _chips_message),
+    rule(
+        "heads",
+        _keeps_heads,
+        lambda layout, case: (
             f"heads={case.model.num_heads} is not divisible by tp={layout.tp}; tp may be"
             f" {some(divisors(case.model.num_heads))}"
         ),
-        source="Megatron-Core transformer_config.py: num_attention_heads",
     ),
-    Rule(
-        key="kv_heads",
-        sentence="KV heads are divisible by tp, or copied where tp is a multiple of them",
-        columns=("tp",),
-        keeps=_keeps_kv_heads,
-        message=_kv_heads_message,
-        source="Megatron-Core transformer_config.py: num_query_groups; v0.15 against v0.16",
-    ),
-    Rule(
-        key="widths",
-        sentence="feed-forward widths and mixer heads are divisible by tp",
-        columns=("tp",),
-        keeps=_keeps_widths,
-        message=_widths_message,
-        source="Megatron-Core tensor_parallel/layers.py and ssm/mamba_mixer.py",
-    ),
-    Rule(
-        key="sequence_parallel",
-        sentence="sequence parallelism needs tensor parallelism",
-        columns=("tp", "sp"),
-        keeps=lambda layouts, case: (layouts.sp == 0) | (layouts.tp > 1),
-        message=_sp_message,
-        source="Megatron-LM arguments.py turns it off with tp=1",
-    ),
-    Rule(
-        key="context",
-        sentence="with cp > 1 the sequence is divisible by 2 * cp, so that causal work is even",
-        columns=("cp",),
-        keeps=_keeps_context,
-        message=_context_message,
-        source="Megatron-LM arguments.py: seq_length; torchtitan's seq_len_divisor",
-    ),
-    Rule(
-        key="context_heads",
-        sentence=(
-            "with cp > 1 attention with a window or sinks has KV heads that are divisible by tp *"
-            " cp, as tokens are swapped for heads"
-        ),
-        columns=("tp", "cp"),
-        keeps=_keeps_context_heads,
-        message=_context_heads_message,
-        source=(
-            "Transformer Engine attention/dot_product_attention/context_parallel.py:"
-            " cp_comm_type=p2p refuses windows and sinks"
+    rule("kv_heads", _keeps_kv_heads, _kv_heads_message),
+    rule("widths", _keeps_widths, _widths_message),
+    rule(
+        "sequence_parallel",
+        lambda layouts, case: (layouts.sp == 0) | (layouts.tp > 1),
+        lambda layout, case: (
+            "sp=1 with tp=1: there is no tensor-parallel group to split the sequence over; sp=0, or"
+            " tp=2 and more"
         ),
     ),
-    Rule(
-        key="context_mixers",
-        sentence=(
-            "with cp > 1 mixer heads are divisible by tp * cp, and groups of a tensor-parallel rank"
-            " by cp or cp by them"
-        ),
-        columns=("tp", "cp"),
-        keeps=_keeps_context_mixers,
-        message=_context_mixers_message,
-        source="Megatron-Core ssm/mamba_context_parallel.py",
-    ),
-    Rule(
-        key="sequence",
-        sentence="with sequence parallelism the sequence is divisible by tp * cp",
-        columns=("tp", "sp", "cp"),
-        keeps=_keeps_sequence,
-        message=_sequence_message,
-        source="Megatron-Core tensor_parallel/mappings.py; torchtitan's seq_len_divisor",
-    ),
-    Rule(
-        key="sharding",
-        sentence="the training software has this sharding",
-        columns=("sharding", "pp"),
-        keeps=_keeps_sharding,
-        message=_sharding_message,
-        source="software/*/stack.toml",
-    ),
-    Rule(
-        key="shard_size",
-        sentence=(
-            "shard_size belongs to hybrid sharding, divides dp * cp and holds whole"
-            " context-parallel groups"
-        ),
-        columns=("sharding", "shard_size", "dp", "cp"),
-        keeps=_keeps_shard_size,
-        message=_shard_size_message,
-        source=(
-            "PyTorch FSDP2: a mesh of replicas by shards; torchtitan and Megatron-FSDP shard over"
-            " dp_shard * cp"
-        ),
-    ),
-    Rule(
-        key="precision",
-        sentence="low-precision matrix products have dims that are multiples of 16 (MXFP8: 32)",
-        columns=("tp",),
-        keeps=_keeps_precision,
-        message=_precision_message,
-        source="Transformer Engine: assert_dim_for_fp8_exec",
-    ),
-    Rule(
-        key="compiled",
-        sentence=(
-            "the embedded trainer compiles layers that are whole: no tensor parallelism or"
-            " selective recompute"
-        ),
-        columns=("tp", "recompute"),
-        keeps=_keeps_compiled,
-        message=_compiled_message,
-        source="src/meshwright/trainer/checks.py",
-    ),
+    rule("context", _keeps_context, _context_message),
+    rule("context_heads", _keeps_context_heads, _context_heads_message),
+    rule("context_mixers", _keeps_context_mixers, _context_mixers_message),
+    rule("sequence", _keeps_sequence, _sequence_message),
+    rule("sharding", _keeps_sharding, _sharding_message),
+    rule("shard_size", _keeps_shard_size, _shard_size_message),
+    rule("precision", _keeps_precision, _precision_message),
+    rule("compiled", _keeps_compiled, _compiled_message),
 )

@@ -6,19 +6,21 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.search.rules.rule import Rule, RuleCase, divisors, nearest_multiples, some
+from meshwright.search.rules.rule import (
+    RuleCase,
+    divisors,
+    nearest_multiples,
+    nearest_words,
+    rule,
+    some,
+)
 from meshwright.search.rules.software import stack_rules, stacks_with_schedule
 from meshwright.search.rules.split import even_split, split_words
 from meshwright.values.layout import SCHEDULES, SHARDINGS, Layout, Layouts
 from meshwright.values.models.spec import ModelSpec
 from meshwright.values.stack import Stack
 
-__all__ = [
-    "BATCH_RULES",
-    "PIPELINE_RULES",
-    "wants_fill",
-    "wants_whole_rounds",
-]
+__all__ = ["BATCH_RULES", "PIPELINE_RULES", "wants_fill", "wants_whole_rounds"]
 
 _EMBEDDED = ("embedded", "embedded-compiled")
 _TORCH = ("fsdp", "torchtitan", "kempnerforge", "nemo-automodel", *_EMBEDDED)
@@ -132,15 +134,11 @@ def _software_message(layout: Layout, case: RuleCase) -> str:
     )
 
 
-def _keeps_batch(layouts: Layouts, case: RuleCase) -> Any:
-    return layouts.gbs % (layouts.mbs * layouts.dp) == 0
-
-
 def _batch_message(layout: Layout, case: RuleCase) -> str:
     step = layout.mbs * layout.dp
-    near = " or ".join(str(v) for v in nearest_multiples(layout.gbs, step))
     words = f"gbs={layout.gbs} is not divisible by mbs * dp = {layout.mbs} * {layout.dp} = {step}"
     fits = divisors(layout.gbs // layout.dp) if layout.gbs % layout.dp == 0 else []
+    near = nearest_words(layout.gbs, step)
     return f"{words}; nearest that work: gbs={near}{f', or mbs={some(fits)}' if fits else ''}"
 
 
@@ -180,14 +178,6 @@ def _keeps_fill(layouts: Layouts, case: RuleCase) -> Any:
     return ~folded | (layouts.num_microbatches >= 2 * layouts.pp)
 
 
-def _keeps_torch_fill(layouts: Layouts, case: RuleCase) -> Any:
-    return (
-        (layouts.pp == 1) | (layouts.num_microbatches >= layouts.pp)
-        if wants_fill(case.stack)
-        else True
-    )
-
-
 def _keeps_split_backward(layouts: Layouts, case: RuleCase) -> Any:
     if case.stack.name not in _EMBEDDED:
         return True
@@ -211,138 +201,67 @@ def _split_backward_message(layout: Layout, case: RuleCase) -> str:
 
 
 PIPELINE_RULES = (
-    Rule(
-        key="stages",
-        sentence="every chunk of the pipeline has a layer",
-        columns=("pp", "vpp"),
-        keeps=lambda layouts, case: (
+    rule(
+        "stages",
+        lambda layouts, case: (
             layouts.has_split | (layouts.pp * layouts.vpp <= case.model.total_layers)
         ),
-        message=_stages_message,
+        _stages_message,
     ),
-    Rule(
-        key="even_split",
-        sentence="without layers_per_stage the layers are divisible by pp * vpp",
-        columns=("pp", "vpp", "layers_per_stage"),
-        keeps=_keeps_even,
-        message=_even_message,
-        source="Megatron-LM arguments.py; --pipeline-model-parallel-layout takes any split",
-    ),
-    Rule(
-        key="split",
-        sentence="layers_per_stage has an entry per stage or chunk and sums to the model's layers",
-        columns=("pp", "vpp", "layers_per_stage"),
-        keeps=_keeps_split,
-        message=lambda layout, case: _split_fault(layout, case.model) or "",
-        source="Megatron-Core pipeline_parallel_layer_layout.py",
-    ),
-    Rule(
-        key="interleaving",
-        sentence="interleaving needs a pipeline",
-        columns=("pp", "vpp"),
-        keeps=lambda layouts, case: (layouts.vpp == 1) | (layouts.pp > 1),
-        message=lambda layout, case: (
+    rule("even_split", _keeps_even, _even_message),
+    rule("split", _keeps_split, lambda layout, case: _split_fault(layout, case.model) or ""),
+    rule(
+        "interleaving",
+        lambda layouts, case: (layouts.vpp == 1) | (layouts.pp > 1),
+        lambda layout, case: (
             f"vpp={layout.vpp} with pp=1: there is no pipeline to interleave; vpp=1, or pp=2 and"
             " more"
         ),
-        source="Megatron-Core parallel_state.py",
     ),
-    Rule(
-        key="two_stacks",
-        sentence="encoder-decoder models are not interleaved",
-        columns=("vpp",),
-        keeps=lambda layouts, case: (
-            layouts.vpp == 1 if case.model.family == "encoder-decoder" else True
-        ),
-        message=lambda layout, case: (
+    rule(
+        "two_stacks",
+        lambda layouts, case: case.model.family != "encoder-decoder" or layouts.vpp == 1,
+        lambda layout, case: (
             f"vpp={layout.vpp}: {case.model.name} has an encoder and a decoder, which interleaving"
             " does not take; vpp=1"
         ),
-        family="megatron",
-        source="Megatron-Core schedules.py (v0.4 to v0.12)",
     ),
-    Rule(
-        key="schedule",
-        sentence="only 1f1b interleaves; zero-bubble has one chunk per stage, or two in a V",
-        columns=("schedule", "vpp"),
-        keeps=_keeps_schedule,
-        message=_schedule_message,
-        source="arXiv:2401.10241; DualPipeV",
-    ),
-    Rule(
-        key="no_schedule",
-        sentence="a schedule other than 1f1b needs a pipeline",
-        columns=("schedule", "pp"),
-        keeps=lambda layouts, case: (
-            (layouts.schedule == SCHEDULES.index("1f1b")) | (layouts.pp > 1)
-        ),
-        message=lambda layout, case: (
+    rule("schedule", _keeps_schedule, _schedule_message),
+    rule(
+        "no_schedule",
+        lambda layouts, case: (layouts.schedule == SCHEDULES.index("1f1b")) | (layouts.pp > 1),
+        lambda layout, case: (
             f"schedule={layout.schedule} with pp=1: there is no pipeline to schedule;"
             " schedule=1f1b, or pp=2 and more"
         ),
     ),
-    Rule(
-        key="software_schedule",
-        sentence="the training software has this schedule",
-        columns=("schedule",),
-        keeps=_keeps_software,
-        message=_software_message,
-        source="software/*/stack.toml",
-    ),
+    rule("software_schedule", _keeps_software, _software_message),
 )
 
 BATCH_RULES = (
-    Rule(
-        key="batch",
-        sentence="gbs is divisible by mbs * dp",
-        columns=("gbs", "mbs", "dp"),
-        keeps=_keeps_batch,
-        message=_batch_message,
-        source="Megatron-Core num_microbatches_calculator.py",
+    rule(
+        "batch", lambda layouts, case: layouts.gbs % (layouts.mbs * layouts.dp) == 0, _batch_message
     ),
-    Rule(
-        key="rounds",
-        sentence="interleaving takes micro batches in whole rounds of pp (PyTorch: of pp or more)",
-        columns=("gbs", "mbs", "dp", "pp", "vpp", "schedule"),
-        keeps=_keeps_rounds,
-        message=_rounds_message,
-        source=(
-            "Megatron-Core schedules.py (to v0.9 always; later unless"
-            " --microbatch-group-size-per-virtual-pipeline-stage is set)"
-        ),
-    ),
-    Rule(
-        key="fill",
-        sentence="a V of two chunks needs 2 * pp micro batches",
-        columns=("gbs", "mbs", "dp", "pp", "vpp", "schedule"),
-        keeps=_keeps_fill,
-        message=lambda layout, case: (
+    rule("rounds", _keeps_rounds, _rounds_message),
+    rule(
+        "fill",
+        _keeps_fill,
+        lambda layout, case: (
             f"schedule=zero-bubble with vpp=2 needs 2 * pp = {2 * layout.pp} micro batches, but gbs"
             f" / (mbs * dp) = {layout.num_microbatches}; take"
             f" gbs={2 * layout.pp * layout.mbs * layout.dp} or more"
         ),
-        source="DualPipeV",
     ),
-    Rule(
-        key="torch_fill",
-        sentence="PyTorch's pipelines need as many micro batches as stages",
-        columns=("gbs", "mbs", "dp", "pp"),
-        keeps=_keeps_torch_fill,
-        message=lambda layout, case: (
+    rule(
+        "torch_fill",
+        lambda layouts, case: (
+            not wants_fill(case.stack)
+            or (layouts.pp == 1) | (layouts.num_microbatches >= layouts.pp)
+        ),
+        lambda layout, case: (
             f"pp={layout.pp} needs {layout.pp} micro batches or more, but gbs / (mbs * dp) ="
             f" {layout.num_microbatches}; lower mbs or dp"
         ),
-        source="torch.distributed.pipelining.schedules (2.13), Schedule1F1B",
     ),
-    Rule(
-        key="split_backward",
-        sentence=(
-            "a zero-bubble schedule of the embedded trainer keeps weights whole between its two"
-            " backward halves, and rounds equal"
-        ),
-        columns=("schedule", "sharding", "vpp", "gbs", "mbs", "dp", "pp"),
-        keeps=_keeps_split_backward,
-        message=_split_backward_message,
-        source="src/meshwright/trainer/checks.py",
-    ),
+    rule("split_backward", _keeps_split_backward, _split_backward_message),
 )

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.search.rules.software import NEWEST_MEGATRON, parse_version, stack_rules
+from meshwright.values.data import package_rows
 from meshwright.values.layout import Layout, Layouts
 from meshwright.values.models.spec import ModelSpec
 from meshwright.values.stack import Stack
@@ -22,11 +23,12 @@ __all__ = [
     "Violation",
     "divisors",
     "nearest_multiples",
+    "nearest_words",
+    "rule",
     "some",
 ]
 
 Bools = NDArray[np.bool_]
-Family = Literal["any", "megatron", "fsdp"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,6 +48,10 @@ class RuleCase:
         return since is not None and parse_version(self.megatron_version) >= since
 
 
+Keeps = Callable[[Layouts, RuleCase], Any]
+Message = Callable[[Layout, RuleCase], str]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rule:
     """One thing that training software demands of a layout."""
@@ -54,16 +60,24 @@ class Rule:
     sentence: str
     columns: tuple[str, ...]
     """Fields of Layout that the rule looks at."""
-    keeps: Callable[[Layouts, RuleCase], Any]
+    keeps: Keeps
     """Whether each row keeps the rule, (N,), or all do."""
-    message: Callable[[Layout, RuleCase], str]
+    message: Message
     """For a layout that breaks it: what was given and what is valid."""
-    family: Family = "any"
-    source: str = ""
+    family: str
+    """Of the software whose rule it is; `any` for all."""
+    source: str
 
     def holds(self, case: RuleCase) -> bool:
         """Whether the rule belongs to the software of the case."""
         return self.family in ("any", case.stack.family)
+
+
+def rule(key: str, keeps: Keeps, message: Message) -> Rule:
+    """Return the rule that `search/rules/rules.csv` describes under a key."""
+    [row] = [row for row in package_rows("search/rules/rules.csv") if row["key"] == key]
+    columns = tuple(row["columns"].split())
+    return Rule(**{**row, "columns": columns}, keeps=keeps, message=message)  # type: ignore[arg-type]  # fields by heading
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -96,3 +110,8 @@ def nearest_multiples(value: int, step: int) -> list[int]:
     """Return the multiples of `step` around `value`, without 0."""
     low = value // step * step
     return [v for v in (low, low + step) if v > 0] if low != value else [value]
+
+
+def nearest_words(value: int, step: int) -> str:
+    """Write those multiples for people."""
+    return " or ".join(map(str, nearest_multiples(value, step)))

@@ -48,8 +48,7 @@ class StackRules:
     searched_modules: tuple[tuple[str, ...], ...]
     """Sets of modules tried by a search."""
     full_by_blocks: bool
-    """Whether full recompute may be of some of a chunk's layers; FSDP's and nanotron's switches are
-    for all."""
+    """Whether full recompute may be of some of a chunk's layers; FSDP and nanotron take all."""
     axes: tuple[str, ...]
     """Kinds of parallelism beside data parallelism that it has: of tp, sp, pp, vpp, cp, ep, etp."""
     schedules: tuple[str, ...]
@@ -64,8 +63,7 @@ class StackRules:
     half_by_sharding: bool
     """Whether it computes in half precision only where data parallelism shards, or does all."""
     kv_copies_from: tuple[int, ...] | None
-    """Version of Megatron-Core from which on KV heads are copied where tp is a multiple of them;
-    None: never."""
+    """Version of Megatron-Core that first copies KV heads where tp is a multiple; None: never."""
     source: str
 
 
@@ -104,8 +102,7 @@ def _basis(entry: StackEntry, like: str | None) -> StackRules | None:
 
 
 def _with_own(entry: StackEntry, own: dict[str, Any], basis: StackRules | None) -> StackRules:
-    """Return rules that differ from others in what a file has; ConfigError where it has a word that
-    no rule knows."""
+    """Return rules that differ from others in what a file has; ConfigError for unknown words."""
     if not str(own.get("source", "")).strip():
         raise ConfigError(f"{entry.place}: its rules have no source")
     for name in own:

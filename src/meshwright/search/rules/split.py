@@ -8,12 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from meshwright.values.models.spec import ModelSpec
 
-__all__ = [
-    "even_split",
-    "own_split",
-    "split_by_cost",
-    "split_words",
-]
+__all__ = ["even_split", "own_split", "split_by_cost", "split_words"]
 
 _LONGEST = 4096
 """Layers beyond any model: a slip in what is read."""
