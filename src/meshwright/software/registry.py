@@ -8,12 +8,7 @@ from meshwright.software.engines.chosen import SERVING_TARGETS
 from meshwright.software.folders import all_software
 from meshwright.values.errors import ConfigError, UnknownNameError
 
-__all__ = [
-    "SOURCES",
-    "TARGETS",
-    "find_source",
-    "find_target",
-]
+__all__ = ["SOURCES", "TARGETS", "find_source", "find_target"]
 
 
 TARGETS: tuple[ExportTarget, ...] = tuple(

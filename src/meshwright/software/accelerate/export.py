@@ -20,9 +20,7 @@ from meshwright.software.plan import TrainingPlan
 from meshwright.values.errors import CannotExpress
 from meshwright.values.text import write_yaml
 
-__all__ = [
-    "ACCELERATE",
-]
+__all__ = ["ACCELERATE"]
 
 _NAME = "accelerate"
 _LAUNCHER = "meshwright_accelerate.py"

@@ -18,9 +18,7 @@ from meshwright.software.plan import TrainingPlan
 from meshwright.values.errors import CannotExpress
 from meshwright.values.models.params import block_params
 
-__all__ = [
-    "DEEPSPEED",
-]
+__all__ = ["DEEPSPEED"]
 
 _NAME = "deepspeed"
 _STAGES = {"none": 0, "zero1": 1, "zero2": 2, "zero3": 3}

@@ -13,14 +13,7 @@ from meshwright.serving.engine import Cache, Engine, Weights, Worker, check_work
 from meshwright.values.errors import ConfigError
 from meshwright.values.models.spec import ModelSpec
 
-__all__ = [
-    "SERVING_TARGETS",
-    "ChosenPart",
-    "Role",
-    "ServedWorker",
-    "ServingChoice",
-    "read_choice",
-]
+__all__ = ["SERVING_TARGETS", "ChosenPart", "Role", "ServedWorker", "ServingChoice", "read_choice"]
 
 SERVING_TARGETS = ("vllm", "sglang", "trtllm", "k8s", "dynamo", "llm-d")
 """Names of everything that a serving plan can be written for."""

@@ -12,13 +12,7 @@ from typing import Any
 
 from meshwright.values.errors import ConfigError, UnknownNameError
 
-__all__ = [
-    "EngineOption",
-    "check_keys",
-    "check_words",
-    "engine_options",
-    "engine_version",
-]
+__all__ = ["EngineOption", "check_keys", "check_words", "engine_options", "engine_version"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -28,9 +28,7 @@ from meshwright.software.plan import TrainingPlan
 from meshwright.software.text import Code, python_call
 from meshwright.values.text import write_yaml
 
-__all__ = [
-    "MEGATRON_BRIDGE",
-]
+__all__ = ["MEGATRON_BRIDGE"]
 
 _SCRIPT = "meshwright_bridge.py"
 _PROVIDERS = tuple(provider.name for provider in PROVIDERS.values())

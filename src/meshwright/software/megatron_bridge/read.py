@@ -25,9 +25,7 @@ from meshwright.values.stack import Feature, find_stack
 from meshwright.values.text import read_yaml
 from meshwright.values.workload import Precision, Workload
 
-__all__ = [
-    "BRIDGE_SOURCE",
-]
+__all__ = ["BRIDGE_SOURCE"]
 
 
 def _read(text: str) -> Imported:

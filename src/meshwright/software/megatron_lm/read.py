@@ -21,12 +21,7 @@ from meshwright.values.models.spec import Family, ModelSpec
 from meshwright.values.stack import Feature, Stack, find_stack
 from meshwright.values.workload import Precision, Workload
 
-__all__ = [
-    "FoundStack",
-    "matches",
-    "read",
-    "read_stack",
-]
+__all__ = ["FoundStack", "matches", "read", "read_stack"]
 
 _SWITCHES: Mapping[Feature, str] = {
     "tp_overlap": "--tp-comm-overlap",

@@ -11,9 +11,7 @@ from meshwright.values.errors import ConfigError
 from meshwright.values.models.catalogue import presets
 from meshwright.values.models.spec import HybridSpec, MambaSpec, MlaSpec, ModelSpec, MoeSpec
 
-__all__ = [
-    "read_model",
-]
+__all__ = ["read_model"]
 
 _VOCAB_OF = {
     "GPT2BPETokenizer": 50257,

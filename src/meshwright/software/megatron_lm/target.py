@@ -7,10 +7,7 @@ from meshwright.software.megatron_lm.export import trained_layers, write
 from meshwright.software.megatron_lm.read import matches, read
 from meshwright.software.megatron_lm.words import NAME
 
-__all__ = [
-    "MEGATRON_LM",
-    "MEGATRON_LM_SOURCE",
-]
+__all__ = ["MEGATRON_LM", "MEGATRON_LM_SOURCE"]
 
 MEGATRON_LM = ExportTarget(
     name=NAME,

@@ -12,10 +12,7 @@ from meshwright.software.split import chunk_layers
 from meshwright.values.errors import CannotExpress
 from meshwright.values.text import read_yaml, write_yaml
 
-__all__ = [
-    "NAME",
-    "NANOTRON",
-]
+__all__ = ["NAME", "NANOTRON"]
 
 NAME = "nanotron"
 _ENVIRONMENT = (

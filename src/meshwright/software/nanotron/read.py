@@ -14,9 +14,7 @@ from meshwright.values.models.spec import ModelSpec
 from meshwright.values.text import read_yaml
 from meshwright.values.workload import Precision, Workload
 
-__all__ = [
-    "NANOTRON_SOURCE",
-]
+__all__ = ["NANOTRON_SOURCE"]
 
 _PRECISIONS: dict[str, Precision] = {"bfloat16": "bf16", "float32": "fp32", "float16": "fp16"}
 

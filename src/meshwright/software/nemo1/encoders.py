@@ -7,12 +7,7 @@ from typing import Any
 from meshwright.software.plan import TrainingPlan
 from meshwright.values.errors import CannotExpress
 
-__all__ = [
-    "bert_model",
-    "require_bert",
-    "require_t5",
-    "t5_model",
-]
+__all__ = ["bert_model", "require_bert", "require_t5", "t5_model"]
 
 _NAME = "nemo1"
 _ACTIVATIONS = {

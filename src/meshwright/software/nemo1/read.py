@@ -15,9 +15,7 @@ from meshwright.values.models.catalogue import find_model
 from meshwright.values.text import read_yaml
 from meshwright.values.workload import Precision, Workload
 
-__all__ = [
-    "NEMO1_SOURCE",
-]
+__all__ = ["NEMO1_SOURCE"]
 
 _GPT2_VOCABULARY = 50257
 _VOCABULARIES = {"megatron": _GPT2_VOCABULARY, "sentencepiece": 32000}

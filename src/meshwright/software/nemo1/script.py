@@ -11,9 +11,7 @@ from meshwright.software.nemo1.export import launcher_values, trained_by
 from meshwright.software.plan import TrainingPlan
 from meshwright.values.text import read_yaml, write_yaml
 
-__all__ = [
-    "NEMO1_SCRIPT",
-]
+__all__ = ["NEMO1_SCRIPT"]
 
 _NAME = "nemo1-script"
 _SCRIPTS = "/opt/NeMo/examples/nlp/language_modeling"

@@ -13,13 +13,7 @@ from meshwright.software.text import Taken
 from meshwright.values.errors import CannotExpress, ConfigError, UnknownNameError
 from meshwright.values.models.spec import ModelSpec
 
-__all__ = [
-    "ENCODER_DIMS",
-    "encoder_data",
-    "encoder_kind",
-    "encoder_model",
-    "read_encoder",
-]
+__all__ = ["ENCODER_DIMS", "encoder_data", "encoder_kind", "encoder_model", "read_encoder"]
 
 ENCODER_DIMS = (
     "num_layers",

@@ -20,10 +20,7 @@ from meshwright.software.plan import TrainingPlan
 from meshwright.software.text import Code, python_call
 from meshwright.values.text import read_yaml, write_yaml
 
-__all__ = [
-    "NEMO2",
-    "recipe_values",
-]
+__all__ = ["NEMO2", "recipe_values"]
 
 _SCRIPT = "meshwright_nemo.py"
 _NAMED = ("activation_func", "params_dtype", "pipeline_dtype")

@@ -26,9 +26,7 @@ from meshwright.values.stack import find_stack
 from meshwright.values.text import read_yaml
 from meshwright.values.workload import Precision, Workload
 
-__all__ = [
-    "NEMO2_SOURCE",
-]
+__all__ = ["NEMO2_SOURCE"]
 
 _SCALED = {"tensorwise": "fp8", "delayed": "fp8", "blockwise": "fp8-blockwise", "mxfp8": "mxfp8"}
 

@@ -20,13 +20,7 @@ from meshwright.software.settings import Activation
 from meshwright.values.errors import CannotExpress
 from meshwright.values.workload import Precision
 
-__all__ = [
-    "ACTIVATION_TARGETS",
-    "NAME",
-    "PRECISIONS",
-    "finetuned",
-    "recipe",
-]
+__all__ = ["ACTIVATION_TARGETS", "NAME", "PRECISIONS", "finetuned", "recipe"]
 
 _LINEARS = ["linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"]
 """NeMo's own target modules of LoRA (nemo/collections/llm/peft/lora.py): every linear layer, as

@@ -16,9 +16,7 @@ from meshwright.software.megatron_lm.target import MEGATRON_LM
 from meshwright.software.plan import TrainingPlan
 from meshwright.values.errors import CannotExpress
 
-__all__ = [
-    "PAI",
-]
+__all__ = ["PAI"]
 
 _NAME = "pai-megatron-patch"
 _CORE = "0.13"
