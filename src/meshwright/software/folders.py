@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from meshwright.software.contract import ExportTarget, ImportSource
     from meshwright.software.described import Described
     from meshwright.software.log import Collected
+    from meshwright.software.serving import ServingEngine
 
 __all__ = ["LogForm", "Software", "TimeForm", "Training", "all_software", "log_forms", "parts"]
 
@@ -109,6 +110,8 @@ class Software:
     """Kinds of files that plans are read from."""
     logs: Callable[[], tuple[LogForm, ...]] = _NONE
     """Forms of its lines of steps."""
+    engines: Callable[[], tuple[ServingEngine, ...]] = _NONE
+    """What serves a model."""
     training: tuple[Training, ...] = ()
     """Of each target that a job can start and go on with."""
 

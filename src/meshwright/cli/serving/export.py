@@ -51,7 +51,7 @@ def export(
     """  # noqa: E501
     from meshwright.cli.export import deliver
     from meshwright.platforms.kubernetes.serving import Where, export_serving
-    from meshwright.software.engines.chosen import read_choice
+    from meshwright.software.serving import read_choice
 
     content, rank, file = _read(plan)
     choice = read_choice(content, rank=rank, what=file)

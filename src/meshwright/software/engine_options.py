@@ -1,15 +1,14 @@
-"""The options of inference engines, by engine and version: software/engines/engine_options.csv,
+"""The options of inference engines, by engine and version: `options.csv` of each engine's folder,
 written by scripts/distil_engine_options.py."""
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from typing import Any
 
+from meshwright.software.serving import engines
 from meshwright.values.errors import ConfigError, UnknownNameError
 
 __all__ = ["EngineOption", "check_keys", "check_words", "engine_options", "engine_version"]
@@ -104,11 +103,6 @@ def _is_number(word: str) -> bool:
 
 @cache
 def _table() -> tuple[EngineOption, ...]:
-    text = (
-        resources.files("meshwright")
-        .joinpath("software", "engines", "engine_options.csv")
-        .read_text(encoding="utf-8")
-    )
     return tuple(
         EngineOption(
             engine=row["engine"],
@@ -118,5 +112,6 @@ def _table() -> tuple[EngineOption, ...]:
             choices=tuple(row["choices"].split("|")) if row["choices"] else (),
             source=row["source"],
         )
-        for row in csv.DictReader(text.splitlines())
+        for engine in engines().values()
+        for row in engine.options
     )
