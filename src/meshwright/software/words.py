@@ -31,7 +31,7 @@ _SHOWN = {"model.hybrid": "mixers", "model.mla": "latent attention", "model.moe"
 """Parts of a model, in words."""
 
 
-def field_of(plan: TrainingPlan, path: str) -> Any:
+def field_of(plan: Any, path: str) -> Any:
     """Return the field of a path (`model.moe.top_k`, or `moe.top_k`); None where a part on the way
     is None."""
     value: Any = plan
@@ -41,7 +41,7 @@ def field_of(plan: TrainingPlan, path: str) -> Any:
 
 
 def require(
-    plan: TrainingPlan,
+    plan: Any,
     wanted: Mapping[str, Any],
     *,
     name: str,
@@ -53,7 +53,8 @@ def require(
     for path, has in wanted.items():
         given = field_of(plan, path)
         if given is not None and given != has:
-            said = {"path": path, "given": _SHOWN.get(path, given), "has": has}
+            said = {"path": path, "field": path.rpartition(".")[2], "has": has}
+            said["given"] = _SHOWN.get(path, given)
             raise CannotExpress(name, reason.format(**said), nearest=nearest.format(**said))
 
 

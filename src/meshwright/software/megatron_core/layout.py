@@ -60,27 +60,23 @@ def _chunks(text: str, *, what: str) -> tuple[str, ...]:
     return read_split_text(text, what=f"{what}: pipeline_model_parallel_layout")
 
 
-def recompute_words(plan: TrainingPlan) -> dict[str, Any]:
-    """Return the fields of recomputation; empty without it."""
+def recompute_words(plan: TrainingPlan, *, longest: int | None = None) -> dict[str, Any]:
+    """Return the fields of recomputation; empty without it. `longest` is the longest chunk, where
+    the layout's own split does not say."""
     layout = plan.layout
     if layout.recompute == "none":
         return {}
-    if layout.recompute == "full":
-        layers = layout.recompute_layers
-        if layers is None:  # every layer: units of one, or blocks as long as the longest chunk
-            layers = (
-                1
-                if layout.recompute_method == "uniform"
-                else max(chunk_layers(layout, plan.model.num_layers))
-            )
-        return {
-            "recompute_granularity": "full",
-            "recompute_method": layout.recompute_method,
-            "recompute_num_layers": layers,
-        }
+    if layout.recompute == "selective":
+        modules = list(layout.recompute_modules)
+        return {"recompute_granularity": "selective", "recompute_modules": modules}
+    layers = layout.recompute_layers
+    if layers is None:  # every layer: units of one, or blocks as long as the longest chunk
+        longest = longest or max(chunk_layers(layout, plan.model.num_layers))
+        layers = 1 if layout.recompute_method == "uniform" else longest
     return {
-        "recompute_granularity": "selective",
-        "recompute_modules": list(layout.recompute_modules),
+        "recompute_granularity": "full",
+        "recompute_method": layout.recompute_method,
+        "recompute_num_layers": layers,
     }
 
 
