@@ -111,10 +111,18 @@ class WordTable:
 
     path: str
 
-    def written(self, plan: TrainingPlan, under: str = "") -> dict[str, Any]:
-        """Return the words right below a section (`optimizer.`), in the order of the table."""
-        pairs = ((row["word"].removeprefix(under), row) for row in self._rows(under))
-        return {word: field_of(plan, row["field"]) for word, row in pairs if "." not in word}
+    def written(
+        self, plan: TrainingPlan, under: str = "", *, part: str | None = None
+    ) -> dict[str, Any]:
+        """Return the words right below a section (`optimizer.`), in the order of the table; those
+        of a part inside a part (`model.moe`) for themselves."""
+        return {
+            word: field_of(plan, row["field"])
+            for row in package_rows(self.path)
+            if row["word"].startswith(under)
+            and "." not in (word := row["word"].removeprefix(under))
+            and (row["field"].count(".") == 1 if part is None else _part(row) == part)
+        }
 
     def read(self, words: Taken, part: str, *, at: str = "") -> dict[str, Any]:
         """Take the words of a part's fields (`settings`) away, which stand below `at`; return its
@@ -124,11 +132,12 @@ class WordTable:
                 at + row["word"], json.loads(row["default"] or "null")
             )
             for row in package_rows(self.path)
-            if row["field"].rpartition(".")[0] == part
+            if _part(row) == part and row["kind"]
         }
 
-    def _rows(self, under: str) -> list[dict[str, str]]:
-        return [row for row in package_rows(self.path) if row["word"].startswith(under)]
+
+def _part(row: Mapping[str, str]) -> str:
+    return row["field"].rpartition(".")[0]
 
 
 def split_shares(plan: TrainingPlan) -> str:

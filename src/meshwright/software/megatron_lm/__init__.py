@@ -10,8 +10,8 @@ SOFTWARE = Software(
     name="megatron-lm",
     title="Megatron-LM",
     order=10,
-    targets=parts(__name__, "target:MEGATRON_LM"),
-    sources=parts(__name__, "target:MEGATRON_LM_SOURCE"),
+    targets=parts(__name__, "export:MEGATRON_LM"),
+    sources=parts(__name__, "read:MEGATRON_LM_SOURCE"),
     logs=parts(__name__, "log:LOG"),
     training=(
         Training(

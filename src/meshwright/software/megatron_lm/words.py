@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ast
-import csv
-import pkgutil
 import re
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
 
 from meshwright.search.rules.software import NEWEST_MEGATRON, parse_version
+from meshwright.values.data import package_rows
 from meshwright.values.errors import CannotExpress, ConfigError
 from meshwright.values.units import counted
 
@@ -27,6 +26,7 @@ __all__ = [
 ]
 
 NAME = "megatron-lm"
+_FOLDER = "software/megatron_lm"
 _OLDEST = (0, 12)
 
 
@@ -178,7 +178,7 @@ def flags() -> dict[str, Flag]:
             since=parse_version(row["since"]) if row["since"] else None,
             last=parse_version(row["last"]) if row["last"] else None,
         )
-        for row in _rows("megatron_flags.csv")
+        for row in package_rows(f"{_FOLDER}/megatron_flags.csv")
     }
 
 
@@ -194,14 +194,8 @@ def bound_flags() -> tuple[Bound, ...]:
             choices=dict(pair.split(":") for pair in row["choices"].split()),
             default=row["default"],
         )
-        for row in _rows("megatron_words.csv")
+        for row in package_rows(f"{_FOLDER}/megatron_words.csv")
     )
-
-
-def _rows(name: str) -> list[dict[str, Any]]:
-    table = pkgutil.get_data("meshwright", f"software/megatron_lm/{name}")
-    assert table is not None, f"the package is installed without software/megatron_lm/{name}"
-    return list(csv.DictReader(table.decode().splitlines()))
 
 
 class Args:
@@ -298,11 +292,7 @@ def variable_hint(word: str) -> str:
 
 @cache
 def _dead() -> dict[str, str]:
-    table = pkgutil.get_data("meshwright", "software/megatron_lm/megatron_dead_flags.csv")
-    assert table is not None, (
-        "the package is installed without software/megatron_lm/megatron_dead_flags.csv"
-    )
-    return {row["flag"]: row["why"] for row in csv.DictReader(table.decode().splitlines())}
+    return {row["flag"]: row["why"] for row in package_rows(f"{_FOLDER}/megatron_dead_flags.csv")}
 
 
 _MOST_LAYERS = 10_000
