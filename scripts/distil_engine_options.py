@@ -1,5 +1,5 @@
-"""Write software/engines/engine_options.csv: the options that inference engines take, from their
-own sources.
+"""Write options.csv in the folder of each inference engine: the options that it takes, from its own
+source.
 
     scripts/distil_engine_options.py --vllm VLLM/vllm --sglang SGLANG/sglang --dynamo DYNAMO/dynamo
 
@@ -21,14 +21,8 @@ from collections.abc import Iterator
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
-TABLE = (
-    Path(__file__).parent.parent
-    / "src"
-    / "meshwright"
-    / "software"
-    / "engines"
-    / "engine_options.csv"
-)
+SOFTWARE = Path(__file__).parent.parent / "src" / "meshwright" / "software"
+TABLES = [SOFTWARE / name / "options.csv" for name in ("vllm", "sglang", "tensorrt_llm")]
 VERSIONS = {
     "vllm": "0.32.0",
     "sglang": "0.5.23",
@@ -69,18 +63,26 @@ def main() -> None:
             for option in _dynamo(given.dynamo, backend)
         ]
     new = {option.engine for option in found}
-    with TABLE.open(newline="", encoding="utf-8") as stream:
-        kept = [Option(**row) for row in csv.DictReader(stream) if row["engine"] not in new]
-    with TABLE.open("w", newline="", encoding="utf-8") as stream:
+    for table in TABLES:
+        _write_again(table, found)
+    for engine in sorted(new):
+        print(
+            f"{engine}: {sum(option.engine == engine for option in found)} options", file=sys.stderr
+        )
+
+
+def _write_again(table: Path, found: list[Option]) -> None:
+    """Put what was found in the place of a table's rows of the same engines."""
+    with table.open(newline="", encoding="utf-8") as stream:
+        rows = [Option(**row) for row in csv.DictReader(stream)]
+    new = [option for option in found if option.engine in {row.engine for row in rows}]
+    kept = [row for row in rows if row.engine not in {option.engine for option in new}]
+    with table.open("w", newline="", encoding="utf-8") as stream:
         writer = csv.writer(stream, lineterminator="\n")
         writer.writerow([field.name for field in fields(Option)])
         writer.writerows(
             astuple(option)
-            for option in sorted([*kept, *found], key=lambda row: (row.engine, row.option))
-        )
-    for engine in sorted(new):
-        print(
-            f"{engine}: {sum(option.engine == engine for option in found)} options", file=sys.stderr
+            for option in sorted([*kept, *new], key=lambda row: (row.engine, row.option))
         )
 
 

@@ -9,8 +9,7 @@ import pytest
 
 from meshwright.cli import run
 from meshwright.runs.serving import trial
-from meshwright.software.engines.chosen import ServedWorker
-from meshwright.software.engines.commands import EngineCommand
+from meshwright.software.serving import EngineCommand, ServedWorker
 
 STANDIN = Path(__file__).parents[1] / "runs" / "loads" / "standin.py"
 SMALL = [

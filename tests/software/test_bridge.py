@@ -211,6 +211,16 @@ def test_data_tokenizer_and_folders_are_read_back() -> None:
     )
 
 
+def test_experts_without_a_width_have_the_feed_forwards() -> None:
+    """Megatron-Core's moe_ffn_hidden_size is ffn_hidden_size where it is not given."""
+    exported = export_plan(bridge_plan("mixtral-8x7b"), target=MEGATRON_BRIDGE)
+    lines = exported.files[1].text.splitlines(keepends=True)
+    text = "".join(line for line in lines if "moe_ffn_hidden_size" not in line)
+    moe = import_text(text, source=BRIDGE_SOURCE).model.moe
+    assert moe is not None
+    assert moe.expert_ffn == 14336
+
+
 def test_unknown_words_are_passed_through_and_listed() -> None:
     text = (
         export_plan(bridge_plan(), target=MEGATRON_BRIDGE).files[1].text

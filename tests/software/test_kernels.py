@@ -14,8 +14,8 @@ from meshwright.software.contract import Exported, ExportTarget, export_plan, im
 from meshwright.software.deepspeed.export import DEEPSPEED
 from meshwright.software.megatron_bridge.export import MEGATRON_BRIDGE
 from meshwright.software.megatron_bridge.read import BRIDGE_SOURCE
-from meshwright.software.megatron_lm.export import split_words
-from meshwright.software.megatron_lm.target import MEGATRON_LM, MEGATRON_LM_SOURCE
+from meshwright.software.megatron_lm.export import MEGATRON_LM, split_words
+from meshwright.software.megatron_lm.read import MEGATRON_LM_SOURCE
 from meshwright.software.nanotron.export import NANOTRON
 from meshwright.software.nemo2.export import NEMO2
 from meshwright.software.pai_megatron_patch.export import PAI

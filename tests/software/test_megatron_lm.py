@@ -19,9 +19,9 @@ from tests.software.frameworks import (
 )
 
 from meshwright.software.contract import Exported, Imported, export_plan, import_text
-from meshwright.software.megatron_lm.export import split_words
+from meshwright.software.megatron_lm.export import MEGATRON_LM, split_words
 from meshwright.software.megatron_lm.pipeline import layers_in_pattern, read_chunks
-from meshwright.software.megatron_lm.target import MEGATRON_LM, MEGATRON_LM_SOURCE
+from meshwright.software.megatron_lm.read import MEGATRON_LM_SOURCE
 from meshwright.software.megatron_lm.words import bound_flags, flags
 from meshwright.software.plan import TrainingPlan
 from meshwright.software.settings import Dataset, ModelDetails, TrainingSettings

@@ -35,6 +35,7 @@ __all__ = [
     "left_off",
     "plain",
     "tracked",
+    "variables",
 ]
 
 RunsOn = Literal["rank", "node", "once"]
@@ -48,6 +49,11 @@ class EnvVar:
     value: str
     why: str
     """A few words for the reader of the script."""
+
+
+def variables(*rows: tuple[str, str, str]) -> tuple[EnvVar, ...]:
+    """Return variables of names, values and reasons."""
+    return tuple(EnvVar(name=name, value=value, why=why) for name, value, why in rows)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

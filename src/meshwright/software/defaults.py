@@ -12,12 +12,7 @@ from meshwright.values.models.params import model_params
 from meshwright.values.models.spec import ModelSpec
 from meshwright.values.workload import Workload
 
-__all__ = [
-    "complete_details",
-    "complete_settings",
-    "left_out",
-    "train_steps",
-]
+__all__ = ["complete_details", "complete_settings", "left_out", "train_steps"]
 
 T = TypeVar("T", TrainingSettings, ModelDetails)
 

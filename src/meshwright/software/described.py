@@ -7,13 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-__all__ = [
-    "ALLOCATED",
-    "Described",
-    "MemoryFigure",
-    "MemoryKind",
-    "StackChanges",
-]
+__all__ = ["ALLOCATED", "Described", "MemoryFigure", "MemoryKind", "StackChanges"]
 
 MemoryKind = Literal["allocated", "reserved", "used", "states", "after-backward"]
 """By tensors, by the allocator, by the driver; weights, optimizer and activations only; or by

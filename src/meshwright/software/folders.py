@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import meshwright.software
 from meshwright.values.errors import ConfigError
@@ -21,15 +21,9 @@ if TYPE_CHECKING:
     from meshwright.software.contract import ExportTarget, ImportSource
     from meshwright.software.described import Described
     from meshwright.software.log import Collected
+    from meshwright.software.serving import ServingEngine
 
-__all__ = [
-    "LogForm",
-    "Software",
-    "TimeForm",
-    "Training",
-    "all_software",
-    "log_forms",
-]
+__all__ = ["LogForm", "Software", "TimeForm", "Training", "all_software", "log_forms", "parts"]
 
 TimeForm = Literal[
     "days-hours:minutes:seconds",
@@ -85,33 +79,39 @@ class Training:
     """Of the words above."""
 
 
-def _no_targets() -> tuple[ExportTarget, ...]:
-    return ()
+def parts(package: str, *places: str) -> Callable[[], tuple[Any, ...]]:
+    """Return a function that imports the objects of a package (`export:NEMO1`) when it is called,
+    so that a reader of logs loads no exporter."""
+
+    def load() -> tuple[Any, ...]:
+        found = (place.partition(":") for place in places)
+        return tuple(
+            getattr(import_module(f"{package}.{module}"), name) for module, _, name in found
+        )
+
+    return load
 
 
-def _no_sources() -> tuple[ImportSource, ...]:
-    return ()
-
-
-def _no_logs() -> tuple[LogForm, ...]:
-    return ()
+_NONE = parts("")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Software:
-    """One software; its parts are functions, so that a reader of logs loads no exporter."""
+    """One software; its parts are functions, so that each is loaded when it is asked for."""
 
     name: str
     title: str
     order: int
     """Help names softwares, and files and logs are tried, in this order; those of other packages
     come last."""
-    targets: Callable[[], tuple[ExportTarget, ...]] = _no_targets
+    targets: Callable[[], tuple[ExportTarget, ...]] = _NONE
     """What plans are written for."""
-    sources: Callable[[], tuple[ImportSource, ...]] = _no_sources
+    sources: Callable[[], tuple[ImportSource, ...]] = _NONE
     """Kinds of files that plans are read from."""
-    logs: Callable[[], tuple[LogForm, ...]] = _no_logs
+    logs: Callable[[], tuple[LogForm, ...]] = _NONE
     """Forms of its lines of steps."""
+    engines: Callable[[], tuple[ServingEngine, ...]] = _NONE
+    """What serves a model."""
     training: tuple[Training, ...] = ()
     """Of each target that a job can start and go on with."""
 

@@ -9,11 +9,7 @@ from dataclasses import dataclass, field, replace
 from meshwright.software.folders import log_forms
 from meshwright.software.log import Collected, LogReading, lines_of, whole_lines
 
-__all__ = [
-    "LogReader",
-    "read_chunks",
-    "read_log",
-]
+__all__ = ["LogReader", "read_chunks", "read_log"]
 
 
 @dataclass(slots=True)

@@ -16,11 +16,7 @@ from meshwright.values.errors import CannotExpress
 from meshwright.values.hardware.cluster import Cluster, Pool
 from meshwright.values.mixed_layout import MixedLayout, StageLayout
 
-__all__ = [
-    "MIXED_TARGETS",
-    "SAME_STAGES",
-    "export_mixed",
-]
+__all__ = ["MIXED_TARGETS", "SAME_STAGES", "export_mixed"]
 
 SAME_STAGES: tuple[Shared, ...] = ("tp", "recompute")
 """What `--same` holds for all stages where such a plan is to be written."""

@@ -17,12 +17,7 @@ from meshwright.values.models.spec import ModelSpec
 from meshwright.values.stack import Stack
 from meshwright.values.workload import Workload
 
-__all__ = [
-    "TrainingPlan",
-    "canonical_layout",
-    "completed",
-    "plan_of",
-]
+__all__ = ["TrainingPlan", "canonical_layout", "completed", "plan_of"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

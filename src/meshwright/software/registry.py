@@ -4,16 +4,11 @@ the folders of software have them."""
 from __future__ import annotations
 
 from meshwright.software.contract import ExportTarget, ImportSource
-from meshwright.software.engines.chosen import SERVING_TARGETS
 from meshwright.software.folders import all_software
+from meshwright.software.serving import SERVING_TARGETS
 from meshwright.values.errors import ConfigError, UnknownNameError
 
-__all__ = [
-    "SOURCES",
-    "TARGETS",
-    "find_source",
-    "find_target",
-]
+__all__ = ["SOURCES", "TARGETS", "find_source", "find_target"]
 
 
 TARGETS: tuple[ExportTarget, ...] = tuple(

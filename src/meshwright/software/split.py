@@ -8,12 +8,7 @@ import re
 from meshwright.values.errors import ConfigError
 from meshwright.values.layout import Layout, head_alone
 
-__all__ = [
-    "chunk_layers",
-    "expert_tp",
-    "read_split_text",
-    "split_text",
-]
+__all__ = ["chunk_layers", "expert_tp", "read_split_text", "split_text"]
 
 _LONGEST = 200_000
 """Symbols beyond any pipeline: a slip in a text that is read, or repeats of repeats."""

@@ -8,12 +8,7 @@ from typing import Any
 
 from meshwright.values.errors import ConfigError
 
-__all__ = [
-    "Code",
-    "Taken",
-    "python_call",
-    "toml_text",
-]
+__all__ = ["Code", "Taken", "python_call", "toml_text"]
 
 
 class Code(str):

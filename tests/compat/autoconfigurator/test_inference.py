@@ -18,8 +18,7 @@ from meshwright.compat.autoconfigurator.inference import (
 )
 from meshwright.compat.autoconfigurator.words import compose
 from meshwright.runs.serving import trial
-from meshwright.software.engines.chosen import ServedWorker
-from meshwright.software.engines.commands import EngineCommand
+from meshwright.software.serving import EngineCommand, ServedWorker
 from meshwright.values.errors import ConfigError
 
 STANDIN = Path(__file__).parents[2] / "runs" / "loads" / "standin.py"

@@ -26,8 +26,7 @@ from meshwright.runs.serving.tune import (
     tune_serving,
 )
 from meshwright.runs.store import read_store
-from meshwright.software.engines.chosen import ServedWorker
-from meshwright.software.engines.commands import EngineCommand
+from meshwright.software.serving import EngineCommand, ServedWorker
 from meshwright.values.errors import ConfigError, StudyError
 from meshwright.values.models.catalogue import named_model
 

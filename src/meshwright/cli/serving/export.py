@@ -10,7 +10,9 @@ from meshwright.cli.export import Delivery
 from meshwright.cli.options import REQUIRED, Given, argument, command, fields_of, option
 from meshwright.cli.terminal import print_json, tell_notes
 from meshwright.platforms.kubernetes.serving import Where, export_serving
-from meshwright.software.engines.chosen import read_choice
+from meshwright.software.serving import (
+    read_choice,
+)
 from meshwright.values.errors import ConfigError
 
 __all__ = ["export"]

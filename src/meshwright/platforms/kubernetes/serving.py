@@ -12,14 +12,10 @@ from typing import Any
 
 from meshwright.platforms.kubernetes.manifests import as_is
 from meshwright.software.contract import Exported, ExportedFile
-from meshwright.software.engines.chosen import ChosenPart, ServingChoice
-from meshwright.software.engines.commands import (
-    CONFIG_FILE,
-    engine_command,
-    sglang_words,
-    vllm_words,
-)
-from meshwright.software.engines.options import check_words, engine_version
+from meshwright.software.engine_options import check_words, engine_version
+from meshwright.software.serving import CONFIG_FILE, ChosenPart, ServingChoice, engine_command
+from meshwright.software.sglang.serve import sglang_words
+from meshwright.software.vllm.serve import vllm_words
 from meshwright.values.errors import CannotExpress, ConfigError, UnknownNameError
 from meshwright.values.hardware.chip import device_plugin
 from meshwright.values.text import write_yaml

@@ -24,8 +24,7 @@ from meshwright.serving.request import Objective, ServingRequest
 from meshwright.software.contract import Exported, ExportedFile
 from meshwright.software.deepspeed.trainer import decoder_config
 from meshwright.software.defaults import complete_details
-from meshwright.software.engines.chosen import ServedWorker
-from meshwright.software.engines.commands import CONFIG_FILE, EngineCommand, engine_command
+from meshwright.software.serving import CONFIG_FILE, EngineCommand, ServedWorker, engine_command
 from meshwright.software.settings import ModelDetails
 from meshwright.values.errors import CannotExpress, ConfigError
 from meshwright.values.hardware.cluster import Pool

@@ -2,29 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from meshwright.software.folders import Software, Training, parts
 
-from meshwright.software.folders import Software, Training
-
-if TYPE_CHECKING:
-    from meshwright.software.contract import ExportTarget
-
-__all__ = [
-    "SOFTWARE",
-]
-
-
-def _targets() -> tuple[ExportTarget, ...]:
-    from meshwright.software.accelerate.export import ACCELERATE
-
-    return (ACCELERATE,)
-
+__all__ = ["SOFTWARE"]
 
 SOFTWARE = Software(
     name="accelerate",
     title="Hugging Face Accelerate",
     order=80,
-    targets=_targets,
+    targets=parts(__name__, "export:ACCELERATE"),
     training=(
         Training(
             name="accelerate",

@@ -3,36 +3,35 @@ transformers' run_clm.py."""
 
 from __future__ import annotations
 
-import json
 import math
 from typing import Any
 
-from meshwright.software.contract import EnvVar, Exported, ExportedFile, ExportTarget
+from meshwright.software.contract import Exported, ExportedFile, ExportTarget, variables
 from meshwright.software.deepspeed.trainer import (
     LAYER_CLASSES,
     hf_config,
+    json_text,
     notes,
     require_flat,
     trained_layers,
     trainer_words,
 )
 from meshwright.software.plan import TrainingPlan
+from meshwright.software.words import require_one_of
 from meshwright.values.errors import CannotExpress
 from meshwright.values.text import write_yaml
 
-__all__ = [
-    "ACCELERATE",
-]
+__all__ = ["ACCELERATE"]
 
 _NAME = "accelerate"
 _LAUNCHER = "meshwright_accelerate.py"
 _PRECISIONS = {"bf16": "bf16", "fp16": "fp16", "fp32": "no"}
-_ENVIRONMENT = (
-    EnvVar(
-        name="PYTORCH_CUDA_ALLOC_CONF",
-        value="expandable_segments:True",
-        why="FSDP frees and takes memory in changing sizes",
-    ),
+_ENVIRONMENT = variables(
+    (
+        "PYTORCH_CUDA_ALLOC_CONF",
+        "expandable_segments:True",
+        "FSDP frees and takes memory in changing sizes",
+    )
 )
 
 
@@ -40,18 +39,13 @@ def _write(plan: TrainingPlan) -> Exported:
     require_flat(plan, name=_NAME)
     words = trainer_words(plan, name=_NAME)
     config = hf_config(plan, name=_NAME)
-    values = _config(plan, LAYER_CLASSES[config["model_type"]])
+    values = write_yaml(_config(plan, LAYER_CLASSES[config["model_type"]]))
+    comment = "# Written by meshwright for Accelerate 1.10 and later.\n"
     return Exported(
         target=_NAME,
         files=(
-            ExportedFile(
-                name="accelerate.yaml",
-                text="# Written by meshwright for Accelerate 1.10 and later.\n"
-                + write_yaml(values),
-            ),
-            ExportedFile(
-                name="config.json", text=json.dumps(config, indent=2, ensure_ascii=False) + "\n"
-            ),
+            ExportedFile(name="accelerate.yaml", text=comment + values),
+            ExportedFile(name="config.json", text=json_text(config)),
             ExportedFile(name=_LAUNCHER, text=_launcher(words)),
         ),
         command=(_LAUNCHER,),
@@ -86,12 +80,9 @@ def _config(plan: TrainingPlan, layer: str) -> dict[str, Any]:
             )
             raise CannotExpress(_NAME, reason, nearest="sharding=zero2")
         return words
-    if layout.sharding == "zero1":
-        raise CannotExpress(
-            _NAME,
-            "sharding=zero1: FSDP2 shards gradients with the optimizer's states",
-            nearest="sharding=zero2",
-        )
+    says = "FSDP2 shards gradients with the optimizer's states"
+    known = ("zero2", "zero3", "hybrid")
+    require_one_of(plan, "layout.sharding", known, name=_NAME, says=says)
     words["fsdp_config"] = {
         "fsdp_version": 2,
         "fsdp_reshard_after_forward": layout.sharding != "zero2",

@@ -3,45 +3,40 @@ run_clm.py."""
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
-from meshwright.software.contract import EnvVar, Exported, ExportedFile, ExportTarget
+from meshwright.software.contract import Exported, ExportedFile, ExportTarget, variables
 from meshwright.software.deepspeed.trainer import (
     hf_config,
+    json_text,
     notes,
     require_flat,
     trained_layers,
     trainer_words,
 )
 from meshwright.software.plan import TrainingPlan
+from meshwright.software.words import require_one_of
 from meshwright.values.errors import CannotExpress
 from meshwright.values.models.params import block_params
 
-__all__ = [
-    "DEEPSPEED",
-]
+__all__ = ["DEEPSPEED"]
 
 _NAME = "deepspeed"
 _STAGES = {"none": 0, "zero1": 1, "zero2": 2, "zero3": 3}
-_ENVIRONMENT = (
-    EnvVar(
-        name="PYTORCH_CUDA_ALLOC_CONF",
-        value="expandable_segments:True",
-        why="ZeRO frees and takes memory in changing sizes",
-    ),
+_ENVIRONMENT = variables(
+    (
+        "PYTORCH_CUDA_ALLOC_CONF",
+        "expandable_segments:True",
+        "ZeRO frees and takes memory in changing sizes",
+    )
 )
 
 
 def _write(plan: TrainingPlan) -> Exported:
     layout = plan.layout
     require_flat(plan, name=_NAME)
-    if layout.cp > 1:
-        raise CannotExpress(
-            _NAME,
-            f"cp={layout.cp}: Ulysses is set up in a program of its own, not in the JSON",
-            nearest="cp=1",
-        )
+    says = "Ulysses is set up in a program of its own, not in the JSON"
+    require_one_of(plan, "layout.cp", (1,), name=_NAME, says=says)
     if layout.sharding not in _STAGES:
         reason = (
             f"sharding={layout.sharding}, shard_size={layout.shard_size}: groups with replicas need"
@@ -52,8 +47,8 @@ def _write(plan: TrainingPlan) -> Exported:
     return Exported(
         target=_NAME,
         files=(
-            ExportedFile(name="ds_config.json", text=_json(_config(plan))),
-            ExportedFile(name="config.json", text=_json(hf_config(plan, name=_NAME))),
+            ExportedFile(name="ds_config.json", text=json_text(_config(plan))),
+            ExportedFile(name="config.json", text=json_text(hf_config(plan, name=_NAME))),
         ),
         command=(*trainer_words(plan, name=_NAME), *recompute, "--deepspeed", "ds_config.json"),
         environment=_ENVIRONMENT,
@@ -77,12 +72,12 @@ def _config(plan: TrainingPlan) -> dict[str, Any]:
         "reduce_bucket_size": int(stack.bucket_bytes / 2),
     }
     if stage == 3:
-        layer = int(
-            max(
-                sum(count * block_params(plan.model, block).total for block, count in part.blocks)
-                for part in plan.model.segments
-            )
+        model = plan.model
+        sizes = (
+            sum(count * block_params(model, block).total for block, count in part.blocks)
+            for part in model.segments
         )
+        layer = int(max(sizes))
         zero |= {
             "stage3_prefetch_bucket_size": layer,
             "stage3_max_live_parameters": 2 * layer,
@@ -100,10 +95,6 @@ def _config(plan: TrainingPlan) -> dict[str, Any]:
         "zero_optimization": zero,
         "steps_per_print": plan.settings.log_interval,
     }
-
-
-def _json(values: dict[str, Any]) -> str:
-    return json.dumps(values, indent=2, ensure_ascii=False) + "\n"
 
 
 DEEPSPEED = ExportTarget(

@@ -13,15 +13,13 @@ from __future__ import annotations
 
 import re
 
+from meshwright.software.folders import LogForm
 from meshwright.software.log import NUMBER, Collected, Report, number
 from meshwright.values.units import GIB
 
-__all__ = [
-    "MARKS",
-    "read_deepspeed_line",
-]
+__all__ = ["LOG"]
 
-MARKS = ("iter time (s): ", "SamplesPerSec=", "Max_MA ", "DeepSpeed info: version=")
+_MARKS = ("iter time (s): ", "SamplesPerSec=", "Max_MA ", "DeepSpeed info: version=")
 
 _PIPE = re.compile(
     rf"\bsteps: (?P<step>\d{{1,15}}) loss: (?P<loss>{NUMBER}) (?P<more>[^\n]{{0,400}}?)iter time"
@@ -42,7 +40,7 @@ _SEEN = re.compile(
 )
 
 
-def read_deepspeed_line(line: str, found: Collected) -> None:
+def _read_line(line: str, found: Collected) -> None:
     """Read a line into what was found."""
     if "DeepSpeed info: version=" in line:
         found.known = True
@@ -65,3 +63,11 @@ def read_deepspeed_line(line: str, found: Collected) -> None:
 def _bytes(gib: str | None) -> float | None:
     value = number(gib)
     return None if value is None else value * GIB
+
+
+LOG = LogForm(
+    framework="deepspeed",
+    marks=_MARKS,
+    read=_read_line,
+    sample="steps: 2 loss: 9.5000 iter time (s): 1.500 samples/sec: 42.667\n",
+)

@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-from meshwright.software.folders import LogForm, Software, Training
+from meshwright.software.folders import Software, Training, parts
 
-__all__ = [
-    "LAST",
-    "SOFTWARE",
-]
+__all__ = ["LAST", "SOFTWARE"]
 
 LAST = 2
 """Newest checkpoints that it keeps beside its best."""
-
-_SAMPLE = '{"event": "step", "step": 2, "loss": 9.5, "gradient_norm": 2.5, "step_s": 1.5}\n'
-
-
-def _logs() -> tuple[LogForm, ...]:
-    from meshwright.software.embedded.log import MARKS, read_own_line
-
-    return (LogForm(framework="meshwright", marks=MARKS, read=read_own_line, sample=_SAMPLE),)
-
 
 SOFTWARE = Software(
     name="meshwright",
     title="the embedded trainer",
     order=0,
-    logs=_logs,
+    logs=parts(__name__, "log:LOG"),
     training=(
         Training(
             name="meshwright",

@@ -12,17 +12,15 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from meshwright.software.folders import LogForm
 from meshwright.software.log import Collected, Report
 
-__all__ = [
-    "MARKS",
-    "read_own_line",
-]
+__all__ = ["LOG"]
 
-MARKS = ('"step_s":', '"event": "validation"', '"event": "checkpoint"')
+_MARKS = ('"step_s":', '"event": "validation"', '"event": "checkpoint"')
 
 
-def read_own_line(line: str, found: Collected) -> None:
+def _read_line(line: str, found: Collected) -> None:
     """Read a line into what was found."""
     start = line.find("{")
     if start < 0:
@@ -88,3 +86,11 @@ def _most(value: Any) -> float | None:
         return max(map(float, found), default=None)
     except OverflowError:
         return None
+
+
+LOG = LogForm(
+    framework="meshwright",
+    marks=_MARKS,
+    read=_read_line,
+    sample='{"event": "step", "step": 2, "loss": 9.5, "gradient_norm": 2.5, "step_s": 1.5}\n',
+)

@@ -28,11 +28,10 @@ from meshwright.software.plan import TrainingPlan
 from meshwright.software.text import Code, python_call
 from meshwright.values.text import write_yaml
 
-__all__ = [
-    "MEGATRON_BRIDGE",
-]
+__all__ = ["MEGATRON_BRIDGE"]
 
 _SCRIPT = "meshwright_bridge.py"
+_FP8 = ("fp8 keeps the first and the last layer in bf16, as Megatron-Bridge's recipe does",)
 _PROVIDERS = tuple(provider.name for provider in PROVIDERS.values())
 _HEAD = '''"""Written by meshwright for Megatron-Bridge 0.3: run it on every rank; `key.sub=value` words override."""
 
@@ -81,16 +80,7 @@ def _write(plan: TrainingPlan) -> Exported:
                 f"{_SCRIPT} is complete by itself; overrides.yaml and overrides.txt say the same"
                 " for a recipe of Megatron-Bridge's own"
             ),
-            *(
-                (
-                    (
-                        "fp8 keeps the first and the last layer in bf16, as Megatron-Bridge's"
-                        " recipe does"
-                    ),
-                )
-                if plan.work.precision == "fp8"
-                else ()
-            ),
+            *(_FP8 if plan.work.precision == "fp8" else ()),
         ),
     )
 

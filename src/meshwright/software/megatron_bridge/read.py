@@ -13,6 +13,7 @@ from meshwright.software.megatron_bridge.sections import (
     NAME,
     RECIPES,
     TOKENIZERS,
+    WORDS,
     read_mixed_precision,
     take_family,
 )
@@ -20,14 +21,13 @@ from meshwright.software.megatron_core.layout import read_ddp, read_parallel, re
 from meshwright.software.megatron_core.model import read_model, take_loss
 from meshwright.software.settings import Activation, Dataset, TrainingSettings
 from meshwright.software.text import Taken
+from meshwright.software.words import shares
 from meshwright.values.errors import ConfigError, UnknownNameError
 from meshwright.values.stack import Feature, find_stack
 from meshwright.values.text import read_yaml
 from meshwright.values.workload import Precision, Workload
 
-__all__ = [
-    "BRIDGE_SOURCE",
-]
+__all__ = ["BRIDGE_SOURCE"]
 
 
 def _read(text: str) -> Imported:
@@ -60,11 +60,12 @@ def _read(text: str) -> Imported:
         given=given,
     )
     words.flag("optimizer.use_distributed_optimizer", True)
-    layout["mbs"] = words.count("train.micro_batch_size", 1)
+    sizes = WORDS.read(words, "layout")
+    layout["mbs"] = sizes["mbs"]
     seq_len = words.count("dataset.sequence_length", words.count("dataset.seq_length", 4096))
     work = Workload(
         seq_len=seq_len,
-        gbs=words.count("train.global_batch_size", 1),
+        gbs=sizes["gbs"],
         precision=precision,
         dropout=bool(details.dropout),
     )
@@ -105,13 +106,12 @@ def _settings(words: Taken) -> TrainingSettings:
     styles = {name: ours for ours, name in DECAYS.items()}
     if decay not in styles:
         raise UnknownNameError("lr_decay_style", decay, styles)
-    steps = words.count("train.train_iters", 300000)
-    decay_weight = words.number("optimizer.weight_decay", 0.1)
+    given = WORDS.read(words, "settings")
     words.drop(
         {
-            "scheduler.start_weight_decay": decay_weight,
-            "scheduler.end_weight_decay": decay_weight,
-            "scheduler.lr_decay_iters": steps,
+            "scheduler.start_weight_decay": given["weight_decay"],
+            "scheduler.end_weight_decay": given["weight_decay"],
+            "scheduler.lr_decay_iters": given["train_steps"],
         }
     )
     kind = words.text("tokenizer.tokenizer_type", "NullTokenizer")
@@ -120,31 +120,8 @@ def _settings(words: Taken) -> TrainingSettings:
         raise UnknownNameError("tokenizer_type", kind, kinds)
     words.take("tokenizer.vocab_size", None)
     words.take("checkpoint.ckpt_format", None)
-    values: dict[str, Any] = {
-        "train_steps": steps,
-        "learning_rate": words.number("optimizer.lr", 3e-4),
-        "min_learning_rate": words.number("optimizer.min_lr", 3e-5),
-        "warmup_steps": words.whole("scheduler.lr_warmup_iters", 500),
-        "decay_style": styles[decay],
-        "weight_decay": decay_weight,
-        "adam_beta1": words.number("optimizer.adam_beta1", 0.9),
-        "adam_beta2": words.number("optimizer.adam_beta2", 0.95),
-        "adam_eps": words.number("optimizer.adam_eps", 1e-5),
-        "clip_gradient": words.number("optimizer.clip_grad", 1.0),
-        "init_std": words.take("model.init_method_std", None),
-        "seed": words.whole("rng.seed", 1234),
-        "tokenizer": words.take("tokenizer.tokenizer_model", None),
-        "tokenizer_kind": kinds[kind],
-        "vocab_file": words.take("tokenizer.vocab_file", None),
-        "merge_file": words.take("tokenizer.merge_file", None),
-        "save_dir": words.take("checkpoint.save", None),
-        "load_dir": words.take("checkpoint.load", None),
-        "save_interval": words.take("checkpoint.save_interval", None),
-        "log_interval": words.take("logger.log_interval", None),
-        "eval_interval": words.take("train.eval_interval", None),
-        "eval_steps": words.take("train.eval_iters", 0),
-    }
-    return TrainingSettings(**values, **_data(words))
+    own = {"decay_style": styles[decay], "tokenizer_kind": kinds[kind]}
+    return TrainingSettings(**given, **own, **_data(words))
 
 
 def _data(words: Taken) -> dict[str, Any]:
@@ -157,13 +134,12 @@ def _data(words: Taken) -> dict[str, Any]:
             Dataset(path=path, weight=float(weight))
             for path, weight in zip(paths, weights or [1.0] * len(paths), strict=True)
         )
-        shares = None if split is None else tuple(float(share) for share in str(split).split(","))
+        return {"data": data, "split": shares(split)}
     except (TypeError, ValueError):
         raise ConfigError(
             f"{NAME}: dataset.blend, dataset.split: expected [[paths], [weights]] and shares such"
             " as 99,1,0"
         ) from None
-    return {"data": data, "split": shares}
 
 
 def _matches(name: str, text: str) -> bool:

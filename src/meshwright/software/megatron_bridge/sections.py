@@ -7,6 +7,7 @@ from typing import Any
 
 from meshwright.software.defaults import train_steps
 from meshwright.software.megatron_core.layout import (
+    SHARDED,
     ddp_words,
     parallel_words,
     recompute_words,
@@ -15,6 +16,7 @@ from meshwright.software.megatron_core.layout import (
 from meshwright.software.megatron_core.model import loss_words, model_words, narrow_words
 from meshwright.software.plan import TrainingPlan
 from meshwright.software.text import Taken
+from meshwright.software.words import WordTable, chosen, require, require_one_of, split_shares
 from meshwright.values.errors import CannotExpress, ConfigError
 from meshwright.values.workload import Precision
 
@@ -26,6 +28,7 @@ __all__ = [
     "RECIPES",
     "TARGET",
     "TOKENIZERS",
+    "WORDS",
     "Provider",
     "bridge_model",
     "mixed_precision",
@@ -108,43 +111,41 @@ def _whole(value: float) -> float:
     return int(value) if value == int(value) else value
 
 
+_GEMMA = {
+    "model.gated": True,
+    "details.activation": "gelu",
+    "model.norm": "rmsnorm",
+    "model.tied": True,
+    "model.linear_bias": False,
+    "model.qkv_bias": False,
+    "model.positions": "rope",
+    "model.mla": None,
+    "model.moe": None,
+}
+
+
 def _require_gemma(plan: TrainingPlan, name: str) -> None:
-    model, details, layout = plan.model, plan.details, plan.layout
+    model = plan.model
     first = not model.qk_norm
-    wanted: tuple[tuple[str, Any, Any], ...] = (
-        ("model.gated", model.gated, True),
-        ("details.activation", details.activation, "gelu"),
-        ("model.norm", model.norm, "rmsnorm"),
-        ("model.tied", model.tied, True),
-        ("model.linear_bias", model.linear_bias, False),
-        ("model.qkv_bias", model.qkv_bias, False),
-        ("model.positions", model.positions, "rope"),
-        ("model.mla", model.mla and "latent attention", None),
-        ("model.moe", model.moe and "experts", None),
-        ("model.window", model.window is not None, True),
-        ("model.global_every", model.global_every, 2 if first else max(2, model.global_every)),
-        ("details.rope_scaling", details.rope_scaling, None),
-        ("details.score_cap", details.score_cap, details.score_cap if first else None),
-        ("details.logit_cap", details.logit_cap, details.logit_cap if first else None),
-        (
-            "details.window_rope_base",
-            details.window_rope_base,
-            None if first else details.window_rope_base,
-        ),
+    gemma = f"with norms_per_layer={_NORMS}: its Gemma {2 if first else 3} has"
+    reason = f"{{path}}={{given}} {gemma} {{has}}"
+    require(plan, _GEMMA, name=name, reason=reason)
+    if model.window is None:
+        reason = f"model.window=False {gemma} True"
+        raise CannotExpress(name, reason, nearest="a model with model.window=True")
+    rest: dict[str, Any] = {
+        "model.global_every": 2 if first else max(2, model.global_every),
+        "details.rope_scaling": None,
+    }
+    rest |= (
+        {"details.window_rope_base": None}
+        if first
+        else {"details.score_cap": None, "details.logit_cap": None}
     )
-    for path, given, has in wanted:
-        if given != has:
-            reason = (
-                f"{path}={given} with norms_per_layer={_NORMS}: its Gemma {'2' if first else '3'}"
-                f" has {has}"
-            )
-            raise CannotExpress(name, reason, nearest=f"a model with {path}={has}")
-    if first and layout.cp > 1:
-        raise CannotExpress(
-            name,
-            f"cp={layout.cp}: its attention of Gemma 2 refuses context parallelism",
-            nearest="cp=1",
-        )
+    require(plan, rest, name=name, reason=reason)
+    if first:
+        says = "its attention of Gemma 2 refuses context parallelism"
+        require_one_of(plan, "layout.cp", (1,), name=name, says=says)
 
 
 def take_family(words: Taken) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -154,24 +155,19 @@ def take_family(words: Taken) -> tuple[dict[str, Any], dict[str, Any]]:
         return {"norms_per_layer": _NORMS}, _take_gemma3(words)
     if words.has("model.query_pre_attn_scalar"):
         words.put("model.window_attn_skip_freq", 2)
-        caps = {
-            name: words.number(f"model.{name}_logit_softcapping", 0.0) or None
+        attention, logits = (
+            words.number(f"model.{name}_logit_softcapping", 0.0) or None
             for name in ("attn", "final")
-        }
+        )
         scale = words.number("model.query_pre_attn_scalar", 0.0)
-        return {"norms_per_layer": _NORMS}, {
-            "query_scale": scale,
-            "score_cap": caps["attn"],
-            "logit_cap": caps["final"],
-        }
+        details = {"query_scale": scale, "score_cap": attention, "logit_cap": logits}
+        return {"norms_per_layer": _NORMS}, details
     return {}, {}
 
 
 def _take_gemma3(words: Taken) -> dict[str, Any]:
-    pattern, bases = (
-        words.take("model.interleaved_attn_pattern", None),
-        words.take("model.rotary_base", [10_000, 1_000_000]),
-    )
+    pattern = words.take("model.interleaved_attn_pattern", None)
+    bases = words.take("model.rotary_base", [10_000, 1_000_000])
     try:
         (local, behind), (window_base, base) = pattern, bases
         words.put("model.window_attn_skip_freq", local + behind)
@@ -257,34 +253,20 @@ def read_mixed_precision(words: Taken) -> tuple[str, bool] | None:
     given = {
         name: words.take(f"mixed_precision.{name}", default) for name, default in _NOTHING.items()
     }
-    words.drop_under(
-        (
-            "mixed_precision.params_dtype",
-            "mixed_precision.pipeline_dtype",
-            "mixed_precision.autocast_enabled",
-        )
-    )
+    at = "mixed_precision."
+    words.drop_under((f"{at}params_dtype", f"{at}pipeline_dtype", f"{at}autocast_enabled"))
     words.take("mixed_precision.fp4_recipe", None)
-    shown = ", ".join(
-        f"{name}={given[name]}" for name in ("bf16", "fp16", "fp8", "fp8_recipe", "fp4")
-    )
+    formats = ("bf16", "fp16", "fp8", "fp8_recipe", "fp4")
+    shown = ", ".join(f"{name}={given[name]}" for name in formats)
     for precision, kind in KINDS.items():
-        formats = {
-            name: given[name]
-            for name in (
-                "bf16",
-                "fp16",
-                "fp8",
-                "fp4",
-                *(("fp8_recipe",) if "fp8_recipe" in kind else ()),
-            )
-        }
-        if {**_NOTHING, **kind}.items() >= formats.items():
+        told = {name for name in formats if name != "fp8_recipe" or name in kind}
+        if all({**_NOTHING, **kind}[name] == given[name] for name in told):
             return next(name for name, ours in RECIPES.items() if ours == precision), wide
     raise ConfigError(f"mixed_precision: {shown}: expected the formats of {', '.join(RECIPES)}")
 
 
 NAME = "megatron-bridge"
+WORDS = WordTable("software/megatron_bridge/words.csv")
 TOKENIZERS = {
     "huggingface": "HuggingFaceTokenizer",
     "sentencepiece": "SentencePieceTokenizer",
@@ -311,69 +293,49 @@ _CLEARED = {
 def sections(plan: TrainingPlan) -> dict[str, Any]:
     """Return the container's sections by name; the activation function, which is code, is not among
     them."""
-    settings = plan.settings
-    if plan.work.precision not in KINDS:
-        reason = (
-            f"precision={plan.work.precision}: its recipes of mixed precision start from"
-            " half-precision weights"
-        )
-        raise CannotExpress(NAME, reason, nearest="precision=bf16")
-    loss = loss_words(plan.stack, plan.work.precision)
-    model = {
-        **bridge_model(plan, name=NAME),
-        **parallel_words(plan),
-        **recompute_words(plan),
-        **loss,
-    }
-    steps = train_steps(settings, plan.work)
+    says = "its recipes of mixed precision start from half-precision weights"
+    require_one_of(plan, "work.precision", KINDS, name=NAME, says=says)
+    steps = train_steps(plan.settings, plan.work)
     return {
-        "model": {**_CLEARED, **model},
-        "train": {
-            "train_iters": steps,
-            "global_batch_size": plan.layout.gbs,
-            "micro_batch_size": plan.layout.mbs,
-            "eval_interval": settings.eval_interval,
-            "eval_iters": settings.eval_steps,
+        "model": {
+            **_CLEARED,
+            **bridge_model(plan, name=NAME),
+            **parallel_words(plan),
+            **recompute_words(plan),
+            **loss_words(plan.stack, plan.work.precision),
         },
-        "optimizer": _optimizer(plan),
+        "train": {**WORDS.written(plan, "train."), "train_iters": steps},
+        "optimizer": {
+            **WORDS.written(plan, "optimizer."),
+            "use_distributed_optimizer": plan.layout.sharding != "none",
+        },
         "scheduler": _scheduler(plan, steps),
         "ddp": ddp_words(plan, name=NAME),
         "comm_overlap": {"tp_comm_overlap": tp_overlap(plan)},
         "mixed_precision": mixed_precision(plan),
         "dataset": _dataset(plan),
         "tokenizer": _tokenizer(plan),
-        "checkpoint": _checkpoint(plan),
-        "logger": {"log_interval": settings.log_interval},
-        "rng": {"seed": settings.seed},
-    }
-
-
-def _optimizer(plan: TrainingPlan) -> dict[str, Any]:
-    settings = plan.settings
-    return {
-        "lr": settings.learning_rate,
-        "min_lr": settings.min_learning_rate,
-        "weight_decay": settings.weight_decay,
-        "adam_beta1": settings.adam_beta1,
-        "adam_beta2": settings.adam_beta2,
-        "adam_eps": settings.adam_eps,
-        "clip_grad": settings.clip_gradient,
-        "use_distributed_optimizer": plan.layout.sharding != "none",
+        "checkpoint": {
+            **WORDS.written(plan, "checkpoint."),
+            "ckpt_format": "fsdp_dtensor" if plan.layout.sharding in SHARDED else "torch_dist",
+        },
+        "logger": WORDS.written(plan, "logger."),
+        "rng": WORDS.written(plan, "rng."),
     }
 
 
 def _scheduler(plan: TrainingPlan, steps: int) -> dict[str, Any]:
     """The weight decay stands here too: the scheduler sets that of the optimizer at every step."""
-    settings = plan.settings
-    if settings.decay_style not in DECAYS:
-        reason = f"decay_style={settings.decay_style}: how long it decays is nowhere said"
-        raise CannotExpress(NAME, reason, nearest="decay_style=cosine")
+    decay = plan.settings.weight_decay
+    says = "how long it decays is nowhere said"
     return {
-        "lr_decay_style": DECAYS[settings.decay_style],
-        "lr_warmup_iters": settings.warmup_steps,
+        "lr_decay_style": chosen(
+            DECAYS, plan, "settings.decay_style", name=NAME, says=says, nearest="cosine"
+        ),
+        **WORDS.written(plan, "scheduler."),
         "lr_decay_iters": steps,
-        "start_weight_decay": settings.weight_decay,
-        "end_weight_decay": settings.weight_decay,
+        "start_weight_decay": decay,
+        "end_weight_decay": decay,
     }
 
 
@@ -381,41 +343,16 @@ def _dataset(plan: TrainingPlan) -> dict[str, Any]:
     settings = plan.settings
     words: dict[str, Any] = {"sequence_length": plan.work.seq_len}
     if settings.data:
-        words["blend"] = [
-            [entry.path for entry in settings.data],
-            [entry.weight for entry in settings.data],
-        ]
-        words["split"] = ",".join(f"{share:g}" for share in settings.split or ())
+        paths = [entry.path for entry in settings.data]
+        words["blend"] = [paths, [entry.weight for entry in settings.data]]
+        words["split"] = split_shares(plan)
     return words
 
 
 def _tokenizer(plan: TrainingPlan) -> dict[str, Any]:
-    settings = plan.settings
-    if settings.tokenizer_kind not in TOKENIZERS:
-        reason = f"tokenizer_kind={settings.tokenizer_kind}: it has {', '.join(TOKENIZERS)}"
-        raise CannotExpress(NAME, reason, nearest="tokenizer_kind=huggingface")
-    words: dict[str, Any] = {
-        "tokenizer_type": TOKENIZERS[settings.tokenizer_kind],
-        "tokenizer_model": settings.tokenizer,
-    }
-    if settings.tokenizer_kind == "null":
+    kind = chosen(TOKENIZERS, plan, "settings.tokenizer_kind", name=NAME)
+    given = WORDS.written(plan, "tokenizer.")
+    words = {"tokenizer_type": kind, "tokenizer_model": given.pop("tokenizer_model")}
+    if plan.settings.tokenizer_kind == "null":
         words["vocab_size"] = plan.model.vocab
-    return words | {
-        name: value
-        for name, value in (
-            ("vocab_file", settings.vocab_file),
-            ("merge_file", settings.merge_file),
-        )
-        if value is not None
-    }
-
-
-def _checkpoint(plan: TrainingPlan) -> dict[str, Any]:
-    settings = plan.settings
-    fsdp = plan.layout.sharding in ("zero2", "zero3", "hybrid")
-    return {
-        "save": settings.save_dir,
-        "load": settings.load_dir,
-        "save_interval": settings.save_interval,
-        "ckpt_format": "fsdp_dtensor" if fsdp else "torch_dist",
-    }
+    return words | {name: value for name, value in given.items() if value is not None}

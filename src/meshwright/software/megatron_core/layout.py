@@ -13,6 +13,8 @@ from meshwright.values.errors import ConfigError
 from meshwright.values.units import counted
 
 __all__ = [
+    "SHARDED",
+    "STRATEGIES",
     "ddp_words",
     "parallel_words",
     "read_ddp",
@@ -24,7 +26,15 @@ __all__ = [
     "trained",
 ]
 
-_SHARDED = {"zero2": "optim_grads", "zero3": "optim_grads_params", "hybrid": "optim_grads_params"}
+SHARDED = {"zero2": "optim_grads", "zero3": "optim_grads_params", "hybrid": "optim_grads_params"}
+"""data_parallel_sharding_strategy of Megatron's FSDP."""
+STRATEGIES = {
+    "optim_grads": "zero2",
+    "optim_grads_params": "zero3",
+    "optim": "zero1",
+    "no_shard": "none",
+}
+"""The same, read."""
 
 
 def parallel_words(plan: TrainingPlan) -> dict[str, Any]:
@@ -60,34 +70,30 @@ def _chunks(text: str, *, what: str) -> tuple[str, ...]:
     return read_split_text(text, what=f"{what}: pipeline_model_parallel_layout")
 
 
-def recompute_words(plan: TrainingPlan) -> dict[str, Any]:
-    """Return the fields of recomputation; empty without it."""
+def recompute_words(plan: TrainingPlan, *, longest: int | None = None) -> dict[str, Any]:
+    """Return the fields of recomputation; empty without it. `longest` is the longest chunk, where
+    the layout's own split does not say."""
     layout = plan.layout
     if layout.recompute == "none":
         return {}
-    if layout.recompute == "full":
-        layers = layout.recompute_layers
-        if layers is None:  # every layer: units of one, or blocks as long as the longest chunk
-            layers = (
-                1
-                if layout.recompute_method == "uniform"
-                else max(chunk_layers(layout, plan.model.num_layers))
-            )
-        return {
-            "recompute_granularity": "full",
-            "recompute_method": layout.recompute_method,
-            "recompute_num_layers": layers,
-        }
+    if layout.recompute == "selective":
+        modules = list(layout.recompute_modules)
+        return {"recompute_granularity": "selective", "recompute_modules": modules}
+    layers = layout.recompute_layers
+    if layers is None:  # every layer: units of one, or blocks as long as the longest chunk
+        longest = longest or max(chunk_layers(layout, plan.model.num_layers))
+        layers = 1 if layout.recompute_method == "uniform" else longest
     return {
-        "recompute_granularity": "selective",
-        "recompute_modules": list(layout.recompute_modules),
+        "recompute_granularity": "full",
+        "recompute_method": layout.recompute_method,
+        "recompute_num_layers": layers,
     }
 
 
 def ddp_words(plan: TrainingPlan, *, name: str) -> dict[str, Any]:
     """Return how gradients and states are reduced and split over data parallel ranks."""
     layout, stack = plan.layout, plan.stack
-    fsdp = layout.sharding in _SHARDED
+    fsdp = layout.sharding in SHARDED
     words: dict[str, Any] = {
         "use_distributed_optimizer": layout.sharding != "none",
         "overlap_grad_reduce": stack.dp_overlap > 0,
@@ -98,7 +104,7 @@ def ddp_words(plan: TrainingPlan, *, name: str) -> dict[str, Any]:
     if fsdp:
         words |= {
             "use_megatron_fsdp": True,
-            "data_parallel_sharding_strategy": _SHARDED[layout.sharding],
+            "data_parallel_sharding_strategy": SHARDED[layout.sharding],
         }
     if layout.sharding == "hybrid" and layout.shard_size is not None:
         words["num_distributed_optimizer_instances"] = layout.dp * layout.cp // layout.shard_size
@@ -116,15 +122,12 @@ def trained(values: dict[str, Any], *, what: str) -> TrainedLayers:
     """Return the layers that such fields train, as Megatron-Core's get_num_layers_to_build counts
     them."""
     layers, pp = values["num_layers"], values.get("pipeline_model_parallel_size", 1)
-    vpp, mtp = (
-        values.get("virtual_pipeline_model_parallel_size") or 1,
-        values.get("mtp_num_layers") or 0,
-    )
+    vpp = values.get("virtual_pipeline_model_parallel_size") or 1
     text = values.get("pipeline_model_parallel_layout")
     if text is not None:
-        return TrainedLayers(
-            chunks=read_split(text, what=what), mtp="".join(_chunks(text, what=what)).count("m")
-        )
+        mtp = "".join(_chunks(text, what=what)).count("m")
+        return TrainedLayers(chunks=read_split(text, what=what), mtp=mtp)
+    mtp = values.get("mtp_num_layers") or 0
     return TrainedLayers(chunks=(layers // (pp * vpp),) * (pp * vpp), mtp=mtp)
 
 
@@ -157,10 +160,8 @@ def read_parallel(words: Taken, *, prefix: str, what: str) -> dict[str, Any]:
 def read_recompute(words: Taken, *, prefix: str) -> dict[str, Any]:
     """Return the recomputation of such fields."""
     granularity = words.take(f"{prefix}recompute_granularity", None)
-    method, layers = (
-        words.take(f"{prefix}recompute_method", None),
-        words.take(f"{prefix}recompute_num_layers", None),
-    )
+    method = words.take(f"{prefix}recompute_method", None)
+    layers = words.take(f"{prefix}recompute_num_layers", None)
     modules = words.take(f"{prefix}recompute_modules", None)
     if granularity is None:
         return {"recompute": "none"}
@@ -192,14 +193,6 @@ def read_ddp(
                 f"num_distributed_optimizer_instances={instances}: the size of a group depends on"
                 " the number of chips, which is not said"
             )
-        return {
-            "sharding": "hybrid",
-            "shard_size": num_chips // (layout["tp"] * layout["pp"] * instances),
-        }
-    return {
-        "sharding": (
-            {"optim_grads": "zero2", "optim_grads_params": "zero3", "optim": "zero1"}.get(
-                strategy, "none"
-            )
-        )
-    }
+        group = num_chips // (layout["tp"] * layout["pp"] * instances)
+        return {"sharding": "hybrid", "shard_size": group}
+    return {"sharding": STRATEGIES.get(strategy, "none")}

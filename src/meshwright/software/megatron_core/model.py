@@ -8,6 +8,7 @@ from typing import Any
 from meshwright.software.plan import TrainingPlan
 from meshwright.software.settings import Activation, ModelDetails, RouterBalance
 from meshwright.software.text import Taken
+from meshwright.software.words import WordTable, require, require_one_of
 from meshwright.values.errors import CannotExpress, ConfigError
 from meshwright.values.models.spec import MlaSpec, ModelSpec, MoeSpec
 from meshwright.values.stack import Stack
@@ -15,6 +16,7 @@ from meshwright.values.workload import Precision
 
 __all__ = [
     "ACTIVATIONS",
+    "BALANCE",
     "FP8_WEIGHTS",
     "keeps_narrow_weights",
     "loss_notes",
@@ -25,6 +27,7 @@ __all__ = [
     "take_loss",
 ]
 
+WORDS = WordTable("software/megatron_core/words.csv")
 ACTIVATIONS: dict[Activation, str] = {
     "silu": "F.silu",
     "gelu": "F.gelu",
@@ -33,7 +36,8 @@ ACTIVATIONS: dict[Activation, str] = {
     "quick-gelu": "quick_gelu",
 }
 """Python names of the activation function."""
-_BALANCE: dict[RouterBalance, str] = {
+_NORMS = {"rmsnorm": "RMSNorm", "layernorm": "LayerNorm"}
+BALANCE: dict[RouterBalance, str] = {
     "aux-loss": "aux_loss",
     "sequence-aux-loss": "seq_aux_loss",
     "bias": "seq_aux_loss",
@@ -59,24 +63,10 @@ def model_words(
     _require_decoder(plan, name, norms=norms, sinks=sinks)
     model, details = plan.model, plan.details
     words: dict[str, Any] = {
-        "num_layers": model.num_layers,
-        "hidden_size": model.hidden,
+        **WORDS.written(plan),
         "ffn_hidden_size": model.ffn or 4 * model.hidden,
-        "num_attention_heads": model.num_heads,
-        "num_query_groups": model.num_kv_heads,
-        "kv_channels": model.head_dim,
-        "vocab_size": model.vocab,
-        "seq_length": plan.work.seq_len,
-        "gated_linear_unit": model.gated,
-        "add_bias_linear": model.linear_bias,
         "add_qkv_bias": model.qkv_bias or model.linear_bias,
-        "share_embeddings_and_output_weights": model.tied,
-        "normalization": {"rmsnorm": "RMSNorm", "layernorm": "LayerNorm"}[model.norm],
-        "layernorm_epsilon": details.norm_eps,
-        "qk_layernorm": model.qk_norm,
-        "hidden_dropout": details.dropout,
-        "attention_dropout": details.dropout,
-        "init_method_std": plan.settings.init_std,
+        "normalization": _NORMS[model.norm],
         **_positions(plan, name, positions),
     }
     if model.window is not None:
@@ -89,7 +79,12 @@ def model_words(
     if details.gate_clamp is not None:
         words["activation_func_clamp_value"] = details.gate_clamp
     if model.mla is not None:
-        words |= _latent(model.mla)
+        words |= {
+            "multi_latent_attention": True,
+            **WORDS.written(plan, part="model.mla"),
+            "rope_type": "rope",
+            "rotary_scaling_factor": 1.0,
+        }
     if model.moe is not None:
         words |= _experts(plan, model.moe, name)
     if model.mtp_layers:
@@ -97,45 +92,44 @@ def model_words(
     return words
 
 
+_USUAL_EXPERTS = {
+    "moe_router_dtype": "fp32",
+    "moe_grouped_gemm": True,
+    "moe_permute_fusion": True,
+    "moe_token_dispatcher_type": "alltoall",
+}
+"""What is written of experts whatever the plan."""
 _NOT_MEGATRON = ("model.norms_per_layer", "model.parallel_block")
 """What Megatron-LM's own programs refuse too."""
 
 
 def _require_decoder(plan: TrainingPlan, name: str, *, norms: int, sinks: bool) -> None:
-    model = plan.model
-    wanted: tuple[tuple[str, Any, Any], ...] = (
-        ("model.family", model.family, "decoder"),
-        ("model.hybrid", model.hybrid and "mixers", None),
-        ("model.norms_per_layer", model.norms_per_layer, norms),
-        ("model.parallel_block", model.parallel_block, False),
-        ("model.attention_sinks", model.attention_sinks and not sinks, False),
-        ("model.token_types", model.token_types, 0),
-        ("model.mlm_head", model.mlm_head, False),
+    has = {
+        "model.family": "decoder",
+        "model.hybrid": None,
+        "model.norms_per_layer": norms,
+        "model.parallel_block": False,
+        **({} if sinks else {"model.attention_sinks": False}),
+        "model.token_types": 0,
+        "model.mlm_head": False,
+    }
+    reason, near = (
+        "{path}={given}: this export is of models with {has}",
+        "a model with {path}={has}",
     )
-    for path, given, has in wanted:
-        if given != has:
-            other = "" if path in _NOT_MEGATRON else ", or --to megatron-lm"
-            raise CannotExpress(
-                name,
-                f"{path}={given}: this export is of models with {has}",
-                nearest=f"a model with {path}={has}{other}",
-            )
-    if plan.work.lora_rank:
-        raise CannotExpress(
-            name,
-            f"lora_rank={plan.work.lora_rank}: the export is for pretraining",
-            nearest="lora_rank=0",
-        )
+    for path, value in has.items():
+        nearest = near if path in _NOT_MEGATRON else f"{near}, or --to megatron-lm"
+        require(plan, {path: value}, name=name, reason=reason, nearest=nearest)
+    says = "the export is for pretraining"
+    require_one_of(plan, "work.lora_rank", (0,), name=name, says=says)
 
 
 def _positions(plan: TrainingPlan, name: str, known: Mapping[str, str]) -> dict[str, Any]:
     model, details = plan.model, plan.details
+    says = f"decoders have {', '.join(known)}"
     if model.positions not in known:
-        raise CannotExpress(
-            name,
-            f"positions={model.positions}: decoders have {', '.join(known)}",
-            nearest="a model with positions=rope",
-        )
+        reason = f"positions={model.positions}: {says}"
+        raise CannotExpress(name, reason, nearest="a model with positions=rope")
     words: dict[str, Any] = {"position_embedding_type": known[model.positions]}
     if model.positions == "learned" and model.max_positions != plan.work.seq_len:
         reason = (
@@ -154,51 +148,31 @@ def _positions(plan: TrainingPlan, name: str, known: Mapping[str, str]) -> dict[
     return words
 
 
-def _latent(mla: MlaSpec) -> dict[str, Any]:
-    return {
-        "multi_latent_attention": True,
-        "q_lora_rank": mla.q_lora_rank,
-        "kv_lora_rank": mla.kv_lora_rank,
-        "qk_head_dim": mla.qk_nope_head_dim,
-        "qk_pos_emb_head_dim": mla.qk_rope_head_dim,
-        "v_head_dim": mla.v_head_dim,
-        "rope_type": "rope",
-        "rotary_scaling_factor": 1.0,
-    }
-
-
 def _experts(plan: TrainingPlan, moe: MoeSpec, name: str) -> dict[str, Any]:
     details = plan.details
     if moe.latent_dim is not None:
-        raise CannotExpress(
-            name,
-            f"moe.latent_dim={moe.latent_dim}: experts work in the hidden size",
-            nearest="a model without latent_dim",
-        )
-    if moe.expert_bias != plan.model.linear_bias:
+        reason = f"moe.latent_dim={moe.latent_dim}: experts work in the hidden size"
+        raise CannotExpress(name, reason, nearest="a model without latent_dim")
+    bias = plan.model.linear_bias
+    if moe.expert_bias != bias:
         reason = (
-            f"moe.expert_bias={moe.expert_bias} with linear_bias={plan.model.linear_bias}: biases"
-            " are those of all linear layers"
+            f"moe.expert_bias={moe.expert_bias} with linear_bias={bias}: biases are those of all"
+            " linear layers"
         )
-        raise CannotExpress(
-            name, reason, nearest=f"a model with moe.expert_bias={plan.model.linear_bias}"
-        )
+        raise CannotExpress(name, reason, nearest=f"a model with moe.expert_bias={bias}")
     assert details.router_balance is not None
     words: dict[str, Any] = {
-        "num_moe_experts": moe.num_experts,
-        "moe_router_topk": moe.top_k,
-        "moe_ffn_hidden_size": moe.expert_ffn,
-        "moe_router_load_balancing_type": _BALANCE[details.router_balance],
+        **WORDS.written(plan, part="model.moe"),
+        "moe_router_load_balancing_type": BALANCE[details.router_balance],
         "moe_aux_loss_coeff": 0.0 if details.router_balance == "none" else details.aux_loss,
         "moe_router_score_function": details.router_score,
         "moe_router_enable_expert_bias": details.router_balance == "bias",
-        "moe_router_dtype": "fp32",
-        "moe_grouped_gemm": True,
-        "moe_permute_fusion": True,
-        "moe_token_dispatcher_type": "alltoall",
+        **_USUAL_EXPERTS,
     }
     if moe.first_dense_layers or moe.layer_frequency > 1:
-        words["moe_layer_freq"] = _layers_with_experts(plan.model.num_layers, moe)
+        words["moe_layer_freq"] = _layers_with_experts(
+            plan.model.num_layers, moe.first_dense_layers, moe.layer_frequency
+        )
     if moe.shared_ffn:
         words["moe_shared_expert_intermediate_size"] = moe.shared_ffn
     if moe.capacity_factor is not None:
@@ -216,12 +190,10 @@ def _experts(plan: TrainingPlan, moe: MoeSpec, name: str) -> dict[str, Any]:
     return words
 
 
-def _layers_with_experts(layers: int, moe: MoeSpec) -> list[int]:
-    """Return 1 for each layer with experts: behind the dense ones, the last of every
-    `layer_frequency`."""
-    rest, every = layers - moe.first_dense_layers, moe.layer_frequency
-    rounds, left = divmod(rest, every)
-    return [0] * moe.first_dense_layers + ([0] * (every - 1) + [1]) * rounds + [0] * left
+def _layers_with_experts(layers: int, first: int, every: int) -> list[int]:
+    """Return 1 for each layer with experts: behind the `first` dense ones, the last of `every`."""
+    rounds, left = divmod(layers - first, every)
+    return [0] * first + ([0] * (every - 1) + [1]) * rounds + [0] * left
 
 
 def read_model(
@@ -229,37 +201,26 @@ def read_model(
 ) -> tuple[ModelSpec, ModelDetails]:
     """Return the model of such fields, which lie below `prefix`; defaults are Megatron-Core's."""
     at = prefix
-    heads = words.count(f"{at}num_attention_heads", 0)
-    hidden = words.count(f"{at}hidden_size", 0)
-    linear_bias = words.flag(f"{at}add_bias_linear", True)
-    rope, positions, seq_len = _read_positions(words, at, what)
-    layers = words.count(f"{at}num_layers", 0)
+    rope, positions = _read_positions(words, at, what)
     window = words.take(f"{at}window_size", None)
     sinks = words.peek(f"{at}softmax_type") == "learnable"
     words.drop({f"{at}softmax_type": "learnable"})
     if window is not None or sinks:
         words.drop({f"{at}cp_comm_type": "a2a"})
+    dims, seq_len = WORDS.read(words, "model", at=at), WORDS.read(words, "work", at=at)["seq_len"]
+    heads, hidden = dims["num_heads"], dims["hidden"]
+    dims |= {
+        "ffn": dims["ffn"] or 4 * hidden,
+        "num_kv_heads": dims["num_kv_heads"] or heads,
+        "head_dim": dims["head_dim"] or hidden // max(1, heads),
+        "norm": "rmsnorm" if dims["norm"].lower() == "rmsnorm" else "layernorm",
+        "qkv_bias": dims["qkv_bias"] and not dims["linear_bias"],
+    }
     spec = ModelSpec(
         name="imported-model",
-        num_layers=layers,
-        hidden=hidden,
-        ffn=words.take(f"{at}ffn_hidden_size", None) or 4 * hidden,
-        num_heads=heads,
-        num_kv_heads=words.take(f"{at}num_query_groups", None) or heads,
-        head_dim=words.take(f"{at}kv_channels", None) or hidden // max(1, heads),
-        vocab=words.count(f"{at}vocab_size", 0),
-        gated=words.flag(f"{at}gated_linear_unit", False),
-        tied=words.flag(f"{at}share_embeddings_and_output_weights", True),
-        norm=(
-            "rmsnorm"
-            if words.text(f"{at}normalization", "LayerNorm").lower() == "rmsnorm"
-            else "layernorm"
-        ),
-        qk_norm=words.flag(f"{at}qk_layernorm", False),
+        **dims,
         positions=positions,
         max_positions=seq_len if positions == "learned" else 0,
-        linear_bias=linear_bias,
-        qkv_bias=words.flag(f"{at}add_qkv_bias", False) and not linear_bias,
         attention_sinks=sinks,
         # No field tells YaRN's factor; gpt-oss alone has learned sinks, and has it.
         rotation_has_factor=sinks and positions == "rope",
@@ -267,9 +228,7 @@ def read_model(
         global_every=_every(words.take(f"{at}window_attn_skip_freq", None), window),
         mtp_layers=words.take(f"{at}mtp_num_layers", None) or 0,
         mla=_read_latent(words, at),
-        moe=_read_experts(
-            words, at, hidden=hidden, layers=layers, linear_bias=linear_bias, what=what
-        ),
+        moe=_read_experts(words, at, dims, what),
     )
     return spec, _read_details(words, at, spec, rope, activation)
 
@@ -278,7 +237,7 @@ def _every(frequency: Any, window: Any) -> int:
     return 1 if window is None else 0 if frequency is None else int(frequency)
 
 
-def _read_positions(words: Taken, at: str, what: str) -> tuple[dict[str, Any], Any, int]:
+def _read_positions(words: Taken, at: str, what: str) -> tuple[dict[str, Any], Any]:
     given = words.text(f"{at}position_embedding_type", "learned_absolute")
     names = {name: ours for ours, name in POSITIONS.items()}
     if given not in names:
@@ -292,49 +251,32 @@ def _read_positions(words: Taken, at: str, what: str) -> tuple[dict[str, Any], A
             else None
         ),
     }
-    return rope, names[given], words.count(f"{at}seq_length", 1024)
+    return rope, names[given]
 
 
 def _read_latent(words: Taken, at: str) -> MlaSpec | None:
     if not words.flag(f"{at}multi_latent_attention", False):
         return None
     words.drop({f"{at}rope_type": "rope", f"{at}rotary_scaling_factor": 1.0})
-    return MlaSpec(
-        q_lora_rank=words.take(f"{at}q_lora_rank", 512),
-        kv_lora_rank=words.count(f"{at}kv_lora_rank", 512),
-        qk_nope_head_dim=words.count(f"{at}qk_head_dim", 128),
-        qk_rope_head_dim=words.count(f"{at}qk_pos_emb_head_dim", 64),
-        v_head_dim=words.count(f"{at}v_head_dim", 128),
-    )
+    return MlaSpec(**WORDS.read(words, "model.mla", at=at))
 
 
-def _read_experts(
-    words: Taken, at: str, *, hidden: int, layers: int, linear_bias: bool, what: str
-) -> MoeSpec | None:
-    count = words.take(f"{at}num_moe_experts", None)
-    if not count:
+def _read_experts(words: Taken, at: str, dims: dict[str, Any], what: str) -> MoeSpec | None:
+    if not words.peek(f"{at}num_moe_experts"):
+        words.take(f"{at}num_moe_experts", None)
         return None
-    first, every = _read_frequency(words.take(f"{at}moe_layer_freq", 1), layers, what)
-    words.drop(
-        {
-            f"{at}moe_router_dtype": "fp32",
-            f"{at}moe_grouped_gemm": True,
-            f"{at}moe_permute_fusion": True,
-            f"{at}moe_token_dispatcher_type": "alltoall",
-            f"{at}moe_pad_expert_input_to_capacity": True,
-        }
-    )
+    frequency = words.take(f"{at}moe_layer_freq", 1)
+    first, every = _read_frequency(frequency, dims["num_layers"], what)
+    usual = {**_USUAL_EXPERTS, "moe_pad_expert_input_to_capacity": True}
+    words.drop({f"{at}{name}": value for name, value in usual.items()})
+    given = WORDS.read(words, "model.moe", at=at)
     return MoeSpec(
-        num_experts=count,
-        top_k=words.count(f"{at}moe_router_topk", 2),
-        expert_ffn=words.take(f"{at}moe_ffn_hidden_size", None)
-        or words.take(f"{at}ffn_hidden_size", None)
-        or 4 * hidden,
+        **{**given, "expert_ffn": given["expert_ffn"] or dims["ffn"]},
         shared_ffn=words.take(f"{at}moe_shared_expert_intermediate_size", None) or 0,
         first_dense_layers=first,
         layer_frequency=every,
         capacity_factor=words.take(f"{at}moe_expert_capacity_factor", None),
-        expert_bias=linear_bias,
+        expert_bias=dims["linear_bias"],
         clamps_gate=words.peek(f"{at}activation_func_clamp_value") is not None,
     )
 
@@ -345,14 +287,7 @@ def _read_frequency(given: Any, layers: int, what: str) -> tuple[int, int]:
         return 0, 1
     for first in range(layers):
         for every in range(1, layers + 1) if isinstance(given, list) else ():
-            moe = MoeSpec(
-                num_experts=1,
-                top_k=1,
-                expert_ffn=1,
-                first_dense_layers=first,
-                layer_frequency=every,
-            )
-            if _layers_with_experts(layers, moe) == given:
+            if _layers_with_experts(layers, first, every) == given:
                 return first, every
         if isinstance(given, list) and given[first] == 1:
             break
@@ -366,20 +301,15 @@ def _read_details(
     words: Taken, at: str, spec: ModelSpec, rope: Mapping[str, Any], activation: Activation | None
 ) -> ModelDetails:
     found: dict[str, Any] = {
-        "norm_eps": words.number(f"{at}layernorm_epsilon", 1e-5),
+        **WORDS.read(words, "details", at=at),
         "activation": activation,
-    }
-    if spec.positions == "rope":
-        found |= rope
-    found |= {
         "gate_offset": words.take(f"{at}glu_linear_offset", None),
         "gate_clamp": words.take(f"{at}activation_func_clamp_value", None),
+        **(rope if spec.positions == "rope" else {}),
     }
-    dropout = words.number(f"{at}hidden_dropout", 0.1)
+    dropout = found["dropout"]
     attention = words.number(f"{at}attention_dropout", 0.1)
-    if dropout == attention:
-        found["dropout"] = dropout
-    else:
+    if dropout != attention:
         raise ConfigError(
             f"hidden_dropout={dropout:g} and attention_dropout={attention:g} differ; a plan has one"
         )
@@ -447,12 +377,8 @@ def loss_notes(plan: TrainingPlan) -> tuple[str, ...]:
     saved = (
         "it keeps no fp32 logits; native keeps 8 bytes a logit, which the prediction does not count"
     )
-    return (
-        (
-            "cross_entropy_fusion_impl=te is the loss of NVIDIA's performance recipes, of which"
-            f" Megatron-Core 0.19 warns: {saved}"
-        ),
-    )
+    warns = "the loss of NVIDIA's performance recipes, of which Megatron-Core 0.19 warns"
+    return (f"cross_entropy_fusion_impl=te is {warns}: {saved}",)
 
 
 def take_loss(words: Taken, stack: Stack, precision: Precision, *, prefix: str) -> None:

@@ -15,9 +15,7 @@ from meshwright.software.described import Described, MemoryFigure
 from meshwright.software.megatron_lm.words import expert_layers
 from meshwright.values.errors import ConfigError
 
-__all__ = [
-    "describe_megatron",
-]
+__all__ = ["describe_megatron"]
 
 _RANK = re.compile(r"\[Rank (\d{1,9})\] \(after ")
 _ARGUMENT = re.compile(r"^.{0,40}?\b(?P<name>[a-z]\w*) \.{3,} ?(?P<value>[^\n]*)$", re.MULTILINE)

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import shlex
-from typing import Any
 
-from meshwright.software.contract import EnvVar, Exported, ExportedFile, TrainedLayers
+from meshwright.software.contract import (
+    BF16_GRADIENTS,
+    EnvVar,
+    Exported,
+    ExportedFile,
+    ExportTarget,
+    TrainedLayers,
+    variables,
+)
 from meshwright.software.defaults import train_steps
 from meshwright.software.megatron_core.layout import tp_overlap
+from meshwright.software.megatron_core.model import BALANCE
 from meshwright.software.megatron_lm.pipeline import (
     hybrid_pattern,
     read_chunks,
@@ -17,19 +25,12 @@ from meshwright.software.megatron_lm.pipeline import (
 )
 from meshwright.software.megatron_lm.words import NAME, Words, bound_flags, minor
 from meshwright.software.plan import TrainingPlan
+from meshwright.software.split import expert_tp
+from meshwright.software.words import field_of
 from meshwright.values.errors import CannotExpress
 from meshwright.values.models.spec import ModelSpec, MoeSpec
 
-__all__ = [
-    "environment",
-    "program_of",
-    "script_text",
-    "split_words",
-    "trained_layers",
-    "write",
-    "write_model",
-    "write_training",
-]
+__all__ = ["MEGATRON_LM", "NULL_COUNTS_EOD", "environment", "split_words"]
 
 _FREE_QUEUES = frozenset({"blackwell", "blackwell-rtx", "rubin"})
 """Generations whose launches keep their order without the limit (Megatron-LM arguments.py: arch
@@ -41,46 +42,23 @@ bracket."""
 
 def environment(plan: TrainingPlan) -> tuple[EnvVar, ...]:
     """Return the variables of a plan."""
-    found = [
-        EnvVar(
-            name="PYTORCH_CUDA_ALLOC_CONF",
-            value="expandable_segments:True",
-            why="less fragmentation of GPU memory",
-        )
-    ]
-    if _one_queue(plan):
-        why = (
-            "kernels start in the order of their launch, so exchanges of tensor and context"
-            " parallelism overlap"
-        )
-        found.append(EnvVar(name="CUDA_DEVICE_MAX_CONNECTIONS", value="1", why=why))
-    found.append(
-        EnvVar(
-            name="TORCH_NCCL_AVOID_RECORD_STREAMS",
-            value="1",
-            why="exchanged tensors are freed without waiting",
-        )
+    order = (
+        "kernels start in the order of their launch, so exchanges of tensor and context parallelism"
+        " overlap"
     )
+    margin = ("16", "leaves multiprocessors to exchanges that overlap norms")
+    rows = [
+        ("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True", "less fragmentation of GPU memory"),
+        *([("CUDA_DEVICE_MAX_CONNECTIONS", "1", order)] if _one_queue(plan) else []),
+        ("TORCH_NCCL_AVOID_RECORD_STREAMS", "1", "exchanged tensors are freed without waiting"),
+    ]
     if not plan.stack.in_switch_reductions:
-        found.append(
-            EnvVar(
-                name="NCCL_NVLS_ENABLE", value="0", why="saves the buffers of in-switch reductions"
-            )
-        )
+        rows.append(("NCCL_NVLS_ENABLE", "0", "saves the buffers of in-switch reductions"))
     if plan.stack.tp_overlap and plan.layout.tp > 1:
-        found += [
-            EnvVar(
-                name=f"NVTE_{way}_LAYERNORM_SM_MARGIN",
-                value="16",
-                why="leaves multiprocessors to exchanges that overlap norms",
-            )
-            for way in ("FWD", "BWD")
-        ]
+        rows += [(f"NVTE_{way}_LAYERNORM_SM_MARGIN", *margin) for way in ("FWD", "BWD")]
     if plan.work.precision == "tf32":
-        found.append(
-            EnvVar(name="NVIDIA_TF32_OVERRIDE", value="1", why="fp32 matrix products run in tf32")
-        )
-    return tuple(found)
+        rows.append(("NVIDIA_TF32_OVERRIDE", "1", "fp32 matrix products run in tf32"))
+    return variables(*rows)
 
 
 def _one_queue(plan: TrainingPlan) -> bool:
@@ -98,23 +76,17 @@ _STABLE_SHARE = 10
 """The last tenth of a warm-up, stable, decay run decays (MiniCPM, arXiv:2404.06395)."""
 
 
-def write_training(words: Words, plan: TrainingPlan) -> None:
+def _write_training(words: Words, plan: TrainingPlan) -> None:
     """Add what the bound flags do not say of the settings."""
     _write_schedule(words, plan)
     _write_data(words, plan)
-    words.add(
-        "checkpoints",
-        "--ckpt-format",
-        "fsdp_dtensor" if uses_fsdp(plan.layout) and words.version >= (0, 14) else "torch_dist",
-    )
+    sharded = uses_fsdp(plan.layout) and words.version >= (0, 14)
+    words.add("checkpoints", "--ckpt-format", "fsdp_dtensor" if sharded else "torch_dist")
     words.add("checkpoints", "--log-throughput")
     words.add("checkpoints", "--distributed-timeout-minutes", 60)
     if plan.work.dropout and not plan.details.dropout:
-        raise CannotExpress(
-            NAME,
-            "the workload keeps dropout masks, but details.dropout is 0",
-            nearest="details.dropout=0.1",
-        )
+        reason = "the workload keeps dropout masks, but details.dropout is 0"
+        raise CannotExpress(NAME, reason, nearest="details.dropout=0.1")
 
 
 def _write_schedule(words: Words, plan: TrainingPlan) -> None:
@@ -134,20 +106,16 @@ def _write_schedule(words: Words, plan: TrainingPlan) -> None:
 
 
 def _write_data(words: Words, plan: TrainingPlan) -> None:
-    settings = plan.settings
-    if not settings.data:
+    data = plan.settings.data
+    if not data:
         words.add("data", "--mock-data")
-    elif len(settings.data) == 1 and settings.data[0].weight == 1:
-        words.add("data", "--data-path", settings.data[0].path)
-    else:
-        words.add(
-            "data",
-            "--data-path",
-            *(word for dataset in settings.data for word in (f"{dataset.weight:g}", dataset.path)),
-        )
+        return
+    alone = len(data) == 1 and data[0].weight == 1
+    paths = [word for entry in data for word in (f"{entry.weight:g}", entry.path)]
+    words.add("data", "--data-path", *(paths[1:] if alone else paths))
 
 
-def script_text(
+def _script_text(
     words: Words,
     *,
     program: str,
@@ -207,11 +175,11 @@ _HYBRID_EXPERTS = (0, 16)
 """Core 0.16 knows the symbol E."""
 _ANY_GROUPED = (0, 16)
 """Core 0.16 groups the products of experts in every precision."""
-_NULL_COUNTS_EOD = (0, 17)
+NULL_COUNTS_EOD = (0, 17)
 """Up to core 0.17 NullTokenizer adds an end-of-document token to --vocab-size."""
 
 
-def program_of(model: ModelSpec, version: tuple[int, ...]) -> str:
+def _program_of(model: ModelSpec, version: tuple[int, ...]) -> str:
     """Return the training program; CannotExpress where the version has none."""
     if model.hybrid is not None:
         return "pretrain_hybrid.py" if version >= _HYBRID_PROGRAM else "pretrain_mamba.py"
@@ -219,15 +187,12 @@ def program_of(model: ModelSpec, version: tuple[int, ...]) -> str:
         return "pretrain_gpt.py"
     program = {"encoder": "pretrain_bert.py", "encoder-decoder": "pretrain_t5.py"}[model.family]
     if version > _LAST_TWO_STACKS:
-        raise CannotExpress(
-            NAME,
-            f"core {'.'.join(map(str, version))} has no {program}",
-            nearest="megatron_version=0.17.1",
-        )
+        reason = f"core {'.'.join(map(str, version))} has no {program}"
+        raise CannotExpress(NAME, reason, nearest="megatron_version=0.17.1")
     return program
 
 
-def write_model(words: Words, plan: TrainingPlan) -> None:
+def _write_model(words: Words, plan: TrainingPlan) -> None:
     """Add what the bound flags do not say of the model."""
     _refuse_unknown_parts(plan.model)
     _write_layers(words, plan)
@@ -240,27 +205,18 @@ def write_model(words: Words, plan: TrainingPlan) -> None:
 
 
 def _refuse_unknown_parts(model: ModelSpec) -> None:
+    types = model.token_types
     if model.parallel_block:
-        raise CannotExpress(
-            NAME,
-            "attention and feed-forward run one after the other, not side by side",
-            nearest="parallel_block=0",
-        )
+        reason = "attention and feed-forward run one after the other, not side by side"
+        raise CannotExpress(NAME, reason, nearest="parallel_block=0")
     if model.norms_per_layer != 2:
-        raise CannotExpress(
-            NAME, f"a layer has 2 norms, not {model.norms_per_layer}", nearest="norms_per_layer=2"
-        )
-    if model.family == "encoder" and (model.token_types > 0) != model.mlm_head:
-        raise CannotExpress(
-            NAME,
-            "pretrain_bert.py has 2 token types and a binary head or neither, not"
-            f" {model.token_types} types",
-            nearest="token_types=2",
-        )
-    if model.token_types not in (0, 2):
-        raise CannotExpress(
-            NAME, f"it has 2 token types, not {model.token_types}", nearest="token_types=2"
-        )
+        reason = f"a layer has 2 norms, not {model.norms_per_layer}"
+        raise CannotExpress(NAME, reason, nearest="norms_per_layer=2")
+    if model.family == "encoder" and (types > 0) != model.mlm_head:
+        has = "pretrain_bert.py has 2 token types and a binary head or neither"
+        raise CannotExpress(NAME, f"{has}, not {types} types", nearest="token_types=2")
+    if types not in (0, 2):
+        raise CannotExpress(NAME, f"it has 2 token types, not {types}", nearest="token_types=2")
 
 
 def _write_layers(words: Words, plan: TrainingPlan) -> None:
@@ -281,40 +237,33 @@ def _write_layers(words: Words, plan: TrainingPlan) -> None:
 
 
 def _decoder_seq_len(plan: TrainingPlan) -> int:
-    return (
-        plan.work.seq_len // 4 if plan.work.decoder_seq_len is None else plan.work.decoder_seq_len
-    )
+    given = plan.work.decoder_seq_len
+    return plan.work.seq_len // 4 if given is None else given
 
 
 def _write_hybrid(words: Words, plan: TrainingPlan) -> None:
     model, layout, mamba = plan.model, plan.layout, plan.model.mamba
     version = words.version
     if model.moe is not None and version < _HYBRID_EXPERTS:
-        raise CannotExpress(
-            NAME, "hybrid models have experts from core 0.16 on", nearest="megatron_version=0.16"
-        )
+        reason = "hybrid models have experts from core 0.16 on"
+        raise CannotExpress(NAME, reason, nearest="megatron_version=0.16")
     staged = version >= _PATTERN_WITH_STAGES
     if not staged and (layout.layers_per_stage is not None or layout.vpp > 1 or model.mtp_layers):
-        reason = (
-            "hybrid models have uneven stages, chunks and multi-token prediction from core 0.17 on"
-        )
+        has = "uneven stages, chunks and multi-token prediction"
+        reason = f"hybrid models have {has} from core 0.17 on"
         raise CannotExpress(NAME, reason, nearest="megatron_version=0.17")
     if not staged:
         words.add("model", "--num-layers", model.num_layers)
     flag = "--hybrid-layer-pattern" if staged else "--hybrid-override-pattern"
     words.add("model", flag, hybrid_pattern(model, layout=layout, pipes=staged))
     name = "hybrid" if version >= _HYBRID_PROGRAM else "mamba"
-    words.add(
-        "model", "--spec", f"megatron.core.models.{name}.{name}_layer_specs", f"{name}_stack_spec"
-    )
+    specs = f"megatron.core.models.{name}.{name}_layer_specs"
+    words.add("model", "--spec", specs, f"{name}_stack_spec")
     if mamba is None:
         return
     if mamba.conv_kernel != 4:
-        raise CannotExpress(
-            NAME,
-            f"its mixer has a convolution of 4, not {mamba.conv_kernel}",
-            nearest="mamba.conv_kernel=4",
-        )
+        reason = f"its mixer has a convolution of 4, not {mamba.conv_kernel}"
+        raise CannotExpress(NAME, reason, nearest="mamba.conv_kernel=4")
     if words.has("--mamba-num-heads"):
         words.add("model", "--mamba-num-heads", mamba.num_heads)
     elif mamba.num_heads * mamba.head_dim != 2 * model.hidden:
@@ -332,9 +281,8 @@ def _write_attention(words: Words, plan: TrainingPlan) -> None:
             reason = f"latent attention has as many KV heads as heads, not {model.num_kv_heads}"
             raise CannotExpress(NAME, reason, nearest=f"num_kv_heads={model.num_heads}")
         words.add("model", "--multi-latent-attention")
-        words.add(
-            "model", "--rotary-scaling-factor", "1.0"
-        )  # latent attention stretches its rotations 40 times unless told otherwise
+        # latent attention stretches its rotations 40 times unless told otherwise
+        words.add("model", "--rotary-scaling-factor", "1.0")
     elif model.num_kv_heads != model.num_heads:
         words.add("model", "--group-query-attention")
         words.add("model", "--num-query-groups", model.num_kv_heads)
@@ -350,21 +298,22 @@ def _write_attention(words: Words, plan: TrainingPlan) -> None:
     words.add("model", "--attention-backend", backends[plan.work.attention])
 
 
+_ACTIVATIONS = {
+    (True, "silu"): "--swiglu",
+    (True, "quick-gelu"): "--quick-geglu",
+    (False, "squared-relu"): "--squared-relu",
+    (False, "gelu"): None,
+}
+"""The flag of each, by whether it is gated; gelu alone is what the program has without one."""
+
+
 def _write_feedforward(words: Words, plan: TrainingPlan) -> None:
-    known = {
-        (True, "silu"): "--swiglu",
-        (True, "quick-gelu"): "--quick-geglu",
-        (False, "squared-relu"): "--squared-relu",
-        (False, "gelu"): None,
-    }
     shape = (plan.model.gated, plan.details.activation)
-    if shape not in known:
+    if shape not in _ACTIVATIONS:
         gate = "a gated " if shape[0] else ""
-        nearest = "silu" if shape[0] else "gelu"
-        raise CannotExpress(
-            NAME, f"it has no flag for {gate}{shape[1]}", nearest=f"details.activation={nearest}"
-        )
-    if (flag := known[shape]) is not None:
+        nearest = f"details.activation={'silu' if shape[0] else 'gelu'}"
+        raise CannotExpress(NAME, f"it has no flag for {gate}{shape[1]}", nearest=nearest)
+    if (flag := _ACTIVATIONS[shape]) is not None:
         words.add("model", flag)
 
 
@@ -376,11 +325,8 @@ def _write_positions(words: Words, plan: TrainingPlan) -> None:
             f"a table of {model.max_positions} positions is shorter than the sequence of {longest}"
         )
         raise CannotExpress(NAME, reason, nearest=f"seq_len={model.max_positions}")
-    words.add(
-        "model",
-        "--max-position-embeddings",
-        model.max_positions if model.positions == "learned" else longest,
-    )
+    table = model.max_positions if model.positions == "learned" else longest
+    words.add("model", "--max-position-embeddings", table)
     if plan.details.rope_scaling is not None:
         words.add("model", "--use-rope-scaling")
         words.add("model", "--rope-scaling-factor", plan.details.rope_scaling)
@@ -391,35 +337,24 @@ def _write_experts(words: Words, plan: TrainingPlan, moe: MoeSpec) -> None:
     if moe.expert_bias != model.linear_bias:
         reason = "--disable-bias-linear takes the biases of experts with those of all linear layers"
         raise CannotExpress(NAME, reason, nearest=f"moe.expert_bias={int(model.linear_bias)}")
-    etp = plan.layout.tp if plan.layout.etp is None else plan.layout.etp
+    etp = expert_tp(plan.layout)
     if moe.expert_bias and etp > 1:
-        raise CannotExpress(
-            NAME, f"experts with biases are not cut over ranks (etp={etp})", nearest="etp=1"
-        )
+        reason = f"experts with biases are not cut over ranks (etp={etp})"
+        raise CannotExpress(NAME, reason, nearest="etp=1")
     if model.hybrid is None and (moe.first_dense_layers or moe.layer_frequency > 1):
         words.add("experts", "--moe-layer-freq", _frequency(model, moe))
-    balance = {
-        "aux-loss": "aux_loss",
-        "sequence-aux-loss": "seq_aux_loss",
-        "bias": "seq_aux_loss",
-        "none": "none",
-    }
     assert details.router_balance is not None
-    words.add("experts", "--moe-router-load-balancing-type", balance[details.router_balance])
+    words.add("experts", "--moe-router-load-balancing-type", BALANCE[details.router_balance])
     if details.router_balance == "bias":
         words.add("experts", "--moe-router-enable-expert-bias")
     if moe.top_k == 1 and details.router_score == "softmax":
-        words.add(
-            "experts", "--moe-router-pre-softmax"
-        )  # a softmax over one chosen expert is 1 whatever its score
+        # a softmax over one chosen expert is 1 whatever its score
+        words.add("experts", "--moe-router-pre-softmax")
     _write_dispatcher(words, plan)
     words.add("experts", "--moe-router-dtype", "fp32")
     if words.version < _ANY_GROUPED and plan.work.precision in ("fp32", "tf32", "fp16"):
-        raise CannotExpress(
-            NAME,
-            "grouped products of experts run in bf16 only before core 0.16",
-            nearest="precision=bf16",
-        )
+        reason = "grouped products of experts run in bf16 only before core 0.16"
+        raise CannotExpress(NAME, reason, nearest="precision=bf16")
     words.add("experts", "--moe-grouped-gemm")
     words.add("experts", "--moe-permute-fusion")
 
@@ -438,39 +373,34 @@ def _write_dispatcher(words: Words, plan: TrainingPlan) -> None:
 def _frequency(model: ModelSpec, moe: MoeSpec) -> str:
     """Return which layers have experts: dense ones first, then the last of every
     `layer_frequency`."""
-    rest = model.num_layers - moe.first_dense_layers
-    rounds, left = divmod(rest, moe.layer_frequency)
+    every = moe.layer_frequency
+    rounds, left = divmod(model.num_layers - moe.first_dense_layers, every)
     first = f"[0]*{moe.first_dense_layers}+" if moe.first_dense_layers else ""
-    unit = (
-        f"([0]*{moe.layer_frequency - 1}+[1])*{rounds}"
-        if moe.layer_frequency > 1
-        else f"[1]*{rounds}"
-    )
+    unit = f"([0]*{every - 1}+[1])*{rounds}" if every > 1 else f"[1]*{rounds}"
     return f"({first}{unit}{f'+[0]*{left}' if left else ''})"
 
 
 def _write_vocabulary(words: Words, plan: TrainingPlan) -> None:
     null = plan.settings.tokenizer_kind == "null"
-    words.add(
-        "data", "--vocab-size", plan.model.vocab - (null and words.version <= _NULL_COUNTS_EOD)
-    )
+    added = null and words.version <= NULL_COUNTS_EOD
+    words.add("data", "--vocab-size", plan.model.vocab - added)
 
 
-def write(plan: TrainingPlan) -> Exported:
+def _write(plan: TrainingPlan) -> Exported:
     """Return the arguments, the environment and a script."""
     words = Words(plan.megatron_version)
-    program = program_of(plan.model, words.version)
+    program = _program_of(plan.model, words.version)
     for bound in bound_flags():
-        if (values := bound.words(_at(plan, bound.field))) is not None:
+        if (values := bound.words(field_of(plan, bound.field))) is not None:
             words.add(bound.group, bound.flag, *values)
-    write_model(words, plan)
+    _write_model(words, plan)
     write_pipeline(words, model=plan.model, layout=plan.layout)
     write_layout(words, plan)
-    write_training(words, plan)
+    _write_training(words, plan)
     variables, extra = environment(plan), plan.settings.extra
     per_node = min(plan.pool.node.chips_per_node, plan.pool.num_chips)
     nodes = -(-plan.pool.num_chips // per_node)
-    text = script_text(
+    text = _script_text(
         words, program=program, environment=variables, extra=extra, chips=per_node, nodes=nodes
     )
     entries = (entry for entries in words.groups.values() for entry in entries)
@@ -481,14 +411,6 @@ def write(plan: TrainingPlan) -> Exported:
         environment=variables,
         notes=_notes(plan),
     )
-
-
-def _at(plan: TrainingPlan, path: str) -> Any:
-    """Return the field of a path, or None where a part on the way is None."""
-    value: Any = plan
-    for name in path.split("."):
-        value = None if value is None else getattr(value, name)
-    return value
 
 
 def _notes(plan: TrainingPlan) -> tuple[str, ...]:
@@ -525,6 +447,17 @@ def split_words(command: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
     return args
 
 
-def trained_layers(plan: TrainingPlan, exported: Exported) -> TrainedLayers:
+def _trained_layers(plan: TrainingPlan, exported: Exported) -> TrainedLayers:
     """Return the layers that the written command line trains."""
     return read_chunks(split_words(exported.command[1:]))
+
+
+MEGATRON_LM = ExportTarget(
+    name=NAME,
+    title="Megatron-LM",
+    versions="core 0.12 to 0.20; T5 and BERT to 0.17.1",
+    write=_write,
+    trained_layers=_trained_layers,
+    stacks=("megatron", *BF16_GRADIENTS, "megatron-no-overlap"),
+    takes_extra=True,
+)

@@ -21,18 +21,18 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
+from meshwright.software.folders import LogForm
 from meshwright.software.log import NUMBER, Collected, Report, count, fields_by_bar, number
 from meshwright.values.units import GB, MIB
 
-__all__ = [
-    "BRIDGE_MARKS",
-    "MARKS",
-    "read_bridge_line",
-    "read_megatron_line",
-]
+if TYPE_CHECKING:
+    from meshwright.software.described import Described
 
-MARKS = (
+__all__ = ["BRIDGE_LOG", "LOG"]
+
+_MARKS = (
     "elapsed time per iteration (ms)",
     "end of arguments --",
     "memory (MB) |",
@@ -41,7 +41,6 @@ MARKS = (
     "successfully saved checkpoint from iteration ",
     "saving checkpoint at iteration ",
 )
-BRIDGE_MARKS = ("Step Time :",)
 
 _ITERATION = re.compile(r"iteration\s{1,20}(?P<step>\d{1,15})/\s{0,20}(?P<total>\d{1,15}) \|")
 _VALIDATION = re.compile(
@@ -63,7 +62,7 @@ _RESERVED = ("max reserved", "mem-max-reserved-gigabytes", "peak_reserved_mem")
 _LOSSES = ("lm loss", "loss", "reduced_train_loss")
 
 
-def read_megatron_line(line: str, found: Collected) -> None:
+def _read_line(line: str, found: Collected) -> None:
     """Read a line into what was found."""
     if "end of arguments --" in line:
         found.known = True
@@ -90,7 +89,7 @@ def read_megatron_line(line: str, found: Collected) -> None:
             found.add(line, report)
 
 
-def read_bridge_line(line: str, found: Collected) -> None:
+def _read_bridge_line(line: str, found: Collected) -> None:
     """Read rank 0's line of a step, which is there whether or not the last rank's is."""
     for match in _BRIDGE_STEP.finditer(line):
         found.add(line, Report(step_s=number(match["s"]), tflops_per_gpu=number(match["tflops"])))
@@ -117,3 +116,31 @@ def _report(step: int, fields: Mapping[str, str]) -> Report | None:
 def _bytes(fields: Mapping[str, str], names: tuple[str, ...], unit: float) -> float | None:
     value = next((found for name in names if (found := number(fields.get(name))) is not None), None)
     return None if value is None else value * unit
+
+
+def _describe(text: str, gbs: int | None) -> Described:
+    from meshwright.software.megatron_lm.dump import describe_megatron
+
+    return describe_megatron(text, gbs=gbs)
+
+
+LOG = LogForm(
+    framework="megatron-lm",
+    marks=_MARKS,
+    read=_read_line,
+    sample=(
+        " [2026-03-01 10:00:00] iteration        2/     100 | consumed "
+        "samples:          128 | elapsed time per iteration (ms): 1500.0 | "
+        "global batch size:    64 | lm loss: 9.500000E+00 |\n"
+    ),
+    counts_samples=True,
+    describe=_describe,
+)
+BRIDGE_LOG = LogForm(
+    framework="megatron-bridge",
+    marks=("Step Time :",),
+    read=_read_bridge_line,
+    sample="Step Time : 1.50s GPU utilization: 400.0MODEL_TFLOP/s/GPU\n",
+    counts_samples=True,
+    describe=_describe,
+)

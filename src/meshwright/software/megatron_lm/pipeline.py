@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from meshwright.software.contract import NO_TE_LOSS_SINCE, TrainedLayers
-from meshwright.software.megatron_core.layout import tp_overlap
+from meshwright.software.megatron_core.layout import SHARDED, tp_overlap
 from meshwright.software.megatron_core.model import keeps_narrow_weights
 from meshwright.software.megatron_lm.words import NAME, Words
 from meshwright.software.plan import TrainingPlan
@@ -17,7 +17,6 @@ from meshwright.values.models.spec import ModelSpec
 
 __all__ = [
     "PRECISION_FLAGS",
-    "SHARDING_WORDS",
     "hybrid_pattern",
     "layers_in_pattern",
     "read_chunks",
@@ -230,18 +229,13 @@ scales are fine, e5m2 gradients else. fp8 scales by the current tensor, since de
 not go with recomputed norms and expert activations."""
 _BLOCKWISE_SINCE = (0, 13)
 """Core 0.12's --fp8-recipe has tensorwise, delayed and mxfp8."""
-SHARDING_WORDS = {
-    "zero2": "optim_grads",
-    "zero3": "optim_grads_params",
-    "hybrid": "optim_grads_params",
-}
 _SHARED_EXPERTS_SINCE = (0, 14)
 """Core 0.14 recomputes shared_experts."""
 
 
 def uses_fsdp(layout: Layout) -> bool:
     """Whether Megatron's FSDP runs instead of its distributed optimizer."""
-    return layout.sharding in SHARDING_WORDS
+    return layout.sharding in SHARDED
 
 
 def write_layout(words: Words, plan: TrainingPlan) -> None:
@@ -273,7 +267,7 @@ def _write_sharding(words: Words, plan: TrainingPlan) -> None:
         "layout", "--use-megatron-fsdp" if words.has("--use-megatron-fsdp") else "--use-custom-fsdp"
     )
     words.add("layout", "--use-distributed-optimizer")
-    words.add("layout", "--data-parallel-sharding-strategy", SHARDING_WORDS[layout.sharding])
+    words.add("layout", "--data-parallel-sharding-strategy", SHARDED[layout.sharding])
     words.add("layout", "--no-gradient-accumulation-fusion")
     if layout.sharding == "hybrid" and layout.shard_size is not None:
         words.add(

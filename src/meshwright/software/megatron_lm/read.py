@@ -8,25 +8,21 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from meshwright.search.rules.software import parse_version
-from meshwright.software.contract import Imported, bf16_gradients, left_off
+from meshwright.software.contract import Imported, ImportSource, bf16_gradients, left_off
+from meshwright.software.megatron_core.layout import STRATEGIES
 from meshwright.software.megatron_core.model import FP8_WEIGHTS
-from meshwright.software.megatron_lm.export import split_words
-from meshwright.software.megatron_lm.pipeline import PRECISION_FLAGS, SHARDING_WORDS, read_chunks
-from meshwright.software.megatron_lm.read_model import read_model
+from meshwright.software.megatron_lm.export import NULL_COUNTS_EOD, split_words
+from meshwright.software.megatron_lm.pipeline import PRECISION_FLAGS, read_chunks
+from meshwright.software.megatron_lm.read_model import fields_below, read_model
 from meshwright.software.megatron_lm.shell import Script, read_script
-from meshwright.software.megatron_lm.words import Args, Bound, bound_flags, variable_hint
+from meshwright.software.megatron_lm.words import NAME, Args, Bound, bound_flags, variable_hint
 from meshwright.software.settings import Dataset, ModelDetails, TrainingSettings
 from meshwright.values.errors import ConfigError
 from meshwright.values.models.spec import Family, ModelSpec
 from meshwright.values.stack import Feature, Stack, find_stack
 from meshwright.values.workload import Precision, Workload
 
-__all__ = [
-    "FoundStack",
-    "matches",
-    "read",
-    "read_stack",
-]
+__all__ = ["MEGATRON_LM_SOURCE"]
 
 _SWITCHES: Mapping[Feature, str] = {
     "tp_overlap": "--tp-comm-overlap",
@@ -36,16 +32,16 @@ _SWITCHES: Mapping[Feature, str] = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class FoundStack:
+class _FoundStack:
     """A stack by its name, and what a command line leaves off of it."""
 
     name: str
     left_off: tuple[Feature, ...]
 
 
-def read_stack(
+def _read_stack(
     args: Args, model: ModelSpec, precision: Precision, layout: Mapping[str, Any]
-) -> FoundStack:
+) -> _FoundStack:
     """Return the stack by what overlaps, by how experts exchange, and by the precision in which
     gradients are summed."""
     given = frozenset(feature for feature, flag in _SWITCHES.items() if args.switch(flag))
@@ -66,7 +62,7 @@ def read_stack(
     if precision in FP8_WEIGHTS and not stack.narrow_weight_copies:
         for flag in ("--fp8-param-gather", "--reuse-grad-buf-for-mxfp8-param-ag"):
             args.switch(flag)
-    return FoundStack(name=name, left_off=missing.features)
+    return _FoundStack(name=name, left_off=missing.features)
 
 
 def _read_loss(args: Args, stack: Stack, *, fused: bool) -> None:
@@ -84,72 +80,34 @@ _LEGACY_TOKENIZERS = {
     "Llama2Tokenizer": "sentencepiece",
 }
 _USUAL = (
-    *(
-        ("--ckpt-format", "torch_dist"),
-        ("--ckpt-format", "fsdp_dtensor"),
-        ("--log-throughput",),
-        ("--distributed-timeout-minutes", "60"),
-    ),
-    *(
-        ("--moe-token-dispatcher-type", "alltoall"),
-        ("--moe-router-dtype", "fp32"),
-        ("--moe-grouped-gemm",),
-        ("--moe-permute-fusion",),
-    ),
-    *(
-        ("--moe-router-pre-softmax",),
-        ("--no-gradient-accumulation-fusion",),
-        ("--mock-data",),
-        ("--use-mcore-models",),
-    ),
+    *(("--ckpt-format", "torch_dist"), ("--ckpt-format", "fsdp_dtensor"), ("--log-throughput",)),
+    *(("--distributed-timeout-minutes", "60"), ("--moe-token-dispatcher-type", "alltoall")),
+    *(("--moe-router-dtype", "fp32"), ("--moe-grouped-gemm",), ("--moe-permute-fusion",)),
+    *(("--moe-router-pre-softmax",), ("--no-gradient-accumulation-fusion",), ("--mock-data",)),
+    ("--use-mcore-models",),
 )
 """What an export writes whatever the plan."""
 _FLEX = (("--moe-flex-dispatcher-backend", "deepep"), ("--moe-enable-deepep",))
 """What an export writes besides for a stack whose experts exchange through DeepEP."""
 _FLEX_STACKS = ("megatron-bridge-25.09",)
-_UNPRICED = frozenset(
-    (
-        *(
-            "--moe-token-dispatcher-type",
-            "--overlap-moe-expert-parallel-comm",
-            "--moe-shared-expert-overlap",
-            "--delay-wgrad-compute",
-        ),
-        *("--cuda-graph-impl", "--enable-cuda-graph", "--external-cuda-graph"),
-        *("--cpu-offloading", "--optimizer-cpu-offload", "--fine-grained-activation-offloading"),
-        *(
-            "--exp-avg-dtype",
-            "--exp-avg-sq-dtype",
-            "--main-params-dtype",
-            "--main-grads-dtype",
-            "--fp8-param-gather",
-            "--fp4-param-gather",
-        ),
-        *(
-            "--moe-expert-capacity-factor",
-            "--moe-pad-expert-input-to-capacity",
-            "--cp-comm-type",
-            "--rampup-batch-size",
-            "--optimizer",
-        ),
-    )
-)
+_UNPRICED = {
+    *("--moe-token-dispatcher-type", "--overlap-moe-expert-parallel-comm"),
+    *("--moe-shared-expert-overlap", "--delay-wgrad-compute", "--cuda-graph-impl"),
+    *("--enable-cuda-graph", "--external-cuda-graph", "--cpu-offloading"),
+    *("--optimizer-cpu-offload", "--fine-grained-activation-offloading", "--exp-avg-dtype"),
+    *("--exp-avg-sq-dtype", "--main-params-dtype", "--main-grads-dtype", "--fp8-param-gather"),
+    *("--fp4-param-gather", "--moe-expert-capacity-factor"),
+    *("--moe-pad-expert-input-to-capacity", "--cp-comm-type", "--rampup-batch-size", "--optimizer"),
+}
 """Flags that change a step's time or memory, and that no plan has a word for."""
-_NULL_COUNTS_EOD = (0, 17)
 
 
-def matches(file_name: str, text: str) -> bool:
-    """Whether a text is a command line of Megatron-LM."""
-    return (
-        re.search(
-            r"pretrain_(?:gpt|t5|bert|mamba|hybrid)\.py|--tensor-model-parallel-size|--num-attention-heads",
-            text,
-        )
-        is not None
-    )
+_FLAGS = re.compile(
+    r"pretrain_(?:gpt|t5|bert|mamba|hybrid)\.py|--tensor-model-parallel-size|--num-attention-heads"
+)
 
 
-def read(text: str) -> Imported:
+def _read(text: str) -> Imported:
     """Read a script, or flags alone; nothing in it is executed."""
     script = read_script(text)
     args = Args(split_words(script.words))
@@ -161,7 +119,7 @@ def read(text: str) -> Imported:
     chunks = read_chunks(split_words(script.words))
     fields = _bound_fields(args)
     _read_feedforward(args, fields)
-    null_adds = int(version is not None and (*parse_version(version[1]), 0)[:2] <= _NULL_COUNTS_EOD)
+    null_adds = int(version is not None and (*parse_version(version[1]), 0)[:2] <= NULL_COUNTS_EOD)
     model = read_model(args, program=script.program, fields=fields, null_adds=null_adds)
     if model.refuses_ring:
         args.drop("--cp-comm-type", "a2a")
@@ -181,7 +139,7 @@ def read(text: str) -> Imported:
     details = _details(
         args, fields, has_experts=model.moe is not None, has_mtp=bool(model.mtp_layers)
     )
-    stack = read_stack(args, model, work.precision, layout)
+    stack = _read_stack(args, model, work.precision, layout)
     flex = (
         _FLEX
         if stack.name in _FLEX_STACKS and args.drop("--moe-token-dispatcher-type", "flex")
@@ -192,7 +150,7 @@ def read(text: str) -> Imported:
     args.hand_on_rest()
     _warn_of_unpriced(args)
     return Imported(
-        source="megatron-lm",
+        source=NAME,
         model=model,
         work=work,
         layout=layout,
@@ -271,28 +229,25 @@ def _chips(script: Script) -> tuple[int | None, int | None]:
     return (None if per_node is None else per_node * (nodes or 1), per_node)
 
 
+_SPLITS = (
+    *("--pipeline-model-parallel-layout", "--num-layers-per-virtual-pipeline-stage"),
+    *("--num-virtual-stages-per-pipeline-rank", "--decoder-first-pipeline-num-layers"),
+    *("--decoder-last-pipeline-num-layers", "--account-for-embedding-in-pipeline-split"),
+    "--account-for-loss-in-pipeline-split",
+)
+"""Flags that `read_chunks` has read."""
+
+
 def _layout(
     args: Args, fields: dict[str, Any], chunks: tuple[int, ...], chips: int | None
 ) -> dict[str, Any]:
-    layout = {
-        path.removeprefix("layout."): value
-        for path, value in fields.items()
-        if path.startswith("layout.")
-    }
+    layout = fields_below(fields, "layout.")
     pp = layout["pp"]
     if len(chunks) > pp:
         layout["vpp"] = len(chunks) // pp
     if len(set(chunks)) > 1:
         layout["layers_per_stage"] = chunks
-    for flag in (
-        *(
-            "--pipeline-model-parallel-layout",
-            "--num-layers-per-virtual-pipeline-stage",
-            "--num-virtual-stages-per-pipeline-rank",
-        ),
-        *("--decoder-first-pipeline-num-layers", "--decoder-last-pipeline-num-layers"),
-        *("--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split"),
-    ):
+    for flag in _SPLITS:
         args.words(flag)
     if layout["sp"] and layout["tp"] == 1:
         args.warnings.append(
@@ -335,16 +290,12 @@ def _read_sharding(args: Args, layout: dict[str, Any]) -> None:
     strategy = args.text("--data-parallel-sharding-strategy")
     fsdp = any([args.switch("--use-megatron-fsdp"), args.switch("--use-custom-fsdp")])
     replicas = args.count("--num-distributed-optimizer-instances") or 1
-    names = {word: name for name, word in SHARDING_WORDS.items() if name != "hybrid"} | {
-        "optim": "zero1",
-        "no_shard": "none",
-    }
-    if fsdp and strategy not in (*names, None):
+    if fsdp and strategy not in (*STRATEGIES, None):
         raise ConfigError(
-            f"--data-parallel-sharding-strategy {strategy}: expected {', '.join(names)}"
+            f"--data-parallel-sharding-strategy {strategy}: expected {', '.join(STRATEGIES)}"
         )
     layout["sharding"] = (
-        names[strategy or "optim_grads_params"] if fsdp else "zero1" if optimizer else "none"
+        STRATEGIES[strategy or "optim_grads_params"] if fsdp else "zero1" if optimizer else "none"
     )
     if replicas > 1:
         if layout["sharding"] != "zero3":
@@ -364,11 +315,8 @@ def _read_sharding(args: Args, layout: dict[str, Any]) -> None:
 
 def _read_recompute(args: Args, layout: dict[str, Any]) -> None:
     granularity = args.text("--recompute-granularity")
-    method, layers, modules = (
-        args.text("--recompute-method"),
-        args.count("--recompute-num-layers"),
-        args.words("--recompute-modules"),
-    )
+    method, layers = args.text("--recompute-method"), args.count("--recompute-num-layers")
+    modules = args.words("--recompute-modules")
     if args.switch("--recompute-activations"):
         granularity = "selective"
     if granularity is None:
@@ -424,11 +372,7 @@ def _precision(args: Args, script: Script) -> Precision:
 def _settings(
     args: Args, fields: dict[str, Any], gbs: int | None, work: Workload
 ) -> TrainingSettings:
-    values = {
-        path.removeprefix("settings."): value
-        for path, value in fields.items()
-        if path.startswith("settings.")
-    }
+    values = fields_below(fields, "settings.")
     steps, samples = values.get("train_steps"), values.get("train_samples")
     whole = steps or samples or 0
     unit, per_step = ("samples", gbs or 1) if samples and not steps else ("iters", 1)
@@ -460,29 +404,21 @@ def _blend(words: tuple[str, ...]) -> tuple[Dataset, ...]:
         return tuple(Dataset(path=part) for part in parts)
 
 
+_DETAILS = (
+    *("activation", "gate_offset", "gate_clamp", "norm_eps", "dropout", "rope_base", "rope_share"),
+    *("aux_loss", "routed_scale", "router_groups", "router_top_groups"),
+)
+
+
 def _details(
     args: Args, fields: dict[str, Any], *, has_experts: bool, has_mtp: bool
 ) -> ModelDetails:
-    names = (
-        "activation",
-        "gate_offset",
-        "gate_clamp",
-        "norm_eps",
-        "dropout",
-        "rope_base",
-        "rope_share",
-        "aux_loss",
-        "routed_scale",
-        "router_groups",
-        "router_top_groups",
-    )
-    values = {name: fields[f"details.{name}"] for name in names if f"details.{name}" in fields}
+    values = {name: fields[f"details.{name}"] for name in _DETAILS if f"details.{name}" in fields}
     if args.switch("--use-rope-scaling"):
         values["rope_scaling"] = args.number("--rope-scaling-factor") or 8.0
     if fields["model.positions"] != "rope":
-        values = {
-            name: value for name, value in values.items() if name not in ("rope_base", "rope_share")
-        }
+        values.pop("rope_base", None)
+        values.pop("rope_share", None)
     if has_mtp:
         values["mtp_loss"] = fields["details.mtp_loss"]
     balance = args.words("--moe-router-load-balancing-type") or ("aux_loss",)
@@ -506,3 +442,12 @@ def _warn_of_unpriced(args: Args) -> None:
             f"not priced, only passed through: {', '.join(given)}; this run's own time and memory"
             " may differ by them"
         )
+
+
+MEGATRON_LM_SOURCE = ImportSource(
+    name=NAME,
+    title="a Megatron-LM command line",
+    matches=lambda _, text: _FLAGS.search(text) is not None,
+    read=_read,
+    last=True,
+)

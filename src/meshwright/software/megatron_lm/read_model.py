@@ -11,9 +11,7 @@ from meshwright.values.errors import ConfigError
 from meshwright.values.models.catalogue import presets
 from meshwright.values.models.spec import HybridSpec, MambaSpec, MlaSpec, ModelSpec, MoeSpec
 
-__all__ = [
-    "read_model",
-]
+__all__ = ["fields_below", "read_model"]
 
 _VOCAB_OF = {
     "GPT2BPETokenizer": 50257,
@@ -26,14 +24,15 @@ _VOCAB_OF = {
 Fields = dict[str, Any]
 
 
+def fields_below(fields: Fields, part: str) -> Fields:
+    """Return the fields of a part (`model.`), by the rest of their paths."""
+    return {path.removeprefix(part): fields[path] for path in fields if path.startswith(part)}
+
+
 def read_model(args: Args, *, program: str, fields: Fields, null_adds: int) -> ModelSpec:
     """Build the model from the bound fields (`model.hidden`, ...) and the flags that are left;
     `null_adds`: NullTokenizer's own entry."""
-    dims = {
-        path.removeprefix("model."): value
-        for path, value in fields.items()
-        if path.startswith("model.")
-    }
+    dims = fields_below(fields, "model.")
     own = {name: value for name, value in dims.items() if "." not in name}
     if "hidden" not in own or "num_heads" not in own:
         raise ConfigError("--hidden-size and --num-attention-heads: expected both")
@@ -118,9 +117,7 @@ def _window(args: Args) -> Fields:
 
 
 def _mla(args: Args, dims: Fields) -> MlaSpec | None:
-    values = {
-        name.removeprefix("mla."): value for name, value in dims.items() if name.startswith("mla.")
-    }
+    values = fields_below(dims, "mla.")
     if not args.switch("--multi-latent-attention"):
         return None
     args.drop("--rotary-scaling-factor", "1.0")
@@ -137,9 +134,7 @@ def _mla(args: Args, dims: Fields) -> MlaSpec | None:
 def _ffn(args: Args, own: Fields, dims: Fields, *, clamps_gate: bool) -> Fields:
     hidden, gated = own["hidden"], own["gated"]
     usual = int(4 * hidden * 2 / 3 / 64) * 64 if gated else 4 * hidden
-    given = {
-        name.removeprefix("moe."): value for name, value in dims.items() if name.startswith("moe.")
-    }
+    given = fields_below(dims, "moe.")
     if not given.get("num_experts"):
         return {"ffn": own.get("ffn", usual), "moe": None}
     given.setdefault("expert_ffn", own.get("ffn", usual))
@@ -175,12 +170,7 @@ def _hybrid(
         mamba_layers=counts["mamba"],
         ffn_layers=counts["mlp"] + counts["moe"],
     )
-    given = {
-        name.removeprefix("mamba."): value
-        for name, value in dims.items()
-        if name.startswith("mamba.")
-    }
-    given = {"state_dim": 128, "head_dim": 64, "num_groups": 8, **given}
+    given = {"state_dim": 128, "head_dim": 64, "num_groups": 8, **fields_below(dims, "mamba.")}
     given["num_heads"] = heads or 2 * own["hidden"] // given["head_dim"]
     return hybrid, MambaSpec(**given) if counts["mamba"] else None
 
@@ -196,14 +186,8 @@ def _named(args: Args, model: ModelSpec, *, known_vocab: bool) -> ModelSpec:
     """Return the model with the name, and where the command line has none the vocabulary, of the
     known model of its shape."""
     for preset in presets():
-        if (
-            replace(
-                preset.spec,
-                name=model.name,
-                vocab=model.vocab if not known_vocab else preset.spec.vocab,
-            )
-            == model
-        ):
+        vocab = preset.spec.vocab if known_vocab else model.vocab
+        if replace(preset.spec, name=model.name, vocab=vocab) == model:
             if not known_vocab:
                 args.warnings.append(
                     f"no --vocab-size: taken from {preset.spec.name}, {preset.spec.vocab}"

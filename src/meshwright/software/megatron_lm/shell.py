@@ -11,10 +11,7 @@ from dataclasses import dataclass, field
 
 from meshwright.values.errors import ConfigError
 
-__all__ = [
-    "Script",
-    "read_script",
-]
+__all__ = ["Script", "read_script"]
 
 _PUNCTUATION = "();&|<>\n"
 _KEYWORDS = frozenset(

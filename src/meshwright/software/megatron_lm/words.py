@@ -26,6 +26,7 @@ __all__ = [
 ]
 
 NAME = "megatron-lm"
+_FOLDER = "software/megatron_lm"
 _OLDEST = (0, 12)
 
 
@@ -177,7 +178,7 @@ def flags() -> dict[str, Flag]:
             since=parse_version(row["since"]) if row["since"] else None,
             last=parse_version(row["last"]) if row["last"] else None,
         )
-        for row in _rows("megatron_flags.csv")
+        for row in package_rows(f"{_FOLDER}/megatron_flags.csv")
     }
 
 
@@ -193,12 +194,8 @@ def bound_flags() -> tuple[Bound, ...]:
             choices=dict(pair.split(":") for pair in row["choices"].split()),
             default=row["default"],
         )
-        for row in _rows("megatron_words.csv")
+        for row in package_rows(f"{_FOLDER}/megatron_words.csv")
     )
-
-
-def _rows(name: str) -> tuple[dict[str, Any], ...]:
-    return package_rows(f"software/megatron_lm/{name}")
 
 
 class Args:
@@ -295,7 +292,7 @@ def variable_hint(word: str) -> str:
 
 @cache
 def _dead() -> dict[str, str]:
-    return {row["flag"]: row["why"] for row in _rows("megatron_dead_flags.csv")}
+    return {row["flag"]: row["why"] for row in package_rows(f"{_FOLDER}/megatron_dead_flags.csv")}
 
 
 _MOST_LAYERS = 10_000

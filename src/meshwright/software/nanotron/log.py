@@ -10,15 +10,13 @@ from __future__ import annotations
 
 import re
 
+from meshwright.software.folders import LogForm
 from meshwright.software.log import Collected, Report, fields_by_bar, scaled
 from meshwright.values.units import MIB
 
-__all__ = [
-    "MARKS",
-    "read_nanotron_line",
-]
+__all__ = ["LOG"]
 
-MARKS = ("time_per_iteration_ms:", " Peak allocated", " Peak reserved: ")
+_MARKS = ("time_per_iteration_ms:", " Peak allocated", " Peak reserved: ")
 
 _ITERATION = re.compile(
     r"\biteration: (?P<step>\d{1,15}) / (?P<total>\d{1,15}) \|(?P<fields>.*)", re.DOTALL
@@ -27,7 +25,7 @@ _ALLOCATED = re.compile(r" Peak allocated:? (\d{1,12}\.\d{2})MiB")
 _RESERVED = re.compile(r" Peak reserved: (\d{1,12}\.\d{2})MiB")
 
 
-def read_nanotron_line(line: str, found: Collected) -> None:
+def _read_line(line: str, found: Collected) -> None:
     """Read a line into what was found."""
     allocated, reserved = _ALLOCATED.search(line), _RESERVED.search(line)
     if allocated or reserved:
@@ -56,3 +54,14 @@ def read_nanotron_line(line: str, found: Collected) -> None:
                 batch=fields.get("global_batch_size"),
             ),
         )
+
+
+LOG = LogForm(
+    framework="nanotron",
+    marks=_MARKS,
+    read=_read_line,
+    sample=(
+        "iteration: 2 / 100 | consumed_tokens: 131K | time_per_iteration_ms: "
+        "1.5K | global_batch_size: 65.5K | lm_loss: 9.5\n"
+    ),
+)

@@ -2,61 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from meshwright.software.folders import Software, Training, parts
 
-from meshwright.software.folders import LogForm, Software, Training
-
-if TYPE_CHECKING:
-    from meshwright.software.contract import ExportTarget, ImportSource
-
-__all__ = [
-    "SOFTWARE",
-]
+__all__ = ["SOFTWARE"]
 
 _BEST = 10
 """Checkpoints that NeMo 1.x keeps beside the last."""
-
-_SAMPLE = (
-    "Epoch 0: :   2%|#     | 2/100 [00:12<03:45, reduced_train_loss=9.500, "
-    "global_step=2.000, train_step_timing in s=1.500]\n"
-)
-
-
-def _targets() -> tuple[ExportTarget, ...]:
-    from meshwright.software.nemo1.export import NEMO1
-    from meshwright.software.nemo1.script import NEMO1_SCRIPT
-
-    return (NEMO1, NEMO1_SCRIPT)
-
-
-def _sources() -> tuple[ImportSource, ...]:
-    from meshwright.software.nemo1.read import NEMO1_SOURCE
-
-    return (NEMO1_SOURCE,)
-
-
-def _logs() -> tuple[LogForm, ...]:
-    from meshwright.software.nemo2.log import BAR_MARKS, read_bar_line
-
-    return (
-        LogForm(
-            framework="nemo-1",
-            marks=BAR_MARKS,
-            read=read_bar_line,
-            sample=_SAMPLE,
-            redraws=True,
-            counts_samples=True,
-        ),
-    )
-
 
 SOFTWARE = Software(
     name="nemo1",
     title="NeMo 1.x",
     order=40,
-    targets=_targets,
-    sources=_sources,
-    logs=_logs,
+    targets=parts(__name__, "export:NEMO1", "script:NEMO1_SCRIPT"),
+    sources=parts(__name__, "read:NEMO1_SOURCE"),
+    logs=parts("meshwright.software.nemo2", "log:BAR_LOG"),
     training=(
         Training(
             name="nemo1-script",

@@ -5,14 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from meshwright.software.plan import TrainingPlan
+from meshwright.software.words import require
 from meshwright.values.errors import CannotExpress
 
-__all__ = [
-    "bert_model",
-    "require_bert",
-    "require_t5",
-    "t5_model",
-]
+__all__ = ["bert_model", "require_bert", "require_t5", "t5_model"]
 
 _NAME = "nemo1"
 _ACTIVATIONS = {
@@ -25,24 +21,25 @@ _ACTIVATIONS = {
 _POSITIONS = {"learned": "learned_absolute", "relative": "relative"}
 
 
+_THERE = "{path}={given}: NeMo 1.x has {has} there"
+
+
 def require_t5(plan: TrainingPlan) -> None:
     """Refuse what NeMo 1.x's T5 can't be; CannotExpress names the nearest plan."""
     model, layout = plan.model, plan.layout
-    _require(
-        ("model.num_kv_heads", model.num_kv_heads, model.num_heads),
-        ("model.encoder_layers", model.encoder_layers, model.num_layers),
-        ("model.tied", model.tied, True),
-        ("model.qkv_bias", model.qkv_bias, False),
-        ("model.qk_norm", model.qk_norm, False),
-        ("layout.cp", layout.cp, 1),
-        ("layout.vpp", layout.vpp, 1),
-    )
+    wanted = {
+        "model.num_kv_heads": model.num_heads,
+        "model.encoder_layers": model.num_layers,
+        "model.tied": True,
+        "model.qkv_bias": False,
+        "model.qk_norm": False,
+        "layout.cp": 1,
+        "layout.vpp": 1,
+    }
+    require(plan, wanted, name=_NAME, reason=_THERE, nearest="{field}={has}")
     if model.positions not in _POSITIONS:
-        raise CannotExpress(
-            _NAME,
-            f"model.positions={model.positions}: its T5 has {', '.join(_POSITIONS)}",
-            nearest="model.positions=learned",
-        )
+        reason = f"model.positions={model.positions}: its T5 has {', '.join(_POSITIONS)}"
+        raise CannotExpress(_NAME, reason, nearest="model.positions=learned")
     if (model.gated, plan.details.activation) not in _ACTIVATIONS:
         reason = (
             f"activation={plan.details.activation} with gated={model.gated}: its T5 has"
@@ -50,54 +47,49 @@ def require_t5(plan: TrainingPlan) -> None:
         )
         raise CannotExpress(_NAME, reason, nearest="details.activation=gelu")
     if layout.pp % 2 and layout.pp > 1:
-        reason = (
-            f"pp={layout.pp}: the encoder takes the first half of the stages, the decoder the"
-            " second"
-        )
-        raise CannotExpress(_NAME, reason, nearest=f"pp={layout.pp - 1}")
+        halves = "the encoder takes the first half of the stages, the decoder the second"
+        raise CannotExpress(_NAME, f"pp={layout.pp}: {halves}", nearest=f"pp={layout.pp - 1}")
 
 
 def require_bert(plan: TrainingPlan) -> None:
     """Refuse what NeMo 1.x's BERT can't be; CannotExpress names the nearest plan."""
-    model, layout = plan.model, plan.layout
-    _require(
-        ("model.num_kv_heads", model.num_kv_heads, model.num_heads),
-        ("model.gated", model.gated, False),
-        ("details.activation", plan.details.activation, "gelu"),
-        ("model.tied", model.tied, True),
-        ("model.positions", model.positions, "learned"),
-        ("model.linear_bias", model.linear_bias, True),
-        ("model.norm", model.norm, "layernorm"),
-        ("model.mlm_head", model.mlm_head, True),
-        ("model.token_types", model.token_types, 2),
-        ("layout.cp", layout.cp, 1),
-    )
+    wanted = {
+        "model.num_kv_heads": plan.model.num_heads,
+        "model.gated": False,
+        "details.activation": "gelu",
+        "model.tied": True,
+        "model.positions": "learned",
+        "model.linear_bias": True,
+        "model.norm": "layernorm",
+        "model.mlm_head": True,
+        "model.token_types": 2,
+        "layout.cp": 1,
+    }
+    require(plan, wanted, name=_NAME, reason=_THERE, nearest="{field}={has}")
 
 
-def _require(*wanted: tuple[str, Any, Any]) -> None:
-    for path, given, has in wanted:
-        if given != has:
-            raise CannotExpress(
-                _NAME,
-                f"{path}={given}: NeMo 1.x has {has} there",
-                nearest=f"{path.partition('.')[2]}={has}",
-            )
-
-
-def t5_model(plan: TrainingPlan, *, recompute: dict[str, Any]) -> dict[str, Any]:
-    """Return the words of T5's and mT5's architecture and data; encoder and decoder are alike but
-    for the causal mask."""
-    model, details, settings = plan.model, plan.details, plan.settings
-    assert details.activation is not None
-    side = {
+def _dims(plan: TrainingPlan) -> dict[str, Any]:
+    """What both families call by the same names."""
+    model, details = plan.model, plan.details
+    return {
         "num_layers": model.num_layers,
         "hidden_size": model.hidden,
         "ffn_hidden_size": model.ffn,
         "num_attention_heads": model.num_heads,
         "kv_channels": model.head_dim,
-        "init_method_std": settings.init_std,
+        "init_method_std": plan.settings.init_std,
         "hidden_dropout": details.dropout,
         "attention_dropout": details.dropout,
+    }
+
+
+def t5_model(plan: TrainingPlan, *, recompute: dict[str, Any]) -> dict[str, Any]:
+    """Return the words of T5's and mT5's architecture and data; encoder and decoder are alike but
+    for the causal mask."""
+    model, details = plan.model, plan.details
+    assert details.activation is not None
+    side = {
+        **_dims(plan),
         "position_embedding_type": _POSITIONS[model.positions],
         "layernorm_epsilon": details.norm_eps,
         "bias": model.linear_bias,
@@ -114,20 +106,16 @@ def t5_model(plan: TrainingPlan, *, recompute: dict[str, Any]) -> dict[str, Any]
         "decoder": dict(side),
         "share_token_embeddings": True,
         "share_decoder_tokens_head_embeddings": True,
-        "data": (
-            {
-                "seq_length": plan.work.seq_len,
-                "seq_length_dec": plan.work.decoder_seq_len or plan.work.seq_len // 4,
-                "dataset_type": "t5",
-            }
-            | {
-                "masked_lm_prob": 0.15,
-                "short_seq_prob": 0.0,
-                "whole_word_masking": True,
-                "max_ngram_size": 10,
-                "geometric_dist": True,
-            }
-        ),
+        "data": {
+            "seq_length": plan.work.seq_len,
+            "seq_length_dec": plan.work.decoder_seq_len or plan.work.seq_len // 4,
+            "dataset_type": "t5",
+            "masked_lm_prob": 0.15,
+            "short_seq_prob": 0.0,
+            "whole_word_masking": True,
+            "max_ngram_size": 10,
+            "geometric_dist": True,
+        },
     }
 
 
@@ -139,14 +127,7 @@ def bert_model(plan: TrainingPlan, *, recompute: dict[str, Any]) -> dict[str, An
         "virtual_pipeline_model_parallel_size": plan.layout.vpp if plan.layout.vpp > 1 else None,
         "encoder_seq_length": plan.work.seq_len,
         "max_position_embeddings": model.max_positions or plan.work.seq_len,
-        "num_layers": model.num_layers,
-        "hidden_size": model.hidden,
-        "ffn_hidden_size": model.ffn,
-        "num_attention_heads": model.num_heads,
-        "kv_channels": model.head_dim,
-        "init_method_std": plan.settings.init_std,
-        "hidden_dropout": details.dropout,
-        "attention_dropout": details.dropout,
+        **_dims(plan),
         "layernorm_epsilon": details.norm_eps,
         "bert_binary_head": True,
         **recompute,

@@ -8,12 +8,13 @@ from typing import Any
 
 from meshwright.software.contract import Exported, ExportedFile, ExportTarget, TrainedLayers
 from meshwright.software.defaults import train_steps
-from meshwright.software.megatron_core.layout import tp_overlap
+from meshwright.software.megatron_core.layout import recompute_words, tp_overlap
 from meshwright.software.megatron_core.model import POSITIONS, model_words
 from meshwright.software.megatron_lm.export import environment
 from meshwright.software.nemo1.encoders import bert_model, require_bert, require_t5, t5_model
 from meshwright.software.plan import TrainingPlan
 from meshwright.software.settings import Activation
+from meshwright.software.words import WordTable, chosen, require, require_one_of, split_shares
 from meshwright.values.errors import CannotExpress
 from meshwright.values.text import read_yaml, write_yaml
 from meshwright.values.workload import Precision
@@ -26,11 +27,13 @@ __all__ = [
     "PRECISIONS",
     "SAME_NAMES",
     "TOKENIZERS",
+    "WORDS",
     "launcher_values",
     "trained_by",
 ]
 
 NAME = "nemo1"
+WORDS = WordTable("software/nemo1/words.csv")
 PRECISIONS: dict[Precision, str] = {"bf16": "bf16", "fp16": "16", "fp32": "32", "fp8": "bf16"}
 ACTIVATIONS: dict[tuple[bool, Activation], str] = {
     (True, "silu"): "fast-swiglu",
@@ -50,36 +53,12 @@ NULL_VOCABULARY = "meshwright_vocab_size"
 does not read it."""
 _POSITIONS = {**POSITIONS, "alibi": "alibi"}
 SAME_NAMES = (
-    *(
-        "num_layers",
-        "hidden_size",
-        "ffn_hidden_size",
-        "num_attention_heads",
-        "num_query_groups",
-        "kv_channels",
-        "position_embedding_type",
-    ),
-    *(
-        "share_embeddings_and_output_weights",
-        "layernorm_epsilon",
-        "hidden_dropout",
-        "attention_dropout",
-        "init_method_std",
-        "rotary_base",
-    ),
-    *(
-        "num_moe_experts",
-        "moe_router_topk",
-        "moe_router_load_balancing_type",
-        "moe_aux_loss_coeff",
-        "moe_grouped_gemm",
-    ),
-    *(
-        "moe_token_dispatcher_type",
-        "moe_expert_capacity_factor",
-        "moe_pad_expert_input_to_capacity",
-        "window_size",
-    ),
+    *("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups"),
+    *("kv_channels", "position_embedding_type", "share_embeddings_and_output_weights"),
+    *("layernorm_epsilon", "hidden_dropout", "attention_dropout", "init_method_std", "rotary_base"),
+    *("num_moe_experts", "moe_router_topk", "moe_router_load_balancing_type", "moe_aux_loss_coeff"),
+    *("moe_grouped_gemm", "moe_token_dispatcher_type", "moe_expert_capacity_factor"),
+    *("moe_pad_expert_input_to_capacity", "window_size"),
 )
 """Fields that NeMo 1.x calls as Megatron-Core does."""
 
@@ -90,6 +69,7 @@ def _write(plan: TrainingPlan) -> Exported:
         "# Written by meshwright for the NeMo 1.x launcher (24.05 to 24.07): put it under"
         " launcher_scripts/conf/training/meshwright/.\n"
     )
+    sets = "the configuration of the launcher sets data_dir and base_results_dir"
     return Exported(
         target=NAME,
         files=(
@@ -98,19 +78,14 @@ def _write(plan: TrainingPlan) -> Exported:
             ),
         ),
         command=(
-            "launcher_scripts/main.py",
-            "training=meshwright/plan",
-            "stages=[training]",
+            *("launcher_scripts/main.py", "training=meshwright/plan", "stages=[training]"),
             *plan.settings.extra,
         ),
         runs_on="once",
         environment=environment(plan),
         notes=(
             "the launcher writes and sends the job itself, by its own cluster configuration",
-            (
-                "the vocabulary is the tokenizer's; the configuration of the launcher sets data_dir"
-                " and base_results_dir"
-            ),
+            f"the vocabulary is the tokenizer's; {sets}",
         ),
     )
 
@@ -132,70 +107,50 @@ def launcher_values(plan: TrainingPlan) -> dict[str, Any]:
     }
 
 
+_PLAIN = {
+    "model.mla": None,
+    "model.mtp_layers": 0,
+    "model.qkv_bias": False,
+    "model.qk_norm": False,
+    "moe.shared_ffn": 0,
+    "moe.first_dense_layers": 0,
+    "moe.layer_frequency": 1,
+}
+_PLAIN_DETAILS = {
+    "details.router_score": "softmax",
+    "details.routed_scale": None,
+    "details.router_groups": None,
+    "details.router_top_groups": None,
+    "details.rope_scaling": None,
+}
+
+
 def _require_expressible(plan: TrainingPlan) -> None:
-    model, layout, moe = plan.model, plan.layout, plan.model.moe
+    model, layout = plan.model, plan.layout
     if _is_legacy(plan):
         _require_legacy(plan)
-    wanted: tuple[tuple[str, Any, Any], ...] = (
-        ("model.mla", model.mla and "latent attention", None),
-        ("model.mtp_layers", model.mtp_layers, 0),
-        ("model.qkv_bias", model.qkv_bias, False),
-        ("model.qk_norm", model.qk_norm, False),
-        ("moe.shared_ffn", moe.shared_ffn if moe is not None else 0, 0),
-        ("moe.first_dense_layers", moe.first_dense_layers if moe is not None else 0, 0),
-        ("moe.layer_frequency", moe.layer_frequency if moe is not None else 1, 1),
-        ("moe.expert_ffn", moe.expert_ffn if moe is not None else model.ffn, model.ffn),
-        ("details.router_score", plan.details.router_score or "softmax", "softmax"),
-        ("details.routed_scale", plan.details.routed_scale, None),
-        ("details.router_groups", plan.details.router_groups, None),
-        ("details.router_top_groups", plan.details.router_top_groups, None),
-        ("details.rope_scaling", plan.details.rope_scaling, None),
+    require(
+        plan,
+        {**_PLAIN, "moe.expert_ffn": model.ffn, **_PLAIN_DETAILS},
+        name=NAME,
+        reason="{path}={given}: NeMo 1.x has {has}",
+        nearest="a model with {path}={has}, or --to nemo2",
     )
-    for path, given, has in wanted:
-        if given != has:
-            raise CannotExpress(
-                NAME,
-                f"{path}={given}: NeMo 1.x has {has}",
-                nearest=f"a model with {path}={has}, or --to nemo2",
-            )
     if layout.layers_per_stage is not None:
-        even = [
-            size
-            for size in range(layout.pp, model.total_layers + 1)
-            if model.total_layers % size == 0
-        ]
-        raise CannotExpress(
-            NAME,
-            "NeMo 1.x splits the layers evenly over stages and chunks",
-            nearest=f"pp={even[0]} with vpp=1",
-        )
-    if (
-        plan.model.moe is not None
-        and layout.ep > 1
-        and (layout.tp if layout.etp is None else layout.etp) != layout.tp
-    ):
-        raise CannotExpress(
-            NAME,
-            f"etp={layout.etp}: experts are cut as all else is, by tp={layout.tp}",
-            nearest=f"etp={layout.tp}",
-        )
-    if layout.sharding not in ("none", "zero1"):
-        reason = (
-            f"sharding={layout.sharding}: its torch FSDP goes with none of Megatron-Core's models"
-        )
-        raise CannotExpress(NAME, reason, nearest="sharding=zero1")
+        sizes = range(layout.pp, model.total_layers + 1)
+        even = next(size for size in sizes if model.total_layers % size == 0)
+        reason = "NeMo 1.x splits the layers evenly over stages and chunks"
+        raise CannotExpress(NAME, reason, nearest=f"pp={even} with vpp=1")
+    if plan.model.moe is not None and layout.ep > 1:
+        says = f"experts are cut as all else is, by tp={layout.tp}"
+        require_one_of(plan, "layout.etp", (layout.tp, None), name=NAME, says=says)
+    says = "its torch FSDP goes with none of Megatron-Core's models"
+    require_one_of(plan, "layout.sharding", ("zero1", "none"), name=NAME, says=says)
     if layout.recompute == "selective" and layout.recompute_modules != ("core_attn",):
-        reason = (
-            f"recompute_modules={'+'.join(layout.recompute_modules)}: selective recompute is of the"
-            " core attention"
-        )
+        modules = "+".join(layout.recompute_modules)
+        reason = f"recompute_modules={modules}: selective recompute is of the core attention"
         raise CannotExpress(NAME, reason, nearest="recompute_modules=core_attn")
-    if plan.work.precision not in PRECISIONS:
-        raise CannotExpress(
-            NAME,
-            f"precision={plan.work.precision}: it has {', '.join(PRECISIONS)}",
-            nearest="precision=bf16",
-        )
+    chosen(PRECISIONS, plan, "work.precision", name=NAME)
 
 
 def _is_legacy(plan: TrainingPlan) -> bool:
@@ -210,10 +165,10 @@ def _require_legacy(plan: TrainingPlan) -> None:
     One softmax over whole scores, no grouped queries, no experts; its flash attention takes biases
     with one development build of Triton alone, and is left out.
     """
-    model, layout, work = plan.model, plan.layout, plan.work
+    model, work = plan.model, plan.work
     wanted: tuple[tuple[str, Any, Any], ...] = (
         ("work.attention", work.attention, "fused-softmax"),
-        ("cp", layout.cp, 1),
+        ("cp", plan.layout.cp, 1),
         ("model.num_kv_heads", model.num_kv_heads, model.num_heads),
         ("model.moe", model.moe and "experts", None),
         ("model.window", model.window, None),
@@ -221,11 +176,8 @@ def _require_legacy(plan: TrainingPlan) -> None:
     )
     for path, given, has in wanted:
         if given != has:
-            raise CannotExpress(
-                NAME,
-                f"{path}={given} with ALiBi: NeMo 1.x's own GPT has {has}",
-                nearest=f"{path}={has}",
-            )
+            reason = f"{path}={given} with ALiBi: NeMo 1.x's own GPT has {has}"
+            raise CannotExpress(NAME, reason, nearest=f"{path}={has}")
 
 
 def _kind(plan: TrainingPlan) -> str:
@@ -236,6 +188,8 @@ def _kind(plan: TrainingPlan) -> str:
 def _trainer(plan: TrainingPlan) -> dict[str, Any]:
     settings, chips = plan.settings, plan.cluster.num_chips
     devices = math.gcd(chips, plan.pool.node.chips_per_node)
+    words = WORDS.written(plan, "trainer.")
+    steps = train_steps(settings, plan.work)
     return {
         "num_nodes": chips // devices,
         "devices": devices,
@@ -245,16 +199,14 @@ def _trainer(plan: TrainingPlan) -> dict[str, Any]:
         "enable_checkpointing": False,
         "use_distributed_sampler": False,
         "max_epochs": None,
-        "max_steps": train_steps(settings, plan.work),
+        "max_steps": steps,
         "max_time": "00:11:30:00",
-        "log_every_n_steps": settings.log_interval,
-        "val_check_interval": (
-            settings.eval_interval if settings.eval_steps else train_steps(settings, plan.work)
-        ),
+        "log_every_n_steps": words["log_every_n_steps"],
+        "val_check_interval": settings.eval_interval if settings.eval_steps else steps,
         "limit_val_batches": settings.eval_steps,
         "limit_test_batches": settings.eval_steps,
         "accumulate_grad_batches": 1,
-        "gradient_clip_val": settings.clip_gradient,
+        "gradient_clip_val": words["gradient_clip_val"],
     }
 
 
@@ -272,7 +224,7 @@ def _exp_manager(plan: TrainingPlan) -> dict[str, Any]:
             "monitor": "step",
             "save_top_k": 10,
             "mode": "max",
-            "every_n_train_steps": settings.save_interval,
+            **WORDS.written(plan, "exp_manager.checkpoint_callback_params."),
             "always_save_nemo": False,
             "save_nemo_on_train_end": False,
             "filename": f"megatron_{_kind(plan)}--{{step}}-{{consumed_samples}}",
@@ -318,9 +270,10 @@ def _common(plan: TrainingPlan) -> dict[str, Any]:
 
 
 def _training(plan: TrainingPlan) -> dict[str, Any]:
+    words = WORDS.written(plan, "model.")
     return {
-        "seed": plan.settings.seed,
-        "resume_from_checkpoint": plan.settings.load_dir,
+        "seed": words["seed"],
+        "resume_from_checkpoint": words["resume_from_checkpoint"],
         "tokenizer": _tokenizer(plan),
         "optim": _optim(plan),
         "data": _data(plan),
@@ -328,7 +281,8 @@ def _training(plan: TrainingPlan) -> dict[str, Any]:
 
 
 def _gpt(plan: TrainingPlan) -> dict[str, Any]:
-    model, layout = plan.model, plan.layout
+    model, layout, legacy = plan.model, plan.layout, _is_legacy(plan)
+    bias, fp8 = model.linear_bias, plan.work.precision == "fp8"
     words = model_words(plan, name=NAME, positions=_POSITIONS)
     words.pop("gated_linear_unit")
     activation = ACTIVATIONS.get((model.gated, plan.details.activation or "gelu"))
@@ -346,125 +300,84 @@ def _gpt(plan: TrainingPlan) -> dict[str, Any]:
         "max_position_embeddings": plan.work.seq_len,
         **{name: words[name] for name in SAME_NAMES if name in words},
         "normalization": model.norm,
-        "bias": model.linear_bias,
+        "bias": bias,
         "activation": activation,
         "rotary_percentage": words.get("rotary_percent", 1.0),
-        "transformer_engine": not _is_legacy(plan),
-        "fp8": plan.work.precision == "fp8",
+        "transformer_engine": not legacy,
+        "fp8": fp8,
         "fp8_e4m3": False,
-        "fp8_hybrid": plan.work.precision == "fp8",
-        "use_flash_attention": not _is_legacy(plan),
-        "ub_tp_comm_overlap": not _is_legacy(plan) and tp_overlap(plan),
+        "fp8_hybrid": fp8,
+        "use_flash_attention": not legacy,
+        "ub_tp_comm_overlap": not legacy and tp_overlap(plan),
         "overlap_p2p_comm": layout.vpp > 1,
         "batch_p2p_comm": layout.vpp == 1,
-        **(
-            {
-                "bias_activation_fusion": model.linear_bias,
-                "bias_dropout_add_fusion": model.linear_bias,
-            }
-            if _is_legacy(plan)
-            else {}
-        ),
+        **({"bias_activation_fusion": bias, "bias_dropout_add_fusion": bias} if legacy else {}),
     }
 
 
 def _recompute(plan: TrainingPlan) -> dict[str, Any]:
-    layout = plan.layout
-    if layout.recompute != "full":
-        granularity = None if layout.recompute == "none" else "selective"
-        return {
-            "activations_checkpoint_granularity": granularity,
-            "activations_checkpoint_method": None,
-            "activations_checkpoint_num_layers": None,
-        }
-    layers = layout.recompute_layers
-    if layers is None:
-        layers = (
-            1
-            if layout.recompute_method == "uniform"
-            else plan.model.total_layers // (layout.pp * layout.vpp)
-        )
+    words = recompute_words(
+        plan, longest=plan.model.total_layers // (plan.layout.pp * plan.layout.vpp)
+    )
     return {
-        "activations_checkpoint_granularity": "full",
-        "activations_checkpoint_method": layout.recompute_method,
-        "activations_checkpoint_num_layers": layers,
+        "activations_checkpoint_granularity": words.get("recompute_granularity"),
+        "activations_checkpoint_method": words.get("recompute_method"),
+        "activations_checkpoint_num_layers": words.get("recompute_num_layers"),
     }
 
 
 def _tokenizer(plan: TrainingPlan) -> dict[str, Any]:
-    settings = plan.settings
-    kind = settings.tokenizer_kind
-    if plan.model.family != "decoder" and kind in ("bert-wordpiece", "null"):
-        vocabulary = settings.vocab_file or "${data_dir}/bpe/vocab.txt"
-        word = (
-            "BertWordPieceCase"
-            if plan.model.family == "encoder-decoder"
-            else "BertWordPieceLowerCase"
-        )
+    settings, family = plan.settings, plan.model.family
+    kind, name = settings.tokenizer_kind, settings.tokenizer
+    if family != "decoder" and kind in ("bert-wordpiece", "null"):
+        cased = "Case" if family == "encoder-decoder" else "LowerCase"
         return {
             "library": "megatron",
-            "type": word,
+            "type": f"BertWordPiece{cased}",
             "model": None,
-            "vocab_file": vocabulary,
+            "vocab_file": settings.vocab_file or "${data_dir}/bpe/vocab.txt",
             "merge_file": None,
         }
-    if kind == "huggingface":
-        return {"library": "huggingface", "type": settings.tokenizer, "use_fast": True}
-    if kind == "sentencepiece":
-        return {
-            "library": "sentencepiece",
-            "type": None,
-            "model": settings.tokenizer,
-            "sentencepiece_legacy": False,
-        }
-    if kind in ("gpt2-bpe", "null"):
-        files = {
-            "vocab_file": settings.vocab_file or "${data_dir}/bpe/vocab.json",
-            "merge_file": settings.merge_file or "${data_dir}/bpe/merges.txt",
-        }
-        return {
-            "library": "megatron",
-            "type": "GPT2BPETokenizer",
-            "model": None,
-            "delimiter": None,
-            **files,
-        }
-    reason = f"tokenizer_kind={kind}: this export has {', '.join(TOKENIZERS)}"
-    raise CannotExpress(NAME, reason, nearest="tokenizer_kind=huggingface")
+    library = chosen(
+        TOKENIZERS,
+        plan,
+        "settings.tokenizer_kind",
+        name=NAME,
+        says=f"this export has {', '.join(TOKENIZERS)}",
+    )
+    if library == "huggingface":
+        return {"library": library, "type": name, "use_fast": True}
+    if library == "sentencepiece":
+        return {"library": library, "type": None, "model": name, "sentencepiece_legacy": False}
+    return {
+        "library": library,
+        "type": "GPT2BPETokenizer",
+        "model": None,
+        "delimiter": None,
+        "vocab_file": settings.vocab_file or "${data_dir}/bpe/vocab.json",
+        "merge_file": settings.merge_file or "${data_dir}/bpe/merges.txt",
+    }
 
 
 def _optim(plan: TrainingPlan) -> dict[str, Any]:
     settings = plan.settings
-    if settings.decay_style not in ("cosine", "constant"):
-        raise CannotExpress(
-            NAME,
-            f"decay_style={settings.decay_style}: this export has cosine and constant",
-            nearest="decay_style=cosine",
-        )
-    least = (
-        settings.learning_rate if settings.decay_style == "constant" else settings.min_learning_rate
-    )
+    styles, says = ("cosine", "constant"), "this export has cosine and constant"
+    require_one_of(plan, "settings.decay_style", styles, name=NAME, says=says)
+    constant = settings.decay_style == "constant"
+    least = settings.learning_rate if constant else settings.min_learning_rate
+    sharded = plan.layout.sharding == "zero1"
+    own = "distributed_fused_adam" if _is_legacy(plan) else "mcore_distributed_optim"
+    words, overlap = WORDS.written(plan, "model.optim."), plan.stack.dp_overlap > 0
     return {
-        "name": (
-            ("distributed_fused_adam" if _is_legacy(plan) else "mcore_distributed_optim")
-            if plan.layout.sharding == "zero1"
-            else "fused_adam"
-        ),
-        "lr": settings.learning_rate,
-        "weight_decay": settings.weight_decay,
+        "name": own if sharded else "fused_adam",
+        "lr": words["lr"],
+        "weight_decay": words["weight_decay"],
         "betas": [settings.adam_beta1, settings.adam_beta2],
-        "eps": settings.adam_eps,
-        **(
-            {
-                "overlap_grad_sync": plan.stack.dp_overlap > 0,
-                "overlap_param_sync": plan.stack.dp_overlap > 0,
-            }
-            if plan.layout.sharding == "zero1"
-            else {}
-        ),
+        "eps": words["eps"],
+        **({"overlap_grad_sync": overlap, "overlap_param_sync": overlap} if sharded else {}),
         "sched": {
             "name": "CosineAnnealing",
-            "warmup_steps": settings.warmup_steps,
+            **WORDS.written(plan, "model.optim.sched."),
             "constant_steps": 0,
             "min_lr": least,
         },
@@ -473,10 +386,9 @@ def _optim(plan: TrainingPlan) -> dict[str, Any]:
 
 def _data(plan: TrainingPlan) -> dict[str, Any]:
     settings = plan.settings
-    split = ",".join(f"{share:g}" for share in settings.split or ())
     return {
         "data_impl": "mmap" if settings.data else "mock",
-        "splits_string": split,
+        "splits_string": split_shares(plan),
         "seq_length": plan.work.seq_len,
         "skip_warmup": True,
         "num_workers": 2,

@@ -7,17 +7,16 @@ from typing import Any
 
 from meshwright.software.contract import Imported, ImportSource
 from meshwright.software.megatron_core.model import read_model
-from meshwright.software.nemo1.export import ACTIVATIONS, NAME, NULL_VOCABULARY
-from meshwright.software.settings import Dataset, TokenizerKind, TrainingSettings
+from meshwright.software.nemo1.export import ACTIVATIONS, NAME, NULL_VOCABULARY, WORDS
+from meshwright.software.settings import TrainingSettings
 from meshwright.software.text import Taken
+from meshwright.software.words import blend, shares
 from meshwright.values.errors import ConfigError
 from meshwright.values.models.catalogue import find_model
 from meshwright.values.text import read_yaml
 from meshwright.values.workload import Precision, Workload
 
-__all__ = [
-    "NEMO1_SOURCE",
-]
+__all__ = ["NEMO1_SOURCE"]
 
 _GPT2_VOCABULARY = 50257
 _VOCABULARIES = {"megatron": _GPT2_VOCABULARY, "sentencepiece": 32000}
@@ -60,7 +59,7 @@ def _read(text: str) -> Imported:
     )
     chips = words.count("trainer.num_nodes", 1) * words.count("trainer.devices", 1)
     settings = _settings(words)
-    _drop_fixed(words)
+    words.drop_under(_FIXED)
     return Imported(
         source=NAME,
         model=model,
@@ -188,53 +187,33 @@ def _precision(words: Taken) -> Precision:
 
 
 def _settings(words: Taken) -> TrainingSettings:
-    rate = words.number("model.optim.lr", 1e-4)
+    given = WORDS.read(words, "settings")
+    rate = given["learning_rate"]
     least = words.number("model.optim.sched.min_lr", rate / 10)
     betas = words.take("model.optim.betas", None) or [0.9, 0.95]
     saves = words.flag("exp_manager.create_checkpoint_callback", True)
     folder = words.take("exp_manager.explicit_log_dir", None)
-    kind, files = _tokenizer(words)
-    data, split = _data(words)
+    steps = words.take("trainer.limit_val_batches", 0)
+    interval = words.take("trainer.val_check_interval", None)
     try:
         beta1, beta2 = (float(beta) for beta in betas)
     except (TypeError, ValueError):
         raise ConfigError(f"{NAME}: model.optim.betas={betas}: expected two numbers") from None
     return TrainingSettings(
-        train_steps=words.count("trainer.max_steps", 100),
-        learning_rate=rate,
+        **given,
         min_learning_rate=None if least == rate else least,
         decay_style="constant" if least == rate else "cosine",
-        warmup_steps=words.whole("model.optim.sched.warmup_steps", 0),
-        weight_decay=words.number("model.optim.weight_decay", 0.01),
         adam_beta1=beta1,
         adam_beta2=beta2,
-        adam_eps=words.number("model.optim.eps", 1e-8),
-        clip_gradient=words.number("trainer.gradient_clip_val", 1.0),
-        init_std=words.take("model.init_method_std", None),
-        seed=words.take("model.seed", None),
-        data=data,
-        split=split,
-        tokenizer_kind=kind,
         save_dir=folder if saves and folder and "${" not in folder else None,
-        load_dir=words.take("model.resume_from_checkpoint", None),
-        save_interval=words.take(
-            "exp_manager.checkpoint_callback_params.every_n_train_steps", None
-        ),
-        log_interval=words.take("trainer.log_every_n_steps", None),
-        **_evaluation(words),
-        **files,
+        eval_steps=int(steps),
+        eval_interval=interval if steps else None,
+        **_data(words),
+        **_tokenizer(words),
     )
 
 
-def _evaluation(words: Taken) -> dict[str, Any]:
-    steps, interval = (
-        words.take("trainer.limit_val_batches", 0),
-        words.take("trainer.val_check_interval", None),
-    )
-    return {"eval_steps": int(steps), "eval_interval": interval if steps else None}
-
-
-def _tokenizer(words: Taken) -> tuple[TokenizerKind | None, dict[str, Any]]:
+def _tokenizer(words: Taken) -> dict[str, Any]:
     library, at = words.take("library", "megatron"), "model.tokenizer."
     kind, model = words.take(f"{at}type", None), words.take(f"{at}model", None)
     files = {
@@ -242,29 +221,18 @@ def _tokenizer(words: Taken) -> tuple[TokenizerKind | None, dict[str, Any]]:
         for name in ("vocab_file", "merge_file")
         if (value := words.take(f"{at}{name}", None)) and "${" not in value
     }
-    if library == "huggingface":
-        return "huggingface", {"tokenizer": kind}
-    if library == "sentencepiece":
-        return "sentencepiece", {"tokenizer": model}
-    return ("gpt2-bpe" if files else None), files
+    if library in ("huggingface", "sentencepiece"):
+        name = kind if library == "huggingface" else model
+        return {"tokenizer_kind": library, "tokenizer": name}
+    return {"tokenizer_kind": "gpt2-bpe" if files else None, **files}
 
 
-def _data(words: Taken) -> tuple[tuple[Dataset, ...], tuple[float, ...] | None]:
-    prefix, split = (
-        words.take("model.data.data_prefix", None) or [],
-        words.take("model.data.splits_string", None),
-    )
+def _data(words: Taken) -> dict[str, Any]:
+    prefix = words.take("model.data.data_prefix", None) or []
+    split = words.take("model.data.splits_string", None)
     try:
         given = [prefix] if isinstance(prefix, str) else list(prefix)
-        pairs = (
-            [(1.0, given[0])]
-            if len(given) == 1
-            else list(zip(given[::2], given[1::2], strict=True))
-        )
-        data = tuple(Dataset(path=str(path), weight=float(weight)) for weight, path in pairs)
-        return data, (
-            None if split is None else tuple(float(share) for share in str(split).split(","))
-        )
+        return {"data": blend(given), "split": shares(split)}
     except (TypeError, ValueError):
         raise ConfigError(
             f"{NAME}: model.data.data_prefix, splits_string: expected weights and paths in turn,"
@@ -272,45 +240,22 @@ def _data(words: Taken) -> tuple[tuple[Dataset, ...], tuple[float, ...] | None]:
         ) from None
 
 
-def _drop_fixed(words: Taken) -> None:
-    """Take away what says how NeMo runs and nothing of the plan."""
-    at = (
-        *(
-            "mcore_gpt",
-            "rampup_batch_size",
-            "max_position_embeddings",
-            "make_vocab_size_divisible_by",
-            "transformer_engine",
-            "fp8_e4m3",
-        ),
-        *(
-            "fp8_hybrid",
-            "megatron_amp_O2",
-            "gradient_as_bucket_view",
-            "use_flash_attention",
-            "ub_tp_comm_overlap",
-            "overlap_p2p_comm",
-        ),
-        *(
-            "batch_p2p_comm",
-            "tokenizer",
-            "optim",
-            "data",
-            "moe_grouped_gemm",
-            "moe_token_dispatcher_type",
-        ),
-    )
-    words.drop_under(("run", "exp_manager", "defaults", "hydra", *(f"model.{name}" for name in at)))
-    trainer = (
-        "accelerator",
-        "logger",
-        "enable_checkpointing",
-        "use_distributed_sampler",
-        "max_epochs",
-        "max_time",
-        "limit_test_batches",
-    )
-    words.drop_under((*(f"trainer.{name}" for name in trainer), "trainer.accumulate_grad_batches"))
+_FIXED_MODEL = (
+    *("mcore_gpt", "rampup_batch_size", "max_position_embeddings", "make_vocab_size_divisible_by"),
+    *("transformer_engine", "fp8_e4m3", "fp8_hybrid", "megatron_amp_O2", "gradient_as_bucket_view"),
+    *("use_flash_attention", "ub_tp_comm_overlap", "overlap_p2p_comm", "batch_p2p_comm"),
+    *("tokenizer", "optim", "data", "moe_grouped_gemm", "moe_token_dispatcher_type"),
+)
+_FIXED_TRAINER = (
+    *("accelerator", "logger", "enable_checkpointing", "use_distributed_sampler", "max_epochs"),
+    *("max_time", "limit_test_batches", "accumulate_grad_batches"),
+)
+_FIXED = (
+    *("run", "exp_manager", "defaults", "hydra"),
+    *(f"model.{name}" for name in _FIXED_MODEL),
+    *(f"trainer.{name}" for name in _FIXED_TRAINER),
+)
+"""What says how NeMo runs, and nothing of the plan."""
 
 
 def _matches(name: str, text: str) -> bool:

@@ -11,9 +11,7 @@ from meshwright.software.nemo1.export import launcher_values, trained_by
 from meshwright.software.plan import TrainingPlan
 from meshwright.values.text import read_yaml, write_yaml
 
-__all__ = [
-    "NEMO1_SCRIPT",
-]
+__all__ = ["NEMO1_SCRIPT"]
 
 _NAME = "nemo1-script"
 _SCRIPTS = "/opt/NeMo/examples/nlp/language_modeling"
@@ -34,24 +32,12 @@ def _write(plan: TrainingPlan) -> Exported:
     program = _PROGRAMS[plan.model.family]
     extra = [word.removeprefix("training.") for word in plan.settings.extra]
     values = {name: section for name, section in launcher_values(plan).items() if name != "run"}
-    text = write_yaml(
-        {
-            "name": values["exp_manager"]["name"],
-            "restore_from_path": None,
-            **_without_launcher(values),
-        }
-    )
+    head = {"name": values["exp_manager"]["name"], "restore_from_path": None}
+    comment = f"# Written by meshwright for {program}.py of NeMo 1.20 to 1.23 and 2.0.\n"
+    text = comment + write_yaml({**head, **_without_launcher(values)})
     return Exported(
         target=_NAME,
-        files=(
-            ExportedFile(
-                name="plan.yaml",
-                text=(
-                    f"# Written by meshwright for {program}.py of NeMo 1.20 to 1.23 and"
-                    f" 2.0.\n{text}"
-                ),
-            ),
-        ),
+        files=(ExportedFile(name="plan.yaml", text=text),),
         command=(f"{_SCRIPTS}/{program}.py", "--config-dir=.", "--config-name=plan", *extra),
         environment=environment(plan),
         notes=(

@@ -8,17 +8,12 @@ from typing import Any
 from meshwright.software.plan import TrainingPlan
 from meshwright.software.settings import Activation, ModelDetails
 from meshwright.software.text import Taken
+from meshwright.software.words import require
 from meshwright.values.data import package_rows
-from meshwright.values.errors import CannotExpress, ConfigError, UnknownNameError
+from meshwright.values.errors import ConfigError, UnknownNameError
 from meshwright.values.models.spec import ModelSpec
 
-__all__ = [
-    "ENCODER_DIMS",
-    "encoder_data",
-    "encoder_kind",
-    "encoder_model",
-    "read_encoder",
-]
+__all__ = ["ENCODER_DIMS", "encoder_data", "encoder_kind", "encoder_model", "read_encoder"]
 
 ENCODER_DIMS = (
     "num_layers",
@@ -91,8 +86,8 @@ def encoder_model(plan: TrainingPlan, *, activation: str) -> dict[str, Any]:
             "encoder_num_layers": model.encoder_layers,
             "vocab_size": model.vocab,
             "max_position_embeddings": model.max_positions,
+            "seq_length_dec": _decoder_len(plan),
         }
-        words |= {"seq_length_dec": _decoder_len(plan)}
     model_class, config_class = _CLASSES[model.family]
     return {"_target_": model_class, "config": {"_target_": config_class, **words}}
 
@@ -102,29 +97,24 @@ def _decoder_len(plan: TrainingPlan) -> int:
 
 
 def _require(plan: TrainingPlan) -> None:
-    model, layout = plan.model, plan.layout
-    wanted: list[tuple[str, Any, Any]] = [
-        ("model.positions", model.positions, "learned"),
-        ("model.num_kv_heads", model.num_kv_heads, model.num_heads),
-        ("model.qkv_bias", model.qkv_bias, False),
-        ("model.qk_norm", model.qk_norm, False),
-        ("model.mlm_head", model.mlm_head, model.family == "encoder"),
-        ("model.token_types", model.token_types, model.token_types and 2),
-        ("layout.cp", layout.cp, 1),
-        ("work.lora_rank", plan.work.lora_rank, 0),
-    ]
+    model = plan.model
+    wanted: dict[str, Any] = {
+        "model.positions": "learned",
+        "model.num_kv_heads": model.num_heads,
+        "model.qkv_bias": False,
+        "model.qk_norm": False,
+        "model.mlm_head": model.family == "encoder",
+        "model.token_types": model.token_types and 2,
+        "layout.cp": 1,
+        "work.lora_rank": 0,
+    }
     if model.family == "encoder-decoder":
-        wanted += [("layout.pp", layout.pp, 1)]
+        wanted["layout.pp"] = 1
     else:
-        wanted += [("model.max_positions", model.max_positions, plan.work.seq_len)]
-        wanted += [] if plan.settings.tokenizer else [("model.vocab", model.vocab, _BERT_VOCAB)]
-    for path, given, has in wanted:
-        if given != has:
-            raise CannotExpress(
-                _NAME,
-                f"{path}={given}: T5 and BERT have {has} there",
-                nearest=f"{path}={has}, or --to nemo1",
-            )
+        wanted["model.max_positions"] = plan.work.seq_len
+        wanted |= {} if plan.settings.tokenizer else {"model.vocab": _BERT_VOCAB}
+    reason, nearest = "{path}={given}: T5 and BERT have {has} there", "{path}={has}, or --to nemo1"
+    require(plan, wanted, name=_NAME, reason=reason, nearest=nearest)
 
 
 def encoder_data(plan: TrainingPlan, words: dict[str, Any]) -> dict[str, Any]:
@@ -138,6 +128,12 @@ def encoder_kind(target: str) -> str | None:
     """Return t5 or bert for a configuration class of either, by its name; None for decoders."""
     name = target.rpartition(".")[2].lower()
     return next((kind for kind in ("bert", "t5") if kind in name), None)
+
+
+_UNREAD = (
+    *("attention_dropout", "add_pooler", "add_lm_head", "num_tokentypes", "seq_length_dec"),
+    "num_query_groups",
+)
 
 
 def read_encoder(
@@ -167,14 +163,7 @@ def read_encoder(
         )
     longest = words.count(f"{_AT}max_position_embeddings", _POSITIONS)
     dropout = words.number(f"{_AT}hidden_dropout", 0.1)
-    for name in (
-        "attention_dropout",
-        "add_pooler",
-        "add_lm_head",
-        "num_tokentypes",
-        "seq_length_dec",
-        "num_query_groups",
-    ):
+    for name in _UNREAD:
         words.take(f"{_AT}{name}", None)
     spec = ModelSpec(
         name=f"imported-{kind}",

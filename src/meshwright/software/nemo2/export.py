@@ -20,10 +20,7 @@ from meshwright.software.plan import TrainingPlan
 from meshwright.software.text import Code, python_call
 from meshwright.values.text import read_yaml, write_yaml
 
-__all__ = [
-    "NEMO2",
-    "recipe_values",
-]
+__all__ = ["NEMO2", "recipe_values"]
 
 _SCRIPT = "meshwright_nemo.py"
 _NAMED = ("activation_func", "params_dtype", "pipeline_dtype")
@@ -35,33 +32,20 @@ def _write(plan: TrainingPlan) -> Exported:
     text = write_yaml(recipe_values(tree))
     quiet = EnvVar(name="HF_HUB_OFFLINE", value="1", why="the tokenizer is read from its folder")
     local = (quiet,) if (plan.settings.tokenizer or "").startswith("/") else ()
+    comment = "# Written by meshwright for NeMo 2.5: nemo llm pretrain --yaml recipe.yaml\n"
+    vocabulary = "without a tokenizer NeMo's mock data take the vocabulary of GPT-2's"
     return Exported(
         target=NAME,
         files=(
             ExportedFile(name=_SCRIPT, text=_script(tree)),
-            ExportedFile(
-                name="recipe.yaml",
-                text=(
-                    "# Written by meshwright for NeMo 2.5: nemo llm pretrain --yaml"
-                    f" recipe.yaml\n{text}"
-                ),
-            ),
+            ExportedFile(name="recipe.yaml", text=comment + text),
         ),
         command=(_SCRIPT,),
         environment=(*environment(plan), *local),
         notes=(
             *loss_notes(plan),
             "run the script on every rank; `recipe()` is a run.Partial for an executor of nemo_run",
-            *(
-                (
-                    (
-                        "without a tokenizer NeMo's mock data take the vocabulary of GPT-2's; the"
-                        " model keeps its own"
-                    ),
-                )
-                if not plan.settings.data
-                else ()
-            ),
+            *(() if plan.settings.data else (f"{vocabulary}; the model keeps its own",)),
         ),
     )
 
@@ -115,21 +99,16 @@ def _config(tree: dict[str, Any], indent: int) -> Code:
         for key, value in arguments.items()
     }
     call = python_call("", words, indent=indent)[2:]
-    kind, target = (
-        "Partial" if "_partial_" in tree else "Config",
-        str(tree["_target_"]).rpartition(".")[2],
-    )
+    kind = "Partial" if "_partial_" in tree else "Config"
+    target = str(tree["_target_"]).rpartition(".")[2]
     return Code(f"run.{kind}(\n{'    ' * (indent + 1)}{target},\n{call}")
 
 
 def _named(key: str, value: Any) -> Any:
     if key not in _NAMED:
         return value
-    return Code(
-        value
-        if value.startswith("torch.") and not value.startswith("torch.nn")
-        else value.rpartition(".")[2]
-    )
+    is_dtype = value.startswith("torch.") and not value.startswith("torch.nn")
+    return Code(value if is_dtype else value.rpartition(".")[2])
 
 
 def _trained_layers(plan: TrainingPlan, exported: Exported) -> TrainedLayers:

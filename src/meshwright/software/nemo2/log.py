@@ -13,17 +13,10 @@ from __future__ import annotations
 
 import re
 
+from meshwright.software.folders import LogForm
 from meshwright.software.log import NUMBER, Collected, Report, count, fields_by_bar, number
 
-__all__ = [
-    "BAR_MARKS",
-    "PRINTER_MARKS",
-    "read_bar_line",
-    "read_printer_line",
-]
-
-BAR_MARKS = ("train_step_timing in s=",)
-PRINTER_MARKS = ("train_step_timing in s:",)
+__all__ = ["BAR_LOG", "LOG"]
 
 _COUNT = re.compile(r"\| {0,20}(?P<step>\d{1,12})/(?P<total>\d{1,12}|\?) \[")
 _POSTFIX = re.compile(
@@ -35,7 +28,7 @@ _TRAINING = re.compile(
 )
 
 
-def read_bar_line(line: str, found: Collected) -> None:
+def _read_bar_line(line: str, found: Collected) -> None:
     """Read the bar as it was drawn once."""
     counts = list(_COUNT.finditer(line))
     if not counts:
@@ -62,7 +55,7 @@ def read_bar_line(line: str, found: Collected) -> None:
             )
 
 
-def read_printer_line(line: str, found: Collected) -> None:
+def _read_printer_line(line: str, found: Collected) -> None:
     """Read the printer's line of a step."""
     match = _TRAINING.search(line)
     if match is None:
@@ -83,3 +76,26 @@ def read_printer_line(line: str, found: Collected) -> None:
                 batch=number(fields.get("global_batch_size")),
             ),
         )
+
+
+BAR_LOG = LogForm(
+    framework="nemo-1",
+    marks=("train_step_timing in s=",),
+    read=_read_bar_line,
+    sample=(
+        "Epoch 0: :   2%|#     | 2/100 [00:12<03:45, reduced_train_loss=9.500, "
+        "global_step=2.000, train_step_timing in s=1.500]\n"
+    ),
+    redraws=True,
+    counts_samples=True,
+)
+LOG = LogForm(
+    framework="nemo-2",
+    marks=("train_step_timing in s:",),
+    read=_read_printer_line,
+    sample=(
+        "Training epoch 0, iteration 1/99 | global_batch_size: 64 | "
+        "global_step: 1 | reduced_train_loss: 9.5 | train_step_timing in s: 1.5\n"
+    ),
+    counts_samples=True,
+)

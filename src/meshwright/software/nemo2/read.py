@@ -10,15 +10,15 @@ from meshwright.software.contract import BF16_GRADIENTS, Imported, ImportSource
 from meshwright.software.megatron_core.layout import read_ddp, read_parallel, read_recompute
 from meshwright.software.megatron_core.model import read_model, take_loss
 from meshwright.software.nemo2.encoders import encoder_kind, read_encoder
-from meshwright.software.nemo2.recipe import ACTIVATION_TARGETS, NAME
+from meshwright.software.nemo2.recipe import ACTIVATION_TARGETS, NAME, WORDS
 from meshwright.software.settings import (
     Activation,
-    Dataset,
     ModelDetails,
     TokenizerKind,
     TrainingSettings,
 )
 from meshwright.software.text import Taken
+from meshwright.software.words import blend, shares
 from meshwright.values.errors import ConfigError
 from meshwright.values.models.catalogue import find_model
 from meshwright.values.models.spec import ModelSpec
@@ -26,9 +26,7 @@ from meshwright.values.stack import find_stack
 from meshwright.values.text import read_yaml
 from meshwright.values.workload import Precision, Workload
 
-__all__ = [
-    "NEMO2_SOURCE",
-]
+__all__ = ["NEMO2_SOURCE"]
 
 _SCALED = {"tensorwise": "fp8", "delayed": "fp8", "blockwise": "fp8-blockwise", "mxfp8": "mxfp8"}
 
@@ -66,7 +64,7 @@ def _read(text: str) -> Imported:
         dropout=bool(details.dropout),
     )
     settings = _settings(words)
-    _drop_fixed(words)
+    words.drop_under(_FIXED)
     return Imported(
         source=NAME,
         model=model,
@@ -138,58 +136,30 @@ def _precision(words: Taken) -> Precision:
 
 
 def _settings(words: Taken) -> TrainingSettings:
-    rate = words.number("optim.config.lr", 3e-4)
+    given = WORDS.read(words, "settings")
+    rate = given["learning_rate"]
     least = words.number("optim.lr_scheduler.min_lr", rate / 10)
     constant = least == rate
-    data, split = _data(words)
     tokenizer, kind = _tokenizer(words)
-    steps = words.whole("trainer.limit_val_batches", 0)
     return TrainingSettings(
-        train_steps=words.count("trainer.max_steps", 100),
-        learning_rate=rate,
+        **given,
         min_learning_rate=None if constant else least,
-        warmup_steps=words.whole("optim.lr_scheduler.warmup_steps", 2000),
         decay_style="constant" if constant else "cosine",
-        weight_decay=words.number("optim.config.weight_decay", 0.1),
-        adam_beta1=words.number("optim.config.adam_beta1", 0.9),
-        adam_beta2=words.number("optim.config.adam_beta2", 0.95),
-        adam_eps=words.number("optim.config.adam_eps", 1e-5),
-        clip_gradient=words.number("optim.config.clip_grad", 1.0),
-        init_std=words.take("model.config.init_method_std", None),
-        seed=words.take("data.seed", None),
-        data=data,
-        split=split,
         tokenizer=tokenizer,
         tokenizer_kind=kind,
-        save_dir=words.take("log.log_dir", None),
-        load_dir=words.take("resume.resume_from_directory", None),
-        save_interval=words.take("log.ckpt.every_n_train_steps", None),
-        log_interval=words.take("trainer.log_every_n_steps", None),
-        eval_interval=words.take("trainer.val_check_interval", None),
-        eval_steps=steps,
+        **_data(words),
     )
 
 
-def _data(words: Taken) -> tuple[tuple[Dataset, ...], tuple[float, ...] | None]:
+def _data(words: Taken) -> dict[str, Any]:
     paths, split = words.take("data.paths", None), words.take("data.split", None)
     if paths is None:
-        return (), None
+        return {}
     try:
         given = [paths] if isinstance(paths, str) else list(paths)
-        weighted = (
-            len(given) > 1
-            and len(given) % 2 == 0
-            and re.fullmatch(r"[0-9.e+-]+", str(given[0])) is not None
-        )
-        pairs = (
-            list(zip(given[::2], given[1::2], strict=True))
-            if weighted
-            else [(1.0, path) for path in given]
-        )
-        data = tuple(Dataset(path=str(path), weight=float(weight)) for weight, path in pairs)
-        return data, (
-            None if split is None else tuple(float(share) for share in str(split).split(","))
-        )
+        numbered = re.fullmatch(r"[0-9.e+-]+", str(given[0])) if given else None
+        weighted = len(given) > 1 and len(given) % 2 == 0 and numbered is not None
+        return {"data": blend(given, alone=not weighted), "split": shares(split)}
     except (TypeError, ValueError):
         raise ConfigError(
             f"{NAME}: data.paths, data.split: expected weights and paths in turn, and shares such"
@@ -199,53 +169,21 @@ def _data(words: Taken) -> tuple[tuple[Dataset, ...], tuple[float, ...] | None]:
 
 def _tokenizer(words: Taken) -> tuple[str | None, TokenizerKind | None]:
     words.take("data.tokenizer._target_", None)
-    name, file = (
-        words.take("data.tokenizer.pretrained_model_name", None),
-        words.take("data.tokenizer.model_path", None),
-    )
+    name = words.take("data.tokenizer.pretrained_model_name", None)
+    file = words.take("data.tokenizer.model_path", None)
     return (name, "huggingface") if name else (file, "sentencepiece") if file else (None, None)
 
 
-def _drop_fixed(words: Taken) -> None:
-    """Take away what every recipe says and no plan holds."""
-    words.drop_under(
-        (
-            *(
-                "_target_",
-                "_partial_",
-                "model._target_",
-                "trainer._target_",
-                "data._target_",
-                "log._target_",
-                "optim._target_",
-                "resume._target_",
-            ),
-            *(
-                "trainer.accelerator",
-                "trainer.accumulate_grad_batches",
-                "trainer.use_distributed_sampler",
-                "trainer.plugins",
-                "log.name",
-            ),
-            *(
-                "trainer.strategy._target_",
-                "trainer.strategy.pipeline_dtype",
-                "trainer.strategy.gradient_as_bucket_view",
-            ),
-            *(
-                "trainer.strategy.ddp._target_",
-                "log.ckpt",
-                "optim.config",
-                "optim.lr_scheduler",
-                "model.config.activation_func",
-            ),
-            *(
-                "model.config.tp_comm_overlap",
-                "resume.resume_if_exists",
-                "resume.resume_ignore_no_checkpoint",
-            ),
-        )
-    )
+_PARTS = ("", "model.", "trainer.", "data.", "log.", "optim.", "resume.", "trainer.strategy.")
+_FIXED = (
+    *(f"{part}_target_" for part in (*_PARTS, "trainer.strategy.ddp.")),
+    *("_partial_", "trainer.accelerator", "trainer.accumulate_grad_batches"),
+    *("trainer.use_distributed_sampler", "trainer.plugins", "trainer.strategy.pipeline_dtype"),
+    *("trainer.strategy.gradient_as_bucket_view", "log.name", "log.ckpt", "optim.config"),
+    *("optim.lr_scheduler", "model.config.activation_func", "model.config.tp_comm_overlap"),
+    *("resume.resume_if_exists", "resume.resume_ignore_no_checkpoint"),
+)
+"""What every recipe says, and no plan holds."""
 
 
 def _matches(name: str, text: str) -> bool:

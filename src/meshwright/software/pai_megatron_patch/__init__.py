@@ -2,27 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from meshwright.software.folders import Software, parts
 
-from meshwright.software.folders import Software
-
-if TYPE_CHECKING:
-    from meshwright.software.contract import ExportTarget
-
-__all__ = [
-    "SOFTWARE",
-]
-
-
-def _targets() -> tuple[ExportTarget, ...]:
-    from meshwright.software.pai_megatron_patch.export import PAI
-
-    return (PAI,)
-
+__all__ = ["SOFTWARE"]
 
 SOFTWARE = Software(
     name="pai-megatron-patch",
     title="Pai-Megatron-Patch",
     order=90,
-    targets=_targets,
+    targets=parts(__name__, "export:PAI"),
 )

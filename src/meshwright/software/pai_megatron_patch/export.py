@@ -10,15 +10,13 @@ from meshwright.software.contract import (
     Exported,
     ExportedFile,
     ExportTarget,
-    TrainedLayers,
 )
-from meshwright.software.megatron_lm.target import MEGATRON_LM
+from meshwright.software.megatron_lm.export import MEGATRON_LM
 from meshwright.software.plan import TrainingPlan
+from meshwright.software.words import require_one_of
 from meshwright.values.errors import CannotExpress
 
-__all__ = [
-    "PAI",
-]
+__all__ = ["PAI"]
 
 _NAME = "pai-megatron-patch"
 _CORE = "0.13"
@@ -56,23 +54,14 @@ def _write(plan: TrainingPlan) -> Exported:
     try:
         base = MEGATRON_LM.write(_AtCore(plan))  # type: ignore[arg-type]  # stands in for the plan
     except CannotExpress as error:
-        nearest = (
-            "--to megatron-lm" if error.nearest.startswith("megatron_version") else error.nearest
-        )
-        raise CannotExpress(
-            _NAME, f"{error.reason} (it runs core {_CORE})", nearest=nearest
-        ) from None
+        newer = error.nearest.startswith("megatron_version")
+        nearest = "--to megatron-lm" if newer else error.nearest
+        reason = f"{error.reason} (it runs core {_CORE})"
+        raise CannotExpress(_NAME, reason, nearest=nearest) from None
     folder = settings.tokenizer or ""
     patch = (
-        *(
-            "--load",
-            folder,
-            *_tokenizer(plan),
-            "--extra-vocab-size",
-            "0",
-            "--max-padding-length",
-            str(plan.work.seq_len),
-        ),
+        *("--load", folder, *_tokenizer(plan), "--extra-vocab-size", "0"),
+        *("--max-padding-length", str(plan.work.seq_len)),
         *("--train-mode", "pretrain", "--dataset", "MMAP"),
     )
     own = tuple(word for word in _without(base.command[1:]) if word not in settings.extra)
@@ -101,17 +90,13 @@ def _tokenizer(plan: TrainingPlan) -> tuple[str, ...]:
     if model.mla is not None:
         return ("--patch-tokenizer-type", "DeepSeekV2Tokenizer", "--padded-vocab-size", "0")
     if model.qk_norm or model.qkv_bias:
-        return (
-            "--patch-tokenizer-type",
-            "Qwen3Tokenizer",
-            "--padded-vocab-size",
-            str(-(-model.vocab // step) * step),
-        )
+        padded = str(-(-model.vocab // step) * step)
+        return ("--patch-tokenizer-type", "Qwen3Tokenizer", "--padded-vocab-size", padded)
     return ("--patch-tokenizer-type", "LLama3Tokenizer")
 
 
 def _require_patched(plan: TrainingPlan) -> None:
-    settings, layout, model = plan.settings, plan.layout, plan.model
+    settings, model = plan.settings, plan.model
     if model.family != "decoder" or model.hybrid is not None:
         reason = (
             f"family={model.family}{' with mixers' if model.hybrid is not None else ''}: its"
@@ -120,12 +105,8 @@ def _require_patched(plan: TrainingPlan) -> None:
         raise CannotExpress(
             _NAME, reason, nearest="a model with family=decoder, or --to megatron-lm"
         )
-    if layout.sharding not in ("none", "zero1"):
-        raise CannotExpress(
-            _NAME,
-            f"sharding={layout.sharding}: its examples have the distributed optimizer only",
-            nearest="sharding=zero1",
-        )
+    says = "its examples have the distributed optimizer only"
+    require_one_of(plan, "layout.sharding", ("zero1", "none"), name=_NAME, says=says)
     if settings.tokenizer_kind != "huggingface" or settings.tokenizer is None:
         reason = (
             f"tokenizer_kind={settings.tokenizer_kind}: it always reads a Hugging Face tokenizer,"
@@ -159,16 +140,12 @@ def _lines(words: tuple[str, ...]) -> str:
     return text + "\n"
 
 
-def _trained_layers(plan: TrainingPlan, exported: Exported) -> TrainedLayers:
-    return MEGATRON_LM.trained_layers(plan, exported)
-
-
 PAI = ExportTarget(
     name=_NAME,
     title="Pai-Megatron-Patch",
     versions="Pai-Megatron-Patch of December 2025 on its Megatron-LM-250624",
     write=_write,
-    trained_layers=_trained_layers,
+    trained_layers=MEGATRON_LM.trained_layers,
     stacks=("megatron", *BF16_GRADIENTS),
     takes_extra=True,
 )

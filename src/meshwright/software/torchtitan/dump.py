@@ -18,9 +18,7 @@ from meshwright.values.hardware.catalogue import find_chip
 from meshwright.values.models.catalogue import find_model
 from meshwright.values.units import GIB
 
-__all__ = [
-    "describe_torchtitan",
-]
+__all__ = ["describe_torchtitan"]
 
 _MESH_NAMED = re.compile(
     r"Building device mesh with parallelism: (?P<sizes>\w+=\d{1,9}(?:, \w+=\d{1,9})*)"

@@ -28,9 +28,7 @@ from meshwright.software.torchtitan.words import (
 )
 from meshwright.values.errors import CannotExpress
 
-__all__ = [
-    "TORCHTITAN",
-]
+__all__ = ["TORCHTITAN"]
 
 _NAME = "torchtitan"
 _MODULE = "meshwright_titan"

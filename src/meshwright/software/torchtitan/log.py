@@ -10,16 +10,18 @@ allocator reserved at most. A loss of -1 is written by stages that have none (tr
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
+from meshwright.software.folders import LogForm
 from meshwright.software.log import NUMBER, Collected, Report, number
 from meshwright.values.units import GIB
 
-__all__ = [
-    "MARKS",
-    "read_torchtitan_line",
-]
+if TYPE_CHECKING:
+    from meshwright.software.described import Described
 
-MARKS = (" tps: ", " wps: ", "Running with configs: {", "Running with args: {")
+__all__ = ["LOG"]
+
+_MARKS = (" tps: ", " wps: ", "Running with configs: {", "Running with args: {")
 
 _STEP = re.compile(
     rf"(?<!validate )\bstep: {{1,8}}(?P<step>\d{{1,12}}) {{1,4}}loss: {{1,8}}(?P<loss>{NUMBER})"
@@ -38,7 +40,7 @@ _TFLOPS = re.compile(r" tflops: (?P<tflops>[\d,]{1,15}\.\d{1,4})(?= )")
 _NO_LOSS = -1.0
 
 
-def read_torchtitan_line(line: str, found: Collected) -> None:
+def _read_line(line: str, found: Collected) -> None:
     """Read a line into what was found."""
     if "Running with " in line:
         found.known = True
@@ -59,3 +61,22 @@ def read_torchtitan_line(line: str, found: Collected) -> None:
             grad_norm=number(match["norm"]),
         ),
     )
+
+
+def _describe(text: str, _: int | None) -> Described:
+    from meshwright.software.torchtitan.dump import describe_torchtitan
+
+    return describe_torchtitan(text)
+
+
+LOG = LogForm(
+    framework="torchtitan",
+    marks=_MARKS,
+    read=_read_line,
+    sample=(
+        "[titan] 2026-03-01 10:00:00,123 - root - INFO - step:  2  loss:  "
+        "9.5000  memory: 70.50GiB(89.13%)  tps: 8,192  tflops: 398.12  mfu: "
+        "40.25%\n"
+    ),
+    describe=_describe,
+)

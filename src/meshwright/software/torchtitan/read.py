@@ -24,9 +24,7 @@ from meshwright.values.models.spec import MlaSpec, ModelSpec, MoeSpec
 from meshwright.values.units import counted
 from meshwright.values.workload import Precision, Workload
 
-__all__ = [
-    "TORCHTITAN_SOURCE",
-]
+__all__ = ["TORCHTITAN_SOURCE"]
 
 _TWO_CHUNKS = ("Interleaved1F1B", "ZBVZeroBubble")
 _CONVERTED: dict[str, Precision] = {

@@ -27,11 +27,7 @@ from meshwright.software.torchtitan.words import (
 )
 from meshwright.values.errors import CannotExpress
 
-__all__ = [
-    "FLAVOR",
-    "MODULE",
-    "TORCHTITAN_TOML",
-]
+__all__ = ["FLAVOR", "MODULE", "TORCHTITAN_TOML"]
 
 _NAME = "torchtitan-toml"
 MODULE = "meshwright_model"

@@ -9,9 +9,7 @@ from meshwright.software.folders import LogForm, Software, Training
 if TYPE_CHECKING:
     from meshwright.software.contract import ExportTarget, ImportSource
 
-__all__ = [
-    "SOFTWARE",
-]
+__all__ = ["SOFTWARE"]
 
 
 def _targets() -> tuple[ExportTarget, ...]:

@@ -19,10 +19,7 @@ from meshwright.software.plan import TrainingPlan
 from meshwright.values.models.catalogue import find_model
 from meshwright.values.workload import Workload
 
-__all__ = [
-    "LOOM",
-    "LOOM_SOURCE",
-]
+__all__ = ["LOOM", "LOOM_SOURCE"]
 
 _PARTS = ("model", "work", "layout", "settings", "details")
 

@@ -6,10 +6,7 @@ import re
 
 from meshwright.software.log import Collected, Report
 
-__all__ = [
-    "MARKS",
-    "read_line",
-]
+__all__ = ["MARKS", "read_line"]
 
 MARKS = ("[loom] step ",)
 _STEP = re.compile(r"\[loom\] step (\d{1,9}) took (\d{1,9}\.\d{1,9}) s, loss (\d{1,9}\.\d{1,9})")

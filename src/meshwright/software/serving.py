@@ -1,25 +1,38 @@
 """A deployment that was chosen of a serving plan, read from what `meshwright serving plan --json`
-prints."""
+prints, and the command that serves it, of the folder of its engine."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from math import ceil
 from typing import Any, Literal
 
 from meshwright.search.problem import model_of
 from meshwright.serving.engine import Cache, Engine, Weights, Worker, check_worker, find_engine
-from meshwright.values.errors import ConfigError
+from meshwright.software.folders import all_software
+from meshwright.values.errors import CannotExpress, ConfigError, UnknownNameError
 from meshwright.values.models.spec import ModelSpec
 
 __all__ = [
+    "CONFIG_FILE",
+    "HALVES",
     "SERVING_TARGETS",
     "ChosenPart",
+    "EngineCommand",
     "Role",
     "ServedWorker",
     "ServingChoice",
+    "ServingEngine",
+    "above_one",
+    "cache_word",
+    "checkpoint_note",
+    "engine_command",
+    "engines",
+    "flag_words",
     "read_choice",
+    "type_flag",
 ]
 
 SERVING_TARGETS = ("vllm", "sglang", "trtllm", "k8s", "dynamo", "llm-d")
@@ -169,3 +182,92 @@ def _part(
         count=count,
         max_sequences=engine.max_sequences if role == "prefill" else max(1, ceil(running)),
     )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EngineCommand:
+    """How an engine is started, and asked whether it is ready."""
+
+    words: tuple[str, ...]
+    config: Mapping[str, Any] | None = None
+    """Content of the YAML file that the words name as CONFIG_FILE."""
+    notes: tuple[str, ...] = ()
+    """What nothing in the command can make sure of."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServingEngine:
+    """An engine that a command can be written for."""
+
+    name: str
+    """As `--engine` takes it."""
+    command: Callable[[ServedWorker], EngineCommand]
+    """CannotExpress where the engine has no words for a worker."""
+    options: tuple[Mapping[str, str], ...] = ()
+    """Rows of `options.csv`: the options of its command, its files and its worker of Dynamo."""
+
+
+CONFIG_FILE = "extra_llm_api_options.yaml"
+"""As the words name it, beside which it lies."""
+HALVES: Mapping[Weights, str] = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+_FROM_CHECKPOINT = ("fp8-blockwise", "nvfp4", "mxfp4", "int4")
+"""Types that a 16-bit checkpoint can't be turned into on the way in."""
+
+
+@cache
+def engines() -> dict[str, ServingEngine]:
+    """Return every engine that a command can be written for, by name."""
+    return {engine.name: engine for software in all_software() for engine in software.engines()}
+
+
+def engine_command(served: ServedWorker) -> EngineCommand:
+    """Return the command of a worker; CannotExpress where the engine has no words for it,
+    UnknownNameError where no engine is known so."""
+    name = served.engine.name
+    if name not in engines():
+        raise UnknownNameError("engine that can be started", name, engines())
+    return engines()[name].command(served)
+
+
+def flag_words(flags: Mapping[str, object]) -> list[str]:
+    """Return flags with their values; one that is None or false is left out, true has no value."""
+    given = [(flag, value) for flag, value in flags.items() if value not in (None, False)]
+    return [
+        word for flag, value in given for word in ((flag,) if value is True else (flag, str(value)))
+    ]
+
+
+def above_one(size: int) -> int | None:
+    """Return a size that an engine takes as 1 unless told otherwise."""
+    return size if size > 1 else None
+
+
+def type_flag(target: str, weights: Weights, quantised: Mapping[str, str]) -> dict[str, str]:
+    """Return the flag for the weights' type, by the engine's words for quantised ones."""
+    if weights in HALVES:
+        return {"--dtype": HALVES[weights]}
+    if weights not in quantised:
+        reason = (
+            f"{weights} weights: several formats of checkpoints hold such, and nothing says which"
+            " yours is"
+        )
+        raise CannotExpress(target, reason, nearest=f"weights={next(iter(quantised))}")
+    return {"--quantization": quantised[weights]}
+
+
+def cache_word(target: str, served: ServedWorker, words: Mapping[str, str]) -> str:
+    """Return the engine's word for the cache's type; `auto` says that of 16- and 32-bit weights."""
+    if served.cache in words:
+        return words[served.cache]
+    if served.cache == served.weights:
+        return "auto"
+    reason = f"a {served.cache} cache beside {served.weights} weights"
+    raise CannotExpress(target, reason, nearest=f"cache={next(iter(words))}")
+
+
+def checkpoint_note(served: ServedWorker, *, casts: bool = True) -> tuple[str, ...]:
+    """Say that quantised weights come with the checkpoint, but for those that an engine which casts
+    makes of 16 bits."""
+    reads = served.weights in _FROM_CHECKPOINT or (not casts and served.weights not in HALVES)
+    note = f"{served.path} must be a checkpoint that holds {served.weights} weights"
+    return (note,) if reads else ()

@@ -6,14 +6,13 @@ from typing import Any
 import pytest
 
 from meshwright.serving.engine import Worker, find_engine
-from meshwright.software.engines.chosen import ServedWorker
-from meshwright.software.engines.commands import ENGINES, engine_command
-from meshwright.software.engines.options import (
+from meshwright.software.engine_options import (
     check_keys,
     check_words,
     engine_options,
     engine_version,
 )
+from meshwright.software.serving import ServedWorker, engine_command, engines
 from meshwright.values.errors import CannotExpress, ConfigError, LayoutError, UnknownNameError
 from meshwright.values.models.catalogue import named_model
 
@@ -208,7 +207,7 @@ def test_words_and_values_are_those_of_the_named_version() -> None:
 
 
 def test_the_table_has_each_engine_in_one_version_with_its_source() -> None:
-    for engine in [name for name in ENGINES if name != "transformers"] + [
+    for engine in [name for name in engines() if name != "transformers"] + [
         "trtllm-yaml",
         "dynamo.vllm",
         "dynamo.sglang",

@@ -1,4 +1,4 @@
-"""The options of inference engines, by engine and version: software/engines/engine_options.csv,
+"""The options of inference engines, by engine and version: `options.csv` of each engine's folder,
 written by scripts/distil_engine_options.py."""
 
 from __future__ import annotations
@@ -8,16 +8,10 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from meshwright.values.data import package_rows
+from meshwright.software.serving import engines
 from meshwright.values.errors import ConfigError, UnknownNameError
 
-__all__ = [
-    "EngineOption",
-    "check_keys",
-    "check_words",
-    "engine_options",
-    "engine_version",
-]
+__all__ = ["EngineOption", "check_keys", "check_words", "engine_options", "engine_version"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -118,5 +112,6 @@ def _table() -> tuple[EngineOption, ...]:
             choices=tuple(row["choices"].split("|")) if row["choices"] else (),
             source=row["source"],
         )
-        for row in package_rows("software/engines/engine_options.csv")
+        for engine in engines().values()
+        for row in engine.options
     )

@@ -12,7 +12,7 @@ import yaml
 
 from meshwright.platforms.kubernetes.serving import Where, export_serving
 from meshwright.serving.engine import Worker, find_engine
-from meshwright.software.engines.chosen import (
+from meshwright.software.serving import (
     SERVING_TARGETS,
     ChosenPart,
     ServingChoice,

@@ -1,0 +1,69 @@
+"""`vllm serve`: one worker of a serving plan in vLLM's flags."""
+
+from __future__ import annotations
+
+import json
+
+from meshwright.software.engine_options import check_words
+from meshwright.software.serving import (
+    EngineCommand,
+    ServedWorker,
+    ServingEngine,
+    above_one,
+    cache_word,
+    checkpoint_note,
+    flag_words,
+    type_flag,
+)
+from meshwright.values.data import package_rows
+from meshwright.values.errors import CannotExpress
+
+__all__ = ["VLLM", "vllm_words"]
+
+_QUANTISED = {
+    "fp8": "fp8",
+    "fp8-blockwise": "fp8",
+    "int8": "int8_per_channel_weight_only",
+    "nvfp4": "modelopt_fp4",
+    "mxfp4": "mxfp4",
+}
+_CACHES = {"bf16": "bfloat16", "fp16": "float16", "fp8": "fp8"}
+
+
+def _command(served: ServedWorker) -> EngineCommand:
+    head = ("vllm", "serve", served.path)
+    words = (*head, *vllm_words(served), "--port", served.port, *served.extra)
+    check_words(words, engines=("vllm",))
+    return EngineCommand(words=words, notes=checkpoint_note(served))
+
+
+def vllm_words(served: ServedWorker) -> list[str]:
+    """Return the flags of a worker of vLLM, without model and port."""
+    worker, engine = served.worker, served.engine
+    if worker.ep not in (1, worker.stage_chips):
+        reason = (
+            f"ep={worker.ep} on {worker.stage_chips} chips: experts are whole on one chip each, or"
+            " cut over all"
+        )
+        raise CannotExpress("vllm", reason, nearest=f"ep={worker.stage_chips}")
+    drafts = {"method": "mtp", "num_speculative_tokens": served.drafted}
+    return flag_words(
+        {
+            "--tensor-parallel-size": worker.tp,
+            "--pipeline-parallel-size": above_one(worker.pp),
+            "--data-parallel-size": above_one(worker.attention_dp),
+            "--enable-expert-parallel": worker.ep > 1,
+            **type_flag("vllm", served.weights, _QUANTISED),
+            "--kv-cache-dtype": cache_word("vllm", served, _CACHES),
+            "--max-model-len": served.max_len,
+            "--max-num-seqs": served.max_sequences,
+            "--max-num-batched-tokens": engine.chunk_tokens or None,
+            "--speculative-config": None if served.drafted is None else json.dumps(drafts),
+            "--gpu-memory-utilization": f"{engine.memory_share:g}",
+        }
+    )
+
+
+VLLM = ServingEngine(
+    name="vllm", command=_command, options=package_rows("software/vllm/options.csv")
+)
