@@ -433,11 +433,9 @@ def widening_of(residuals: Sequence[Residual]) -> float:
 
     All residuals are of one quantity. Tables weigh as in a fit.
     """
-    return (
-        _widening(_tests(residuals, _without_table))
-        if len({residual.table for residual in residuals}) > 1
-        else 1.0
-    )
+    if len({residual.table for residual in residuals}) > 1:
+        return _widening(_tests(residuals, _without_table))
+    return 1.0
 
 
 def _widening(tests: Sequence[_Test]) -> float:

@@ -336,11 +336,9 @@ def options_of(forecasts: Sequence[Forecast], *, priors: Priors | None = None) -
 
 
 def _wide(forecasts: Sequence[Forecast]) -> float:
-    return (
-        NEW_KIND
-        if any(node.chip.generation == "cpu" for node in forecasts[0].case.machines.nodes)
-        else 1.0
-    )
+    if any(node.chip.generation == "cpu" for node in forecasts[0].case.machines.nodes):
+        return NEW_KIND
+    return 1.0
 
 
 def _prior(

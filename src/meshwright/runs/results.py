@@ -78,11 +78,9 @@ class _Finished(_Run):
     @property
     def usd_per_million_tokens(self) -> float | None:
         price = self.facts.usd_per_chip_hour
-        return (
-            None
-            if price is None
-            else 1e6 * price * self.facts.num_chips / HOUR_S / self.measured.tokens_per_s
-        )
+        if price is None:
+            return None
+        return 1e6 * price * self.facts.num_chips / HOUR_S / self.measured.tokens_per_s
 
     @property
     def predicted_off(self) -> float:

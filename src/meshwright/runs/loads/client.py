@@ -98,11 +98,9 @@ class Dialect:
         if self.endpoint == "/v1/completions" and self.prompt == "ids":
             return {"prompt": list(ids)}
         text = " ".join(_WORDS[token % len(_WORDS)] for token in ids)
-        return (
-            {"prompt": text}
-            if self.endpoint == "/v1/completions"
-            else {"messages": [{"role": "user", "content": text}]}
-        )
+        if self.endpoint == "/v1/completions":
+            return {"prompt": text}
+        return {"messages": [{"role": "user", "content": text}]}
 
     def notes(self) -> tuple[str, ...]:
         """Say what was left out, and what that means."""
@@ -130,11 +128,9 @@ def next_dialect(dialect: Dialect, *, status: int, answer: str) -> Dialect | Non
     if status not in _REFUSED:
         return None
     if status in (404, 405, 501):
-        return (
-            replace(dialect, endpoint="/v1/chat/completions", prompt="text")
-            if dialect.endpoint == "/v1/completions"
-            else None
-        )
+        if dialect.endpoint == "/v1/completions":
+            return replace(dialect, endpoint="/v1/chat/completions", prompt="text")
+        return None
     left = [name for name in _OPTIONAL if name not in dialect.left_out]
     named = [name for name in left if name in answer]
     if named:

@@ -178,11 +178,9 @@ def _total(metric: Mapping[str, Any]) -> float:
 
 
 def _good(metric: Mapping[str, Any] | None) -> float | None:
-    return (
-        None
-        if not metric or not metric.get("successful")
-        else _number(metric["successful"]["mean"])
-    )
+    if not metric or not metric.get("successful"):
+        return None
+    return _number(metric["successful"]["mean"])
 
 
 def _aiperf(content: Mapping[str, Any]) -> Iterable[tuple[str, Figures]]:

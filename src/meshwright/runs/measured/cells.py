@@ -188,11 +188,9 @@ def _other_than_training(columns: list[str]) -> str:
     if "ttft_ms" in columns or "tpot_ms" in columns:
         return "a table of serving runs; expected a table of training runs"
     missing = [name for name in REQUIRED if name not in columns]
-    return (
-        f"column {', '.join(missing)} is missing; expected a table of training runs"
-        if missing
-        else ""
-    )
+    if missing:
+        return f"column {', '.join(missing)} is missing; expected a table of training runs"
+    return ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,11 +58,9 @@ def split_by_ends(model: ModelSpec, *, pp: int, vpp: int) -> tuple[int, ...] | N
     ends = model.mtp_layers + 1
     each = -(-(model.total_layers + ends) // chunks)
     last = model.total_layers - each * (chunks - 1)
-    return (
-        (each, *([each] * (chunks - 2)), last)
-        if last >= 0
-        else (each + last, *([each] * (chunks - 2)), 0)
-    )
+    if last >= 0:
+        return (each, *([each] * (chunks - 2)), last)
+    return (each + last, *([each] * (chunks - 2)), 0)
 
 
 def _without_ends(sizes: tuple[int, ...], total_layers: int) -> tuple[int, ...] | None:

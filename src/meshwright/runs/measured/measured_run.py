@@ -92,11 +92,9 @@ def _measured(source: str, row: Mapping[str, str]) -> MeasuredRun | str:
         peak_bytes=None if peak is None else peak * GIB,
         fitted=fit_known(row),
     )
-    return (
-        run
-        if (run.step_s, run.peak_bytes, run.fitted) != (None, None, None)
-        else "nothing measured (step_time_s, peak_mem_gib, oom)"
-    )
+    if (run.step_s, run.peak_bytes, run.fitted) != (None, None, None):
+        return run
+    return "nothing measured (step_time_s, peak_mem_gib, oom)"
 
 
 def _step_s(source: str, row: Mapping[str, str], case: Case) -> float | None:

@@ -478,11 +478,11 @@ _MOST_DRAFTED = 3
 def drafting(count: int) -> Speculation | None:
     """So many tokens drafted, each right as often as the one before it was: accepted = share +
     share^2 + ..."""
-    return (
-        Speculation(drafted=count, accepted=sum(_RIGHT**place for place in range(1, count + 1)))
-        if count
-        else None
-    )
+    if count:
+        return Speculation(
+            drafted=count, accepted=sum(_RIGHT**place for place in range(1, count + 1))
+        )
+    return None
 
 
 _RIGHT = 0.664

@@ -283,11 +283,11 @@ def _cache(cells: Cells, engine: Engine, weights: Weights) -> Cache:
             raise UnansweredError(f"kv_precision: {word!r} is not known")
         return found
     narrow = weights not in ("fp32", "bf16", "fp16")
-    return (
-        "fp8"
-        if narrow and engine.cache_follows_weights
-        else ("fp16" if weights == "fp16" else "bf16")
-    )
+    if narrow and engine.cache_follows_weights:
+        return "fp8"
+    if weights == "fp16":
+        return "fp16"
+    return "bf16"
 
 
 def _axis(cells: Cells, column: str) -> int:

@@ -189,11 +189,9 @@ def _pinned_out(deployment: Deployment, pins: Pins) -> str | None:
 
 def _beyond_node(priced: Priced) -> str | None:
     chips, node = priced.prices.worker.chips, priced.pool.node.chips_per_node
-    return (
-        f"{chips} chips on nodes of {node}: a run is one engine on one node"
-        if chips > node
-        else None
-    )
+    if chips > node:
+        return f"{chips} chips on nodes of {node}: a run is one engine on one node"
+    return None
 
 
 def _predicted(request: ServingRequest, trial: ServingTrial, priced: Priced) -> ServingPrediction:

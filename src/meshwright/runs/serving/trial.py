@@ -108,11 +108,9 @@ def _point(content: Mapping[str, Any], cause: Evidence | None) -> ServedPoint:
         error=content["error"],
         evidence=content["evidence"],
     )
-    return (
-        replace(point, evidence=cause.line)
-        if point.error is not None and cause is not None
-        else point
-    )
+    if point.error is not None and cause is not None:
+        return replace(point, evidence=cause.line)
+    return point
 
 
 def _lines(path: Path) -> Iterator[Line]:

@@ -201,11 +201,9 @@ def _limits(prepared: Prepared, _look: Look) -> _Found:
 def _hours(seconds: float) -> str:
     if seconds < 2 * HOUR_S:
         return f"{seconds:.0f} s" if seconds < 600 else f"{seconds / 60:.0f} min"
-    return (
-        f"{seconds / HOUR_S:.1f} h"
-        if seconds < 72 * HOUR_S
-        else f"{seconds / HOUR_S / 24:.1f} days"
-    )
+    if seconds < 72 * HOUR_S:
+        return f"{seconds / HOUR_S:.1f} h"
+    return f"{seconds / HOUR_S / 24:.1f} days"
 
 
 def _data(prepared: Prepared, look: Look) -> _Found:
@@ -294,13 +292,9 @@ def _remote(prepared: Prepared, path: str) -> str | None:
     for mount in mounts:
         if mount.kind == "path" and _is_below(path, mount.target):
             here = mount.source + path[len(mount.target.rstrip("/")) :]
-            return (
-                here
-                if Path(f"{here}.idx").exists()
-                or Path(here).exists()
-                or Path(mount.source).is_dir()
-                else None
-            )
+            if Path(f"{here}.idx").exists() or Path(here).exists() or Path(mount.source).is_dir():
+                return here
+            return None
     return None
 
 

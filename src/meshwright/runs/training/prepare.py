@@ -192,11 +192,9 @@ class Prepared:
         settings = replace(self.given, extra=(*self.given.extra, *stop))
         plan = plan_of(Asked(layout=self.layout, problem=self.problem), settings=settings)
         exported = export_plan(plan, target=find_target(self.software.name))
-        return (
-            exported
-            if self.request.program is None
-            else with_program(exported, self.request.program)
-        )
+        if self.request.program is None:
+            return exported
+        return with_program(exported, self.request.program)
 
     def job(self, *, words: tuple[str, ...] = ()) -> Job:
         """Return the job; `words` are more options for the platform."""

@@ -171,11 +171,9 @@ class Follower:
     def _newest(self) -> list[_Tail]:
         """Logs of the job that wrote last."""
         written = [path for path in self._paths() if self.tails[path].grew_s is not None]
-        return (
-            []
-            if not written
-            else [tail for path, tail in self.tails.items() if path.parent == written[-1].parent]
-        )
+        if not written:
+            return []
+        return [tail for path, tail in self.tails.items() if path.parent == written[-1].parent]
 
     def _end(self, events: list[dict[str, Any]]) -> Literal["done", "ended"] | None:
         """A training is done when its starter says so; a run has ended when the embedded trainer
@@ -250,11 +248,9 @@ def read_plan(path: Path) -> RunFacts:
 
 
 def _facts_of_training(folder: Path) -> RunFacts:
-    return (
-        facts_of_plan(_json(folder / _PLAN), source=str(folder / _PLAN))
-        if (folder / _PLAN).exists()
-        else NO_FACTS
-    )
+    if (folder / _PLAN).exists():
+        return facts_of_plan(_json(folder / _PLAN), source=str(folder / _PLAN))
+    return NO_FACTS
 
 
 def _with_given(found: RunFacts, given: RunFacts) -> RunFacts:

@@ -188,19 +188,15 @@ def _same_way(one: Failure, other: Failure) -> bool:
 
 
 def _since(last: Attempt) -> str:
-    return (
-        "without a checkpoint"
-        if last.saved_step is None
-        else f"without a checkpoint behind step {last.saved_step:,}"
-    )
+    if last.saved_step is None:
+        return "without a checkpoint"
+    return f"without a checkpoint behind step {last.saved_step:,}"
 
 
 def _place(last: Attempt) -> str:
-    return (
-        "the start, for there is no checkpoint"
-        if last.saved_step is None
-        else f"step {last.saved_step:,}"
-    )
+    if last.saved_step is None:
+        return "the start, for there is no checkpoint"
+    return f"step {last.saved_step:,}"
 
 
 def _times(count: int) -> str:

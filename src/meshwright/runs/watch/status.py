@@ -94,20 +94,16 @@ class RunStatus:
 
     def _usd(self, seconds: float | None) -> float | None:
         chips, price = self.facts.chips, self.facts.usd_per_chip_hour
-        return (
-            None
-            if chips is None or price is None or seconds is None
-            else chips * price * seconds / HOUR_S
-        )
+        if chips is None or price is None or seconds is None:
+            return None
+        return chips * price * seconds / HOUR_S
 
     @property
     def over_plan(self) -> float | None:
         """Times the predicted step."""
-        return (
-            None
-            if self.step_s is None or not self.facts.step_s
-            else self.step_s / self.facts.step_s
-        )
+        if self.step_s is None or not self.facts.step_s:
+            return None
+        return self.step_s / self.facts.step_s
 
     def to_dict(self) -> dict[str, Any]:
         """Return the object that `watch --json` prints; no number is NaN or infinite, which JSON
