@@ -13,7 +13,8 @@ from meshwright.cli.terminal import QuietFlag
 from meshwright.runs.loop import StudyLimits
 
 if TYPE_CHECKING:
-    from meshwright.runs.serving.tune import PreparedServing, ServingStudy, ServingTuning
+    from meshwright.runs.serving.tune import PreparedServing, ServingStudy
+    from meshwright.runs.tune import StudyOptions
 
 __all__ = ["tune"]
 
@@ -127,11 +128,11 @@ def tune(
     from meshwright.cli.job_flags import job_options
     from meshwright.cli.serving.flags import limits_of, model_of
     from meshwright.runs.serving.tune import (
-        ServingTuning,
         default_serving_folder,
         prepare_serving_study,
         serving_place,
     )
+    from meshwright.runs.tune import StudyOptions
     from meshwright.values.errors import ConfigError
 
     if cluster is None:
@@ -168,7 +169,7 @@ def tune(
         "strategy": "grid" if place.on_cores else "predicted",
     }
     study = StudyLimits(**{**usual, **spent})
-    tuning = ServingTuning(
+    tuning = StudyOptions(
         folder=folder, limits=study, launcher=launcher, job=job_options(job, options)
     )
     if dry_run:
@@ -238,7 +239,7 @@ def _pins(words: list[str]) -> dict[str, tuple[int, ...]]:
     return found
 
 
-def _run(prepared: PreparedServing, tuning: ServingTuning, *, quiet: bool) -> ServingStudy:
+def _run(prepared: PreparedServing, tuning: StudyOptions, *, quiet: bool) -> ServingStudy:
     from meshwright.cli.serving.tune_view import progress
     from meshwright.runs.serving.tune import tune_serving
     from meshwright.runs.tune import Interrupted
@@ -266,7 +267,7 @@ def _print(found: ServingStudy, *, json_output: bool) -> None:
     print("\n".join(end_lines(found)))
 
 
-def _print_dry(prepared: PreparedServing, tuning: ServingTuning) -> None:
+def _print_dry(prepared: PreparedServing, tuning: StudyOptions) -> None:
     from meshwright.cli.serving.tune_view import dry_lines
 
     print("\n".join(dry_lines(prepared, tuning)))

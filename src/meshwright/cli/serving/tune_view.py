@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
     from meshwright.runs.loop import View
     from meshwright.runs.serving.record import ServedRecord
-    from meshwright.runs.serving.tune import PreparedServing, ServingStudy, ServingTuning
+    from meshwright.runs.serving.tune import PreparedServing, ServingStudy
+    from meshwright.runs.tune import StudyOptions
 
 __all__ = [
     "dry_lines",
@@ -174,7 +175,7 @@ def _nearest(records: list[ServedRecord]) -> str:
     return "; ".join(found)
 
 
-def dry_lines(prepared: PreparedServing, tuning: ServingTuning) -> list[str]:
+def dry_lines(prepared: PreparedServing, tuning: StudyOptions) -> list[str]:
     """Return what would be run, best predicted first, and the first job as it would be sent."""
     from meshwright.runs.serving.tune import first_serving_job
 
