@@ -84,20 +84,28 @@ class Evidence:
     """Its number among the lines of its log, from 0: of two of a tier the earlier is nearer to the
     cause."""
 
+    @property
+    def nearness(self) -> tuple[int, bool]:
+        """The less, the nearer to the cause: in a tier, what has a class is before what has
+        none."""
+        return TIERS.index(self.tier), self.failure_class == "unknown"
 
-@dataclass(frozen=True, slots=True)
-class _Pattern:
-    words: tuple[str, ...]
-    rule: Rule
+    def failure(self, *, step: int | None = None) -> Failure:
+        """Return the failure that it tells of."""
+        return Failure(
+            failure_class=self.failure_class, message=self.message, evidence=self.line, step=step
+        )
+
+
+_Patterns = Iterable[tuple[tuple[str, ...], Rule]]
 
 
 @cache
-def _patterns() -> tuple[_Pattern, ...]:
-    """`runs/failure_patterns.csv`: of patterns that match one line, the first holds."""
-    return tuple(
-        _Pattern(tuple(rule["words"].split("|")), rule)
-        for rule in read_rules("failure_patterns", folder="runs").rules
-    )
+def _patterns() -> _Patterns:
+    """`runs/failure_patterns.csv`, each with the words of which a line holds one; of patterns that
+    match one line, the first holds."""
+    rules = read_rules("failure_patterns", folder="runs").rules
+    return tuple((tuple(rule["words"].split("|")), rule) for rule in rules)
 
 
 @dataclass(slots=True)
@@ -110,9 +118,7 @@ class EvidenceReader:
     def feed(self, block: str) -> None:
         """Read a block of whole lines."""
         small = block.lower()
-        patterns = [
-            pattern for pattern in _patterns() if any(word in small for word in pattern.words)
-        ]
+        patterns = [(words, rule) for words, rule in _patterns() if any(w in small for w in words)]
         if not patterns:
             self.lines += block.count("\n")
             return
@@ -120,22 +126,20 @@ class EvidenceReader:
             self._line(line, patterns)
             self.lines += 1
 
-    def _line(self, line: str, patterns: Iterable[_Pattern]) -> None:
+    def _line(self, line: str, patterns: _Patterns) -> None:
         small = without_rank(line[:_LONGEST]).lower()
-        for pattern in patterns:
-            if any(word in small for word in pattern.words) and pattern.rule.pattern.search(small):
-                failure_class, tier = (
-                    cast("FailureClass", pattern.rule["failure_class"]),
-                    cast("Tier", pattern.rule["tier"]),
+        for words, rule in patterns:
+            if any(word in small for word in words) and rule.pattern.search(small):
+                failure_class = cast("FailureClass", rule["failure_class"])
+                tier = cast("Tier", rule["tier"])
+                found = Evidence(
+                    failure_class=failure_class,
+                    tier=tier,
+                    message=rule["message"],
+                    line=line.strip()[:_SHOWN],
+                    at=self.lines,
                 )
-                if (failure_class, tier) not in self.found:
-                    self.found[failure_class, tier] = Evidence(
-                        failure_class=failure_class,
-                        tier=tier,
-                        message=pattern.rule["message"],
-                        line=line.strip()[:_SHOWN],
-                        at=self.lines,
-                    )
+                self.found.setdefault((failure_class, tier), found)
                 return
 
     def evidence(self) -> tuple[Evidence, ...]:
@@ -144,13 +148,8 @@ class EvidenceReader:
 
 
 def nearest_first(found: Iterable[Evidence]) -> tuple[Evidence, ...]:
-    """Sort by tier; in a tier, what has a class comes before what has none, then the earlier
-    line."""
-    return tuple(
-        sorted(
-            found, key=lambda one: (TIERS.index(one.tier), one.failure_class == "unknown", one.at)
-        )
-    )
+    """Sort by tier and class, then the earlier line."""
+    return tuple(sorted(found, key=lambda one: (*one.nearness, one.at)))
 
 
 HANG_FACTOR = 20.0
@@ -203,26 +202,21 @@ def classify(
     step = reading.last_step if reading else None
     by_tier = {tier: found for found in reversed(evidence) for tier in (found.tier,)}
     if "cause" in by_tier:
-        return _of_line(by_tier["cause"], step)
+        return by_tier["cause"].failure(step=step)
     if status.state in _BY_STATE:
-        return _of_state(status, step)
+        return _of_status(*_BY_STATE[status.state], status, step)
     if (no_number := _no_number(reading)) is not None:
         return no_number
     for tier in ("exception", "peer"):
         if tier in by_tier:
-            return _of_line(by_tier[tier], step)
+            return by_tier[tier].failure(step=step)
     if hung:
         assert silent_s is not None
         return _hang(silent_s, usual_s, step)
     if "scheduler" in by_tier:
-        return _of_line(by_tier["scheduler"], step)
+        return by_tier["scheduler"].failure(step=step)
     if status.state == "timed_out":
-        return Failure(
-            failure_class="time_limit",
-            message="the time limit was reached",
-            evidence=status.reason or None,
-            step=step,
-        )
+        return _of_status("time_limit", "the time limit was reached", status, step)
     return _of_exit(status, by_tier.get("echo"), step)
 
 
@@ -232,14 +226,9 @@ def hang_limit_s(usual_s: float | None) -> float:
     return START_LIMIT_S if usual_s is None else max(HANG_LEAST_S, HANG_FACTOR * usual_s)
 
 
-def _of_line(found: Evidence, step: int | None) -> Failure:
-    return Failure(
-        failure_class=found.failure_class, message=found.message, evidence=found.line, step=step
-    )
-
-
-def _of_state(status: JobStatus, step: int | None) -> Failure:
-    failure_class, message = _BY_STATE[status.state]
+def _of_status(
+    failure_class: FailureClass, message: str, status: JobStatus, step: int | None
+) -> Failure:
     return Failure(
         failure_class=failure_class, message=message, evidence=status.reason or None, step=step
     )
@@ -248,38 +237,28 @@ def _of_state(status: JobStatus, step: int | None) -> Failure:
 def _no_number(reading: LogReading | None) -> Failure | None:
     """The last loss that was told is none; or no step of several changed the weights, which is the
     same of gradients."""
-    told = [report for report in reading.reports if report.loss is not None] if reading else []
-    if told and told[-1].loss is not None and not math.isfinite(told[-1].loss):
-        bad = next(
-            report for report in told if report.loss is not None and not math.isfinite(report.loss)
-        )
-        words = (
-            f"loss {bad.loss} at step {bad.step}" if bad.step is not None else f"loss {bad.loss}"
-        )
-        return Failure(
-            failure_class="nan_loss",
-            message="the loss became no number",
-            evidence=words,
-            step=bad.step,
-        )
-    return None
+    reports = reading.reports if reading else ()
+    told = [(report.loss, report.step) for report in reports if report.loss is not None]
+    if not told or math.isfinite(told[-1][0]):
+        return None
+    loss, step = next(one for one in told if not math.isfinite(one[0]))
+    words = f"loss {loss}" if step is None else f"loss {loss} at step {step}"
+    message = "the loss became no number"
+    return Failure(failure_class="nan_loss", message=message, evidence=words, step=step)
 
 
 def _hang(silent_s: float, usual_s: float | None, step: int | None) -> Failure:
-    usual = (
-        "before the first step"
-        if usual_s is None
-        else f"where a report usually takes {usual_s:.3g} s"
-    )
-    return Failure(
-        failure_class="hang", message=f"no progress for {silent_s:.0f} s {usual}", step=step
-    )
+    usual = "before the first step"
+    if usual_s is not None:
+        usual = f"where a report usually takes {usual_s:.3g} s"
+    message = f"no progress for {silent_s:.0f} s {usual}"
+    return Failure(failure_class="hang", message=message, step=step)
 
 
 def _of_exit(status: JobStatus, echo: Evidence | None, step: int | None) -> Failure:
     """Nobody says why: give what there is, and no more."""
     if echo is not None and echo.failure_class != "unknown":
-        return _of_line(echo, step)
+        return echo.failure(step=step)
     code = status.exit_code
     signal = None if code is None else -code if code < 0 else code - 128
     if signal == 9:
@@ -292,9 +271,5 @@ def _of_exit(status: JobStatus, echo: Evidence | None, step: int | None) -> Fail
         message = f"it ended with exit code {code}, and no line of its log says why"
     else:
         message = "it failed, and nothing says why"
-    return Failure(
-        failure_class="unknown",
-        message=message,
-        evidence=status.reason or (echo.line if echo else None),
-        step=step,
-    )
+    evidence = status.reason or (echo.line if echo else None)
+    return Failure(failure_class="unknown", message=message, evidence=evidence, step=step)

@@ -111,26 +111,19 @@ def outcome_of(
     MIN_CUT_SHORT reports behind its warm-up.
     """
     reading = logs.reading
+    usual_s = usual_report_s(reading, work)
     failure = classify(
-        status,
-        evidence=logs.evidence,
-        reading=reading,
-        silent_s=silent_s,
-        usual_s=usual_report_s(reading, work),
+        status, evidence=logs.evidence, reading=reading, silent_s=silent_s, usual_s=usual_s
     )
     if failure is None:
         return None if status.state != "succeeded" else _measured(reading, work)
     cut_short = failure.failure_class in _CUT_SHORT or (
         status.state == "cancelled" and failure.failure_class == "unknown"
     )
-    if (
-        cut_short
-        and reading is not None
-        and len(steady_reports(reading.reports)) >= MIN_CUT_SHORT
-        and _finite(reading)
-    ):
-        return _measured(reading, work)
-    return failure
+    if not cut_short or reading is None or not all(map(math.isfinite, reading.loss[-1:])):
+        return failure
+    enough = len(steady_reports(reading.reports)) >= MIN_CUT_SHORT
+    return _measured(reading, work) if enough else failure
 
 
 def usual_report_s(reading: LogReading | None, work: RunWork) -> float | None:
@@ -148,29 +141,17 @@ def _seconds(report: Report, work: RunWork) -> float | None:
     return report.seconds(seq_len=work.seq_len, gbs=work.gbs, num_chips=work.num_chips)
 
 
-def _finite(reading: LogReading) -> bool:
-    return all(math.isfinite(loss) for loss in reading.loss[-1:])
-
-
 def _measured(reading: LogReading | None, work: RunWork) -> Measured | Failure:
-    if reading is None or not any(report.has_rate for report in reading.reports):
-        words = (
-            "no line of a software that is known"
-            if reading is None
-            else f"no step time in a log of {reading.framework}"
-        )
-        return Failure(
-            failure_class="unknown",
-            message=f"it ended well, with {words}",
-            step=reading.last_step if reading else None,
-        )
+    if reading is None:
+        words = "it ended well, with no line of a software that is known"
+        return Failure(failure_class="unknown", message=words)
+    if not any(report.has_rate for report in reading.reports):
+        words = f"it ended well, with no step time in a log of {reading.framework}"
+        return Failure(failure_class="unknown", message=words, step=reading.last_step)
     steady = steady_reports(reading.reports)
     if not steady:
-        return Failure(
-            failure_class="unknown",
-            message="it reported one step, which is warm-up; let it run longer",
-            step=reading.last_step,
-        )
+        words = "it reported one step, which is warm-up; let it run longer"
+        return Failure(failure_class="unknown", message=words, step=reading.last_step)
     if (strange := _other_work(steady, work)) is not None:
         return Failure(failure_class="config_error", message=strange, step=reading.last_step)
     if all(report.skipped or report.nan for report in steady):
@@ -202,13 +183,7 @@ def _other_work(steady: Sequence[Report], work: RunWork) -> str | None:
             f"its log counts a batch of {last.batch:g}, the run was to have {work.gbs} sequences"
             f" ({tokens} tokens)"
         )
-    if (
-        last.tokens_per_s
-        and last.step_s
-        and abs(last.tokens_per_s * last.step_s / tokens - 1) > _SAME_WORK
-    ):
-        return (
-            f"its log counts {last.tokens_per_s * last.step_s:.0f} tokens a step, the run was to"
-            f" have {tokens}"
-        )
+    counted = (last.tokens_per_s or 0.0) * (last.step_s or 0.0)
+    if counted and abs(counted / tokens - 1) > _SAME_WORK:
+        return f"its log counts {counted:.0f} tokens a step, the run was to have {tokens}"
     return None

@@ -18,7 +18,7 @@ from meshwright.runs.measured.models import usual_seq_len
 from meshwright.values.errors import UnknownNameError
 from meshwright.values.hardware.catalogue import default_node, find_chip, find_link, network_link
 from meshwright.values.hardware.chip import Chip
-from meshwright.values.hardware.cluster import Node
+from meshwright.values.hardware.cluster import Node, Pool
 from meshwright.values.hardware.parse import Server, parse_chip_mix, servers
 from meshwright.values.layout import RECOMPUTE_MODULES, Recompute, RecomputeMethod
 from meshwright.values.stack import find_stack
@@ -65,6 +65,11 @@ class Machines:
     """(catalogue name, count)."""
     nodes: tuple[Node, ...]
     """One per pool."""
+
+    @staticmethod
+    def of(pool: Pool) -> Machines:
+        """Return one kind of chips."""
+        return Machines(pools=((pool.node.chip.name, pool.num_chips),), nodes=(pool.node,))
 
     @property
     def num_chips(self) -> int:

@@ -234,7 +234,7 @@ def case_of(described: Described, given: Given, *, source: str) -> Case:
             f"{source}: {layout.words()} does not fill {pool.num_chips} chips with a batch of"
             f" {layout.gbs}; see --layout"
         )
-    machines = Machines(pools=((pool.node.chip.name, pool.num_chips),), nodes=(pool.node,))
+    machines = Machines.of(pool)
     return Case(
         source=source,
         row_id="",

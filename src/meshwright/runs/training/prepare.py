@@ -13,10 +13,7 @@ from meshwright.platforms.contract import Platform
 from meshwright.platforms.executor import Executor
 from meshwright.platforms.job import Job, JobText, job_of
 from meshwright.platforms.registry import executor, find_runner
-from meshwright.runs.training.folder import (
-    jobs_needed,
-    newest_checkpoint,
-)
+from meshwright.runs.training.folder import jobs_needed, newest_checkpoint
 from meshwright.runs.training.request import (
     TrainRequest,
     held_out,
@@ -125,10 +122,9 @@ class Prepared:
     @property
     def write_s(self) -> float:
         """Seconds of one checkpoint, predicted."""
-        given = self.request.write_gb_per_s
-        reliability = (
-            Reliability() if given is None else Reliability(write_bytes_per_s_per_node=given * GB)
-        )
+        given, reliability = self.request.write_gb_per_s, Reliability()
+        if given is not None:
+            reliability = Reliability(write_bytes_per_s_per_node=given * GB)
         return write_s(self.checkpoint.total_bytes, nodes=self.nodes, reliability=reliability)
 
     @cached_property
@@ -137,21 +133,25 @@ class Prepared:
         request = self.request
         if request.time is None:
             return None
-        margin = (
-            None
-            if request.save_margin is None
-            else parse_duration(request.save_margin, name="save_margin")
-        )
-        return limits_of(
-            parse_duration(request.time, name="time"),
-            needed_s=needed_margin_s(
-                write_s=self.write_s,
-                step_s=self.slow_step_s,
-                eval_steps=self.settings.eval_steps or 0,
-            ),
-            stops=bool(self.software.stop),
-            margin_s=margin,
-        )
+        margin = None
+        if request.save_margin is not None:
+            margin = parse_duration(request.save_margin, name="save_margin")
+        steps = self.settings.eval_steps or 0
+        needed_s = needed_margin_s(write_s=self.write_s, step_s=self.slow_step_s, eval_steps=steps)
+        limit_s, stops = parse_duration(request.time, name="time"), bool(self.software.stop)
+        return limits_of(limit_s, needed_s=needed_s, stops=stops, margin_s=margin)
+
+    @property
+    def stops_itself(self) -> bool:
+        """Whether the software ends by its own clock, before the platform's limit."""
+        return self.limits is not None and self.limits.framework_s is not None
+
+    @property
+    def stop_words(self) -> tuple[str, ...]:
+        """What makes the software end by its own clock."""
+        if self.limits is None or self.limits.framework_s is None:
+            return ()
+        return self.software.stop_words(self.limits.framework_s)
 
     @property
     def saved_steps(self) -> int:
@@ -166,9 +166,8 @@ class Prepared:
     def needed_jobs(self, *, done_steps: int = 0) -> int:
         """Return the jobs that what is left takes, by the slow end of the prediction."""
         left_s = max(0, self.total_steps - done_steps) * self.slow_step_s
-        return jobs_needed(
-            train_s=left_s, steps_s=None if self.limits is None else self.limits.steps_s
-        )
+        steps_s = None if self.limits is None else self.limits.steps_s
+        return jobs_needed(train_s=left_s, steps_s=steps_s)
 
     def at_once(self, *, done_steps: int = 0, most: int | None = None) -> int:
         """Return the jobs that are sent together, up to `most`: where the platform starts one
@@ -181,15 +180,11 @@ class Prepared:
     @cached_property
     def exported(self) -> Exported:
         """What runs, with its limit."""
-        stop = (
-            ()
-            if self.limits is None or self.limits.framework_s is None
-            else self.software.stop_words(self.limits.framework_s)
-        )
         if self.software.name == OWN_TRAINER:
-            words = (*trainer_words(self.settings, best=self.best), *self.own_words, *stop)
+            words = trainer_words(self.settings, best=self.best)
+            words = (*words, *self.own_words, *self.stop_words)
             return own_trainer(self.problem, self.layout, words=words)
-        settings = replace(self.given, extra=(*self.given.extra, *stop))
+        settings = replace(self.given, extra=(*self.given.extra, *self.stop_words))
         plan = plan_of(Asked(layout=self.layout, problem=self.problem), settings=settings)
         exported = export_plan(plan, target=find_target(self.software.name))
         if self.request.program is None:
@@ -198,13 +193,9 @@ class Prepared:
 
     def job(self, *, words: tuple[str, ...] = ()) -> Job:
         """Return the job; `words` are more options for the platform."""
-        setting = self.problem.setting
-        job = job_of(
-            self.exported,
-            model=setting.model.name,
-            pool=setting.pool,
-            options=self.request.options(),
-        )
+        setting, options = self.problem.setting, self.request.options()
+        name, pool = setting.model.name, setting.pool
+        job = job_of(self.exported, model=name, pool=pool, options=options)
         return replace(
             job,
             time_limit_s=None if self.limits is None else self.limits.platform_s,
@@ -214,28 +205,19 @@ class Prepared:
 
     def launcher(self) -> Executor:
         """Return what starts the jobs."""
-        return launcher_of(
-            self.request,
-            grace_s=0.0 if self.limits is None else float(self.limits.margin_s),
-            write_s=self.write_s,
-        )
+        grace_s = 0.0 if self.limits is None else float(self.limits.margin_s)
+        return launcher_of(self.request, grace_s=grace_s, write_s=self.write_s)
 
     def written(self, *, number: int, label: str, after: str | None = None) -> JobText:
         """Return a job's text to the letter."""
-        directory = self.folder / "jobs" / str(number)
-        return self.launcher().written(
-            self.job(words=self.after_words(after)), directory=directory, label=label
-        )
+        job, directory = self.job(words=self.after_words(after)), self.folder / "jobs" / str(number)
+        return self.launcher().written(job, directory=directory, label=label)
 
     def after_words(self, handle: str | None) -> tuple[str, ...]:
         """Return the options that make a job of Slurm wait for the end of another: a good one where
         the software stops by itself, so that none starts behind a failure; else any, as the limit
         itself is no good end."""
-        kind = (
-            "afterok"
-            if self.limits is not None and self.limits.framework_s is not None
-            else "afterany"
-        )
+        kind = "afterok" if self.stops_itself else "afterany"
         return () if handle is None else (f"--dependency={kind}:{handle}",)
 
 
@@ -284,11 +266,7 @@ def prepare(
             f"keep={request.keep}: {prepared.software.name} keeps checkpoints by its own settings;"
             " give it as --setting extra"
         )
-    if (
-        request.keep is not None
-        and prepared.software.name == OWN_TRAINER
-        and held_out(prepared.settings) is None
-    ):
+    if request.keep is not None and held_out(prepared.settings) is None:
         raise ConfigError(
             f"keep={request.keep}: checkpoints stay for their validation loss, and nothing is held"
             " out that one could be taken of: give --data, and --setting split=[99,1,0] where its"
@@ -309,20 +287,13 @@ def settings_of(
         asked = TrainingSettings.of(given)
     except TypeError as error:
         raise ConfigError(f"--setting: {error}") from None
-    for name, flag in (
-        ("save_dir", "--save-dir"),
-        ("save_interval", "--save-every"),
-        ("load_dir", "--save-dir"),
-    ):
+    for name, flag in _OWN_FLAGS:
         if getattr(asked, name) is not None:
             raise ConfigError(
                 f"--setting {name}={getattr(asked, name)}: a training says it itself; give {flag}"
             )
-    if (asked.train_steps, asked.train_samples, asked.train_tokens) == (
-        None,
-        None,
-        None,
-    ) and not asked.data:
+    lengths = (asked.train_steps, asked.train_samples, asked.train_tokens)
+    if lengths == (None, None, None) and not asked.data:
         raise ConfigError(
             "a training needs its length where it has no data: --tokens 2M, or --steps 100"
         )
@@ -332,16 +303,20 @@ def settings_of(
     every = request.save_every or min(SAVE_EVERY, max(1, steps // _SAVES))
     load_dir = save_dir if find_software(request.software).resumes == "load" else None
     length: dict[str, Any] = {"train_steps": steps, "train_samples": None, "train_tokens": None}
-    return (
-        replace(asked, **length, save_dir=save_dir, save_interval=every, load_dir=load_dir),
-        words,
-    )
+    places: dict[str, Any] = {"save_dir": save_dir, "save_interval": every, "load_dir": load_dir}
+    return replace(asked, **length, **places), words
+
+
+_OWN_FLAGS = (
+    ("save_dir", "--save-dir"),
+    ("save_interval", "--save-every"),
+    ("load_dir", "--save-dir"),
+)
+"""Settings that a training says itself, and the flags for them."""
 
 
 def _environment(exported: tuple[EnvVar, ...], given: Mapping[str, str]) -> tuple[EnvVar, ...]:
     """The user's values go before the export's."""
     kept = [variable for variable in exported if variable.name not in given]
-    return (
-        *kept,
-        *(EnvVar(name=name, value=value, why="given by --env") for name, value in given.items()),
-    )
+    own = [EnvVar(name=name, value=value, why="given by --env") for name, value in given.items()]
+    return (*kept, *own)

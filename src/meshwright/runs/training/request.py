@@ -126,14 +126,13 @@ class TrainRequest:
                 f"--program {self.program}: of no effect with the embedded trainer; name its"
                 " software (--to)"
             )
-        given = {name: value for name, value in self.job.items() if value not in (None, (), [])}
+        options = self.options()
         for name in ("time", "name", "log_dir"):
-            if name in given:
+            if (given := getattr(options, name)) is not None:
                 raise ConfigError(
-                    f"job: {name}={given[name]}: a training says it itself (--time, the folder's"
+                    f"job: {name}={given}: a training says it itself (--time, the folder's"
                     " own names and logs)"
                 )
-        JobOptions.of(given)
 
     @staticmethod
     def of(given: Mapping[str, Any]) -> TrainRequest:
@@ -147,19 +146,14 @@ class TrainRequest:
     def to_dict(self) -> dict[str, Any]:
         """Return it in plain types; what is not said is left out."""
         found = asdict(self)
-        job = {
-            key: list(value) if isinstance(value, tuple) else value
-            for key, value in found["job"].items()
-        }
-        return {
-            key: value for key, value in {**found, "job": job}.items() if value not in (None, {})
-        }
+        job = found["job"].items()
+        found["job"] = {key: list(one) if isinstance(one, tuple) else one for key, one in job}
+        return {key: value for key, value in found.items() if value not in (None, {})}
 
     def options(self) -> JobOptions:
         """Return what the user says of the job."""
-        return JobOptions.of(
-            {name: value for name, value in self.job.items() if value not in (None, (), [])}
-        )
+        given = {name: value for name, value in self.job.items() if value not in (None, (), [])}
+        return JobOptions.of(given)
 
 
 _WORDS: Mapping[str, str] = {
@@ -181,14 +175,8 @@ _WORDS: Mapping[str, str] = {
 _ELSEWHERE = ("train_tokens", "train_samples", "data", "split", "eval_interval", "eval_steps")
 """Settings that become words by a rule."""
 _TAKEN = (
-    "steps",
-    "minutes",
-    "metrics",
-    "data.blend",
-    "save.folder",
-    "save.every",
-    "save.best",
-    "save.resume",
+    *("steps", "minutes", "metrics", "data.blend"),
+    *("save.folder", "save.every", "save.best", "save.resume"),
 )
 """Words of the trainer that a training says itself."""
 
@@ -197,29 +185,25 @@ def split_settings(given: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str,
     """Return settings of any software, and the trainer's own `key=value` words; ConfigError for
     what it has no place for."""
     shared = [field.name for field in fields(TrainingSettings)]
-    own = [key for key in job_keys() if key not in _TAKEN]
+    ours = (*_WORDS, *_ELSEWHERE)
+    known = [*ours, *(key for key in job_keys() if key not in _TAKEN)]
     for key in given:
-        if key not in (*_WORDS, *_ELSEWHERE, *own):
-            if key in shared:
-                raise ConfigError(
-                    f"{key}={given[key]}: the embedded trainer has no place for it; leave it out,"
-                    " or name a software (--to)"
-                )
-            raise UnknownNameError("setting", str(key), [*_WORDS, *_ELSEWHERE, *own])
-    words = tuple(
-        f"{key}={_json(value)}" for key, value in given.items() if key not in (*_WORDS, *_ELSEWHERE)
-    )
-    return {key: value for key, value in given.items() if key in (*_WORDS, *_ELSEWHERE)}, words
+        if key in shared and key not in known:
+            raise ConfigError(
+                f"{key}={given[key]}: the embedded trainer has no place for it; leave it out,"
+                " or name a software (--to)"
+            )
+        if key not in known:
+            raise UnknownNameError("setting", str(key), known)
+    words = tuple(f"{key}={_json(value)}" for key, value in given.items() if key not in ours)
+    return {key: value for key, value in given.items() if key in ours}, words
 
 
 def trainer_words(settings: TrainingSettings, *, best: int) -> tuple[str, ...]:
     """Return the words of completed settings; of checkpoints the best stay beside the newest, where
     a validation loss tells them."""
-    words = [
-        f"{word}={_json(getattr(settings, name))}"
-        for name, word in _WORDS.items()
-        if getattr(settings, name) is not None
-    ]
+    values = ((word, getattr(settings, name)) for name, word in _WORDS.items())
+    words = [f"{word}={_json(value)}" for word, value in values if value is not None]
     if settings.data:
         pairs = [text for dataset in settings.data for text in (repr(dataset.weight), dataset.path)]
         words.append(f"data.blend={json.dumps(pairs)}")
@@ -228,22 +212,18 @@ def trainer_words(settings: TrainingSettings, *, best: int) -> tuple[str, ...]:
             f"valid.share={share:.6g}",
             f"valid.every={settings.eval_interval}",
             f"valid.batches={settings.eval_steps}",
+            f"save.best={best}",
         ]
-        words.append(f"save.best={best}")
     return tuple(words)
 
 
 def held_out(settings: TrainingSettings) -> float | None:
     """Return the share of the documents that no step trains on, the second of `split`; None where
     nothing is evaluated."""
-    if (
-        not settings.data
-        or not settings.eval_steps
-        or settings.split is None
-        or len(settings.split) < 2
-    ):
+    split = settings.split or ()
+    if not settings.data or not settings.eval_steps or len(split) < 2:
         return None
-    return settings.split[1] / sum(settings.split) or None
+    return split[1] / sum(split) or None
 
 
 def _json(value: Any) -> str:
