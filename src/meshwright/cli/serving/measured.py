@@ -14,8 +14,8 @@ from meshwright.values.units import counted
 if TYPE_CHECKING:
     from meshwright.runs.loads.measure import MeasuredLoad
     from meshwright.runs.loads.readers import ReadLoad
+    from meshwright.runs.measured.cells import TruthTable
     from meshwright.runs.measured.serving_predict import ServingAnswers
-    from meshwright.runs.measured.serving_rows import ServingTable
     from meshwright_truth.serving_score import ServingFigures
 
 __all__ = [
@@ -257,7 +257,7 @@ def predict(
 
 
 def _print_predicted(
-    tables: list[ServingTable], answers: ServingAnswers, output: Path | None
+    tables: list[TruthTable], answers: ServingAnswers, output: Path | None
 ) -> None:
     """Counts for people, or with the output's path as JSON."""
     import json
