@@ -19,7 +19,7 @@ from meshwright.runs.belief import (
     correlations,
     normal_cdf,
 )
-from meshwright.runs.measured.fit import memory_problem, time_problem
+from meshwright.runs.measured.fit import memory_problem, profile_of, time_problem
 from meshwright.runs.measured.measured_run import MeasuredRun
 from meshwright.runs.measured.rows import Case
 from meshwright.trust.calibration import MEMORY_FACTORS, TIME_FACTORS, Z90, Calibration
@@ -306,12 +306,8 @@ def _slopes(forecasts: Sequence[Forecast], priors: Priors) -> tuple[Floats, Floa
     if first.machines.mixed:
         time, memory = (np.zeros((len(forecasts), len(names))) for names in factors)
         return time, memory
-    chip = first.machines.nodes[0].chip
-    start = Calibration(
-        chip=chip.name,
-        stack=first.stack_name,
-        profile="" if chip.tables is None else str(chip.tables.meta["source"]),
-    )
+    chip, profile = first.machines.nodes[0].chip.name, profile_of(first)
+    start = Calibration(chip=chip, stack=first.stack_name, profile=profile)
     runs = [MeasuredRun(case=forecast.case, step_s=1.0, fitted=True) for forecast in forecasts]
     times, peaks = time_problem(runs, start, priors), memory_problem(runs, start, priors)
     return slopes_of(times), slopes_of(peaks)

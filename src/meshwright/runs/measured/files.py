@@ -61,32 +61,24 @@ def read_tables(paths: Sequence[Path]) -> Tables:
     broken, or two have one name."""
     read = [read_table_file(path) for path in paths]
     kept = tuple(table for table in read if isinstance(table, TruthTable))
-    _check_names(kept)
-    return sort_tables(
-        kept, [(str(other.path), other.reason) for other in read if isinstance(other, OtherTable)]
-    )
-
-
-def _check_names(tables: Sequence[TruthTable]) -> None:
-    names = [table.name for table in tables]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
+    names = Counter(table.name for table in kept)
+    if twice := sorted(name for name, count in names.items() if count > 1):
         raise ConfigError(
             f"{', '.join(twice)}: two files of this name; predictions are told apart by the file's"
             " name"
         )
+    others = (other for other in read if isinstance(other, OtherTable))
+    return sort_tables(kept, [(str(other.path), other.reason) for other in others])
 
 
 def sort_tables(kept: tuple[TruthTable, ...], others: Sequence[tuple[str, str]]) -> Tables:
     """Return what is kept, and what is not as (name, reason); ConfigError where nothing is."""
     if not kept:
         (name, reason), more = others[0], len(others) - 1
-        raise ConfigError(
-            f"{name}: {reason}{f' (and nothing to work on in {more} more)' if more else ''}"
-        )
-    return Tables(
-        kept=kept, left_out=tuple(f"{name}: left out: {reason}" for name, reason in others)
-    )
+        also = f" (and nothing to work on in {more} more)" if more else ""
+        raise ConfigError(f"{name}: {reason}{also}")
+    left_out = tuple(f"{name}: left out: {reason}" for name, reason in others)
+    return Tables(kept=kept, left_out=left_out)
 
 
 def is_profiled(case: Case | Unanswerable, profile: Profile) -> bool:
@@ -103,20 +95,18 @@ def with_profile(
 ) -> list[Case | Unanswerable]:
     """Return the rows, those of the profile's chip with its figures and tables; ConfigError where
     it reaches more than the chip can do."""
-    known: dict[
-        Node, Node
-    ] = {}  # one object for all rows of a machine, which are then priced together
+    # One object for all rows of a machine, which are then priced together.
+    known: dict[Node, Node] = {}
     found: list[Case | Unanswerable] = []
     for case in cases:
         if isinstance(case, Unanswerable) or not is_profiled(case, profile):
             found.append(case)
             continue
-        node = case.machines.nodes[0]
+        machines, node = case.machines, case.machines.nodes[0]
         if node not in known:
-            known[node] = profiled_pool(
-                profile, Pool(node=node, num_chips=case.machines.num_chips)
-            ).node
-        found.append(replace(case, machines=replace(case.machines, nodes=(known[node],))))
+            pool = Pool(node=node, num_chips=machines.num_chips)
+            known[node] = profiled_pool(profile, pool).node
+        found.append(replace(case, machines=replace(machines, nodes=(known[node],))))
     return found
 
 
@@ -154,17 +144,16 @@ class Own:
         return [self._calibrated(case) for case in found]
 
     def _calibrated(self, case: Case | Unanswerable) -> Case | Unanswerable:
-        if (
-            isinstance(case, Unanswerable)
-            or self.calibration is None
-            or not self.is_calibrated(case)
-        ):
-            return case
-        return replace(case, calibration=self.calibration.for_model(case.model))
+        if isinstance(case, Case) and self.calibration is not None and self.is_calibrated(case):
+            return replace(case, calibration=self.calibration.for_model(case.model))
+        return case
 
     def is_calibrated(self, case: Case | Unanswerable) -> bool:
         """Whether the calibration is of this row."""
-        return _is_of(case, self.calibration)
+        own = self.calibration
+        if own is None or isinstance(case, Unanswerable) or case.machines.mixed:
+            return False
+        return (case.machines.nodes[0].chip.name, case.stack_name) == (own.chip, own.stack)
 
     def is_profiled(self, case: Case | Unanswerable) -> bool:
         """Whether the profile is of this row."""
@@ -182,18 +171,8 @@ def predict_tables(tables: Sequence[TruthTable], *, own: Own = NOTHING) -> Answe
 def own_rows(tables: Sequence[TruthTable], own: Own) -> tuple[int, int]:
     """Count the rows that the calibration is of, and those that the profile is of."""
     cases = [case for table in tables for case in read_table(table)]
-    return sum(own.is_calibrated(case) for case in cases), sum(
-        own.is_profiled(case) for case in cases
-    )
-
-
-def _is_of(case: Case | Unanswerable, calibration: Calibration | None) -> bool:
-    if calibration is None or isinstance(case, Unanswerable) or case.machines.mixed:
-        return False
-    return (case.machines.nodes[0].chip.name, case.stack_name) == (
-        calibration.chip,
-        calibration.stack,
-    )
+    calibrated = sum(own.is_calibrated(case) for case in cases)
+    return calibrated, sum(own.is_profiled(case) for case in cases)
 
 
 def counts(answers: Answers) -> dict[str, Counts]:

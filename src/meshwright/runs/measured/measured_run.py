@@ -40,12 +40,10 @@ class MeasuredRun:
     def words(self) -> str:
         """Say in one line what it was and what was measured."""
         case = self.case
-        measured = [
-            *([format_seconds(self.step_s)] if self.step_s is not None else []),
-            *([f"{self.peak_bytes / GIB:.1f} GiB"] if self.peak_bytes is not None else []),
-            *(["out of memory"] if self.fitted is False else []),
-        ]
-        run = f"{case.source}{f' {case.row_id}' if case.row_id else ''}"
+        measured = [] if self.step_s is None else [format_seconds(self.step_s)]
+        measured += [] if self.peak_bytes is None else [f"{self.peak_bytes / GIB:.1f} GiB"]
+        measured += ["out of memory"] if self.fitted is False else []
+        run = f"{case.source} {case.row_id}" if case.row_id else case.source
         return (
             f"{run}: {case.model.name}, {case.machines.num_chips} chips, {case.layout.words()}:"
             f" {', '.join(measured)}"
@@ -68,11 +66,8 @@ def runs_of_table(table: TruthTable, *, stack: str | None = None) -> Runs:
     for row in table.rows:
         found = _measured(table.name, row)
         if isinstance(found, MeasuredRun):
-            runs.append(
-                found
-                if stack is None
-                else replace(found, case=replace(found.case, stack_name=stack))
-            )
+            name = stack or found.case.stack_name
+            runs.append(replace(found, case=replace(found.case, stack_name=name)))
         else:
             left_out.append(f"{table.name} {row.get('row_id', '')}: {found}")
     return Runs(runs=tuple(runs), left_out=tuple(left_out))
@@ -124,23 +119,20 @@ def peak_memory_of(row: Mapping[str, str]) -> float | None:
 
 def fit_known(row: Mapping[str, str]) -> bool | None:
     """Return whether a run fitted, None where its row does not tell."""
-    return _cell(row, "oom") == "0" if _fit_counts(row) else None
+    if _cell(row, "oom") not in ("0", "1") or not _given(row, "tp", "pp", "gbs"):
+        return None
+    return _cell(row, "oom") == "0"
 
 
 def _time_counts(table: str, row: Mapping[str, str]) -> bool:
     """Whether the step time is sound, of a full-size run, and its layout published."""
     if table == _MEMORY_ONLY_TABLE or _cell(row, "source") == _MEMORY_ONLY_SOURCE:
         return False
-    if any(word in _cell(row, "notes") for word in _DOUBTFUL) or not _given(
-        row, "tp", "pp", "gbs", "num_gpus"
-    ):
+    if any(word in _cell(row, "notes") for word in _DOUBTFUL):
+        return False
+    if not _given(row, "tp", "pp", "gbs", "num_gpus"):
         return False
     return _cell(row, "oom") != "1" and _number(_cell(row, "step_time_s")) > 0
-
-
-def _fit_counts(row: Mapping[str, str]) -> bool:
-    """Whether the row tells if the run fitted."""
-    return _cell(row, "oom") in ("0", "1") and _given(row, "tp", "pp", "gbs")
 
 
 def _given(row: Mapping[str, str], *columns: str) -> bool:

@@ -11,14 +11,8 @@ from pathlib import Path
 
 from meshwright.platforms.given import load_cluster
 from meshwright.runs.measured.cells import read_truth
-from meshwright.runs.measured.measured_run import (
-    MeasuredRun,
-    runs_of_table,
-)
-from meshwright.runs.measured.rows import (
-    Given,
-    case_of,
-)
+from meshwright.runs.measured.measured_run import MeasuredRun, runs_of_table
+from meshwright.runs.measured.rows import Given, case_of
 from meshwright.search.link_rates import OPERATIONS, CollectiveTable, link_rates
 from meshwright.software.described import Described, MemoryFigure
 from meshwright.software.folders import log_forms
@@ -64,28 +58,22 @@ def run_of_log(text: str, given: Given, *, source: str) -> MeasuredRun | None:
             f"{source}: {len(rated)} iteration time(s) reported; the warm-up can't be told from the"
             " rest, give a longer log"
         )
-    peak = (
-        reading.peak_reserved_bytes
-        if case.memory.kind == "reserved"
-        else reading.peak_allocated_bytes
-    )
+    reserved, allocated = reading.peak_reserved_bytes, reading.peak_allocated_bytes
+    peak = reserved if case.memory.kind == "reserved" else allocated
     return MeasuredRun(case=case, step_s=statistics.median(times), peak_bytes=peak, fitted=True)
 
 
 def _described(text: str, reading: LogReading) -> Described:
     """What the log says of its run; the batch is that of the last report, which counts where it
     grew."""
-    batch = next(
-        (report.batch for report in reversed(reading.reports) if report.batch is not None), None
-    )
+    told = [report.batch for report in reading.reports if report.batch is not None]
     form = log_forms()[reading.framework]
-    gbs = int(batch) if batch is not None and batch >= 1 and form.counts_samples else None
+    gbs = int(told[-1]) if told and told[-1] >= 1 and form.counts_samples else None
     if form.describe is not None:
         return form.describe(text, gbs)
-    kind = MemoryFigure(
-        kind="allocated" if reading.peak_allocated_bytes is not None else "reserved", rank="max"
-    )
-    return Described(gbs=gbs, memory=kind)
+    allocated = reading.peak_allocated_bytes is not None
+    memory = MemoryFigure(kind="allocated" if allocated else "reserved", rank="max")
+    return Described(gbs=gbs, memory=memory)
 
 
 LARGEST_BYTES = 2**28
@@ -142,11 +130,7 @@ def _read(path: Path, given: Given) -> Results:
 
 def _study(path: Path, given: Given) -> Results:
     """The runs of a study: the logs in runs/<id>, each with the id as its name."""
-    folders = (
-        sorted(folder for folder in (path / "runs").glob("*") if folder.is_dir())
-        if (path / "runs").is_dir()
-        else []
-    )
+    folders = sorted(folder for folder in path.glob("runs/*") if folder.is_dir())
     if not folders:
         raise ConfigError(
             f"{path}: a directory without runs/<id>/{STUDY_LOGS[0]}, so no study; give a study, or"
@@ -183,27 +167,22 @@ def _text(path: Path) -> str:
 
 
 def _links(text: str, path: Path, given: Given) -> Results:
-    pool = (
-        None
-        if given.cluster is None
-        else load_cluster(given.cluster, gpus_per_node=given.gpus_per_node).pools[0]
-    )
-    per_node = None if pool is None else pool.node.chips_per_node
-    table = read_nccl_tests(
-        text, source=str(path), ranks=None if pool is None else pool.num_chips, per_node=per_node
-    )
-    if pool is None:
-        pool = Pool(
-            node=default_node(_chip_of(table.device, path), gpus_per_node=given.gpus_per_node),
-            num_chips=table.ranks,
+    per_node = given.gpus_per_node
+    if given.cluster is None:
+        table = read_nccl_tests(text, source=str(path))
+        node = default_node(_chip_of(table.device, path), gpus_per_node=per_node)
+        pool = Pool(node=node, num_chips=table.ranks)
+    else:
+        pool = load_cluster(given.cluster, gpus_per_node=per_node).pools[0]
+        node = pool.node
+        table = read_nccl_tests(
+            text, source=str(path), ranks=pool.num_chips, per_node=node.chips_per_node
         )
-    elif table.device is not None and pool.node.chip.name.partition("-")[
-        0
-    ] not in table.device.lower().replace(" ", "").replace("-", ""):
-        raise ConfigError(f"{path}: ran on {table.device}, --cluster names {pool.node.chip.name}")
-    return Results(
-        links=(link_rates(table, replace(pool, num_chips=table.ranks)),), chip=pool.node.chip.name
-    )
+        device = (table.device or "").lower().replace(" ", "").replace("-", "")
+        if table.device is not None and node.chip.name.partition("-")[0] not in device:
+            raise ConfigError(f"{path}: ran on {table.device}, --cluster names {node.chip.name}")
+    rates = link_rates(table, replace(pool, num_chips=table.ranks))
+    return Results(links=(rates,), chip=node.chip.name)
 
 
 def _chip_of(device: str | None, path: Path) -> str:

@@ -58,56 +58,33 @@ def data_stages(spec: WorkflowSpec) -> list[Stage]:
     folder, workers = spec.folder, str(spec.data.workers)
     raw, text, shards = f"{folder}/raw", f"{folder}/text", f"{folder}/shards"
     chunks = () if spec.data.chunks is None else ("--chunks", str(spec.data.chunks))
+    fetched, extracted, joined = (f"{part}/manifest.json" for part in (raw, text, shards))
+    check = ("check", raw, "--corpus", spec.corpus, *chunks, "--workers", workers)
     extract = ("extract", raw, "-o", text, "--consume", "--workers", workers)
-    concat = (
-        "concat",
-        text,
-        "-o",
-        shards,
-        "--shards",
-        str(spec.shards),
-        "--consume",
-        "--workers",
-        workers,
-    )
+    concat = ("concat", text, "-o", shards, "--shards", str(spec.shards), *extract[4:])
+    does = _DOES
+    pairs = f"{counted(spec.shards, 'pair')} of .bin and .idx, read back, and their weights by"
     return [
-        _data(
-            spec,
-            "download",
-            "archives, each with its length, its sha256 and its own check",
-            recipe=_fetch(spec, raw),
-        ),
-        _data(
-            spec,
-            "verify",
-            "every archive is there and is what was fetched",
-            ("check", raw, "--corpus", spec.corpus, *chunks, "--workers", workers),
-            needs=(f"{raw}/manifest.json",),
-            nodes=1,
-        ),
-        _data(
-            spec,
-            "extract",
-            "archives to plain text; each goes when its text was read back",
-            extract,
-            needs=(f"{raw}/manifest.json",),
-        ),
-        _data(
-            spec,
-            "concat",
-            f"{spec.shards} even shards, cut between documents",
-            concat,
-            needs=(f"{text}/manifest.json",),
-        ),
+        _data(spec, "download", does["download"], recipe=_fetch(spec, raw)),
+        _data(spec, "verify", does["verify"], check, needs=(fetched,), nodes=1),
+        _data(spec, "extract", does["extract"], extract, needs=(fetched,)),
+        _data(spec, "concat", f"{spec.shards} {does['concat']}", concat, needs=(extracted,)),
         _data(
             spec,
             "preprocess",
-            f"{counted(spec.shards, 'pair')} of .bin and .idx, read back, and their weights by"
-            " tokens",
+            f"{pairs} tokens",
             recipe=_tokenize(spec, shards),
-            needs=(f"{shards}/manifest.json", *vocabulary_files(spec)),
+            needs=(joined, *vocabulary_files(spec)),
         ),
     ]
+
+
+_DOES: dict[StageName, str] = {
+    "download": "archives, each with its length, its sha256 and its own check",
+    "verify": "every archive is there and is what was fetched",
+    "extract": "archives to plain text; each goes when its text was read back",
+    "concat": "even shards, cut between documents",
+}
 
 
 def notebook_stage(spec: WorkflowSpec) -> Stage:
@@ -115,44 +92,31 @@ def notebook_stage(spec: WorkflowSpec) -> Stage:
     alone, not in what is submitted."""
     words = spec.notebook
     assert words is not None
-    token = (
-        'read -r token < <(python3 -c "import secrets; print(secrets.token_hex(24))")\necho "The'
-        ' token of JupyterLab: $token"'
-        if words.token
-        else "token=''"
+    token, door = "token=''", "NO TOKEN: whoever has its address has a shell"
+    if words.token:
+        token, door = _TOKEN, "a token that its log shows"
+    options = f"--ip=0.0.0.0 --port={words.port} --no-browser --allow-root"
+    options += ' --ServerApp.token="$token" --ServerApp.root_dir="$0"'
+    command = (
+        *("bash", "-c", f"set -euo pipefail\n{token}\nexec jupyter lab {options}\n"),
+        spec.folder,
     )
-    options = (
-        f'--ip=0.0.0.0 --port={words.port} --no-browser --allow-root --ServerApp.token="$token"'
-    )
-    text = f'set -euo pipefail\n{token}\nexec jupyter lab {options} --ServerApp.root_dir="$0"\n'
-    job = plain_job(
-        spec,
-        "notebook",
-        job_words(spec, words.job),
-        command=("bash", "-c", text, spec.folder),
-        nodes=1,
-        asks_for="gpus",
-    )
-    door = (
-        "a token that its log shows"
-        if words.token
-        else "NO TOKEN: whoever has its address has a shell"
-    )
-    return Stage(
-        name="notebook",
-        does=f"JupyterLab on port {words.port}, {door}",
-        job=replace(job, port=words.port),
-    )
+    own = job_words(spec, words.job)
+    job = plain_job(spec, "notebook", own, command=command, nodes=1, asks_for="gpus")
+    does = f"JupyterLab on port {words.port}, {door}"
+    return Stage(name="notebook", does=does, job=replace(job, port=words.port))
+
+
+_TOKEN = (
+    'read -r token < <(python3 -c "import secrets; print(secrets.token_hex(24))")\n'
+    'echo "The token of JupyterLab: $token"'
+)
 
 
 def job_words(spec: WorkflowSpec, own: JobOptions) -> JobOptions:
     """Return the words for one job: its own, and those of the work flow where it has none."""
-    given = {
-        entry.name: getattr(own, entry.name)
-        for entry in fields(JobOptions)
-        if getattr(own, entry.name) not in (None, ())
-    }
-    return replace(spec.job, **given)
+    values = ((entry.name, getattr(own, entry.name)) for entry in fields(JobOptions))
+    return replace(spec.job, **{name: value for name, value in values if value not in (None, ())})
 
 
 def plain_job(
@@ -169,6 +133,7 @@ def plain_job(
         raise ConfigError(
             "work flow: job: name and start follow from the work flow; leave them out"
         )
+    limit = None if words.time is None else parse_duration(words.time, name=f"{name}.time")
     return Job(
         name=f"{spec.name}-{name}",
         command=tuple(command),
@@ -176,22 +141,17 @@ def plain_job(
         nodes=nodes,
         gpus_per_node=1,
         asks_for=asks_for,
-        time_limit_s=(
-            None if words.time is None else parse_duration(words.time, name=f"{name}.time")
-        ),
-        image=words.image,
+        time_limit_s=limit,
         mounts=tuple(map(parse_mount, words.mounts)),
-        workdir=words.workdir,
-        account=words.account,
-        partition=words.partition,
-        instance=words.instance,
-        log_dir=words.log_dir,
-        cpus=words.cpus,
-        memory=words.memory,
-        shared_memory=words.shared_memory,
-        priority=words.priority,
-        words=words.words,
+        **{field: getattr(words, field) for field in _AS_THEY_ARE},
     )
+
+
+_AS_THEY_ARE = (
+    *("image", "workdir", "account", "partition", "instance", "log_dir", "cpus", "memory"),
+    *("shared_memory", "priority", "words"),
+)
+"""Words of a job file that are fields of a job, too."""
 
 
 def _data(
@@ -212,29 +172,21 @@ def _data(
     )
     if file is not None:
         job = replace(job, files=(file,), workdir=None)
-    whole = on_nodes(
-        job,
-        logs=f"{spec.folder}/logs/{name}",
-        needs=needs,
-        programs=("meshwright",),
-        setup=spec.data.setup,
-    )
+    logs, setup = f"{spec.folder}/logs/{name}", spec.data.setup
+    whole = on_nodes(job, logs=logs, needs=needs, programs=("meshwright",), setup=setup)
     return Stage(name=name, does=does, job=whole)
 
 
 def _fetch(spec: WorkflowSpec, raw: str) -> dict[str, Any]:
     chunks = {} if spec.data.chunks is None else {"chunks": spec.data.chunks}
-    workers = spec.data.workers
-    vocabulary = {
-        "urls": [spec.vocabulary.vocab_file, spec.vocabulary.merge_file],
-        "output": f"{spec.folder}/bpe",
-    }
-    corpus = {"corpus": spec.corpus, "output": raw, "workers": workers, **chunks}
-    return {
-        "pipeline": "custom",
-        "folder": f"{spec.folder}/jobs/download",
-        "steps": [{"download": vocabulary}, {"download": corpus}],
-    }
+    urls = [spec.vocabulary.vocab_file, spec.vocabulary.merge_file]
+    vocabulary = {"urls": urls, "output": f"{spec.folder}/bpe"}
+    corpus = {"corpus": spec.corpus, "output": raw, "workers": spec.data.workers, **chunks}
+    return _recipe(spec, "download", [{"download": vocabulary}, {"download": corpus}])
+
+
+def _recipe(spec: WorkflowSpec, name: str, steps: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"pipeline": "custom", "folder": f"{spec.folder}/jobs/{name}", "steps": steps}
 
 
 def _tokenize(spec: WorkflowSpec, shards: str) -> dict[str, Any]:
@@ -247,27 +199,15 @@ def _tokenize(spec: WorkflowSpec, shards: str) -> dict[str, Any]:
         "append_eod": True,
         "workers": spec.data.workers,
     }
-    numbers = _numbers(spec)
+    inputs = [[f"{shards}/shard_{number}.jsonl"] for number in _numbers(spec)]
+    prefixes, weights = _prefixes(spec), f"{spec.folder}/tokens/blend.json"
     steps: list[dict[str, Any]] = [
-        {
-            "tokenize": {
-                "inputs": [f"{shards}/shard_{number}.jsonl"],
-                "output_prefix": prefix,
-                **shared,
-            }
-        }
-        for number, prefix in zip(numbers, _prefixes(spec), strict=True)
+        {"tokenize": {"inputs": files, "output_prefix": prefix, **shared}}
+        for files, prefix in zip(inputs, prefixes, strict=True)
     ]
-    steps += [{"verify": {"output_prefix": prefix}} for prefix in _prefixes(spec)]
-    steps.append(
-        {
-            "blend": {
-                "inputs": list(pair_prefixes(spec)),
-                "output": f"{spec.folder}/tokens/blend.json",
-            }
-        }
-    )
-    return {"pipeline": "custom", "folder": f"{spec.folder}/jobs/preprocess", "steps": steps}
+    steps += [{"verify": {"output_prefix": prefix}} for prefix in prefixes]
+    steps.append({"blend": {"inputs": list(pair_prefixes(spec)), "output": weights}})
+    return _recipe(spec, "preprocess", steps)
 
 
 def _prefixes(spec: WorkflowSpec) -> list[str]:

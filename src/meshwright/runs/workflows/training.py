@@ -13,6 +13,7 @@ from meshwright.platforms.given import cluster_from_flag
 from meshwright.platforms.job import job_of
 from meshwright.platforms.shell import Copy, on_nodes
 from meshwright.runs.training.division import divides
+from meshwright.runs.training.software import written
 from meshwright.runs.workflows.spec import TrainWords, WorkflowSpec
 from meshwright.runs.workflows.stages import Stage, job_words, pair_prefixes, vocabulary_files
 from meshwright.search.asked import Asked, ask
@@ -26,7 +27,7 @@ from meshwright.software.plan import TrainingPlan, completed, plan_of
 from meshwright.software.registry import find_target
 from meshwright.software.settings import Dataset, TrainingSettings
 from meshwright.values.errors import ConfigError
-from meshwright.values.units import DAY_S, HOUR_S, MINUTE_S, counted, parse_duration
+from meshwright.values.units import MINUTE_S, counted, parse_duration
 
 __all__ = [
     "Trained",
@@ -121,16 +122,8 @@ def read_blend(path: Path, spec: WorkflowSpec) -> list[float]:
 def _asked(words: TrainWords) -> Asked:
     target = find_target(words.to)
     stack = {"stack": target.stacks[0]} if target.stacks else {}
-    request = PlanRequest.of(
-        {
-            "model": words.model,
-            "cluster": words.cluster,
-            "seq_len": words.seq,
-            "gbs": words.gbs,
-            "top": 1,
-            **stack,
-        }
-    )
+    asked = {"model": words.model, "cluster": words.cluster, "seq_len": words.seq, "top": 1}
+    request = PlanRequest.of({**asked, "gbs": words.gbs, **stack})
     cluster = cluster_from_flag(words.cluster, gpus_per_node=request.gpus_per_node)
     problem = resolve(request, files=Files(cluster=cluster))
     layout = words.layout
@@ -148,8 +141,7 @@ def _asked(words: TrainWords) -> Asked:
 def _settings(
     spec: WorkflowSpec, words: TrainWords, shares: Sequence[float], stop: Sequence[str]
 ) -> TrainingSettings:
-    reserved = [name for name in _RESERVED if name in words.settings]
-    if reserved:
+    if reserved := [name for name in _RESERVED if name in words.settings]:
         raise ConfigError(
             f"train.settings: {', '.join(reserved)} follow from the work flow; leave them out"
         )
@@ -178,13 +170,7 @@ def _stop_words(to: str, stop_s: int) -> tuple[str, ...]:
     is what stops there.
     """
     if to == "nemo1-script":
-        days, rest = divmod(stop_s, DAY_S)
-        hours, rest = divmod(rest, HOUR_S)
-        return (
-            (
-                f"training.trainer.max_time={days:02}:{hours:02}:{rest // MINUTE_S:02}:{rest % MINUTE_S:02}"  # noqa: E501
-            ),
-        )
+        return (f"training.trainer.max_time={written(stop_s, 'days:hours:minutes:seconds')}",)
     return ("--exit-duration-in-mins", str(stop_s // MINUTE_S)) if to == "megatron-lm" else ()
 
 
@@ -207,8 +193,5 @@ def _stage(
         programs=("torchrun",) if exported.runs_on == "rank" else (),
         copy=results if launcher == "bcp" else None,
     )
-    return Stage(
-        name="train",
-        does=f"{plan.model.name} on {spec.shards} weighted pairs, {plan.layout.words()}",
-        job=whole,
-    )
+    does = f"{plan.model.name} on {spec.shards} weighted pairs, {plan.layout.words()}"
+    return Stage(name="train", does=does, job=whole)
