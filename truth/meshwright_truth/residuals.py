@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.runs.measured.cells import TruthTable
-from meshwright.runs.measured.measured_run import fit_known, peak_memory_of, step_time_of
+from meshwright.runs.measured.files import fit_known, peak_memory_of, step_time_of
 from meshwright.runs.measured.predict import Answers, Prediction
 from meshwright.runs.measured.rows import Case, Unanswerable
 from meshwright.trust.intervals import LEVELS, Kind, Level, Quantity, Spread, kind_of

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from meshwright.runs.measured.cells import TruthTable
-from meshwright.runs.measured.measured_run import fit_known, peak_memory_of, step_time_of
+from meshwright.runs.measured.files import fit_known, peak_memory_of, step_time_of
 from meshwright.runs.measured.predict import COLUMNS, Answers
 from meshwright.values.errors import ConfigError
 

@@ -86,7 +86,7 @@ def _of_folder(path: Path, given: dict[str, Any], output: Path | None) -> Asked:
 
 def _of_plan(source: str, given: dict[str, Any], *, gpus: int | None, output: Path | None) -> Asked:
     from meshwright.cli.plan_files import read_side
-    from meshwright.runs.training.division import divide
+    from meshwright.runs.training.prepare import divide
     from meshwright.runs.training.request import TrainRequest
     from meshwright.values.hardware.parse import find_server
     from meshwright.values.layout import Layout

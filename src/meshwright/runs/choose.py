@@ -19,8 +19,8 @@ from meshwright.runs.belief import (
     correlations,
     normal_cdf,
 )
+from meshwright.runs.measured.files import MeasuredRun
 from meshwright.runs.measured.fit import memory_problem, profile_of, time_problem
-from meshwright.runs.measured.measured_run import MeasuredRun
 from meshwright.runs.measured.rows import Case
 from meshwright.trust.calibration import MEMORY_FACTORS, TIME_FACTORS, Z90, Calibration
 from meshwright.trust.intervals import Intervals

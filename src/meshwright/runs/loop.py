@@ -12,9 +12,8 @@ from typing import Annotated, Any, Generic, Literal, Protocol, TypeVar
 from meshwright.platforms.executor import Executor, JobStatus
 from meshwright.platforms.job import Job
 from meshwright.runs.choose import STRATEGIES, Choice, Options, Stop, Strategy, Tried, choose
-from meshwright.runs.failures import Failure, FailureClass
 from meshwright.runs.lock import Lock
-from meshwright.runs.outcome import RunWork, outcome_of, read_run_logs
+from meshwright.runs.outcome import Failure, FailureClass, RunWork, outcome_of, read_run_logs
 from meshwright.runs.record import AnyRun, Course, Event, EventName, Outcome
 from meshwright.runs.store import RUN_LOGS, Store
 from meshwright.values.errors import (

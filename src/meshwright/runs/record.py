@@ -14,9 +14,8 @@ from typing import Any, ClassVar, Literal, Self, get_args
 
 from typing_extensions import TypeVar
 
-from meshwright.runs.failures import Failure
 from meshwright.runs.loads.figures import Served, served_of
-from meshwright.runs.outcome import Measured
+from meshwright.runs.outcome import Failure, Measured
 from meshwright.trust.calibration import Z90
 from meshwright.trust.intervals import Fits
 from meshwright.values.errors import ConfigError

@@ -11,9 +11,8 @@ from statistics import median
 from typing import Any, TypeVar
 
 from meshwright.cost.flops import model_flops_per_token
-from meshwright.runs.failures import Failure
 from meshwright.runs.loop import View
-from meshwright.runs.outcome import Measured
+from meshwright.runs.outcome import Failure, Measured
 from meshwright.runs.record import RunRecord, StudyFacts
 from meshwright.runs.store import Store, write_whole
 from meshwright.runs.trial import Trial, exported_of

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from meshwright.api import series_of
-from meshwright.runs.training.software import written
+from meshwright.runs.training.request import written
 from meshwright.search.asked import Asked
 from meshwright.search.problem import Problem
 from meshwright.software.contract import Imported, export_plan, import_text

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.runs.measured.measured_run import MeasuredRun
+from meshwright.runs.measured.files import MeasuredRun
 from meshwright.runs.measured.predict import Prediction, predict_rows
 from meshwright.runs.measured.rows import Case
 from meshwright.trust.calibration import (

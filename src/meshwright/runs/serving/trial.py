@@ -13,11 +13,10 @@ import yaml
 
 from meshwright.platforms.executor import JobStatus
 from meshwright.platforms.job import Job, JobOptions, job_of
-from meshwright.runs.failures import Evidence, Failure, FailureClass, classify
 from meshwright.runs.loads.figures import Figures, Limits, Served, ServedPoint
 from meshwright.runs.loads.load import MARK, PORT, Line, Load, ServeJob, line_of
 from meshwright.runs.loop import Judge
-from meshwright.runs.outcome import read_run_logs
+from meshwright.runs.outcome import Evidence, Failure, FailureClass, classify, read_run_logs
 from meshwright.runs.record import Outcome
 from meshwright.runs.serving.record import Deployment
 from meshwright.runs.store import RUN_LOGS

@@ -13,8 +13,7 @@ from typing import Any, Literal
 
 from meshwright.platforms.executor import JobState
 from meshwright.platforms.given import load_profile
-from meshwright.runs.failures import Failure
-from meshwright.runs.outcome import read_run_logs
+from meshwright.runs.outcome import Failure, read_run_logs
 from meshwright.runs.store import (
     append_line,
     read_form,

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from meshwright.platforms.executor import Executor, JobStatus
-from meshwright.runs.failures import Failure, classify
 from meshwright.runs.lock import Lock
-from meshwright.runs.outcome import read_run_logs
+from meshwright.runs.outcome import Failure, classify, read_run_logs
 from meshwright.runs.training.folder import (
     LOGS,
     Decision,

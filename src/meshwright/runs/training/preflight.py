@@ -17,10 +17,8 @@ from meshwright.cost.ends import padded_vocab
 from meshwright.data.indexed import IndexedFile
 from meshwright.data.verifying import quick_look, verify
 from meshwright.platforms.job import Mount, parse_mount
-from meshwright.runs.training.division import divide
-from meshwright.runs.training.prepare import Prepared
-from meshwright.runs.training.request import held_out
-from meshwright.runs.training.software import written
+from meshwright.runs.training.prepare import Prepared, divide
+from meshwright.runs.training.request import held_out, written
 from meshwright.runs.trial import OWN_TRAINER
 from meshwright.trainer.checks import VOCAB_MULTIPLE
 from meshwright.values.errors import ConfigError, UnknownNameError

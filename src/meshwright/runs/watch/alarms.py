@@ -25,7 +25,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Any, Literal, get_args
 
-from meshwright.runs.failures import START_LIMIT_S, Failure
+from meshwright.runs.outcome import START_LIMIT_S, Failure
 from meshwright.software.log import Report, steady_reports
 from meshwright.values.errors import ConfigError
 from meshwright.values.units import format_seconds

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from meshwright.runs.failures import EvidenceReader, Failure, Tier
+from meshwright.runs.outcome import EvidenceReader, Failure, Tier
 from meshwright.runs.store import read_lines
 from meshwright.runs.watch.alarms import NO_FACTS, RunFacts, facts_of_plan
 from meshwright.runs.watch.status import (

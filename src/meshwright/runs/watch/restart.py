@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from meshwright.runs.failures import Failure, FailureClass
+from meshwright.runs.outcome import Failure, FailureClass
 from meshwright.values.errors import ConfigError
 
 __all__ = [

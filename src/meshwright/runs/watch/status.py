@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Literal
 
-from meshwright.runs.failures import Failure
+from meshwright.runs.outcome import Failure
 from meshwright.runs.watch.alarms import ALARMS, WINDOW, Alarm, RunFacts, find_alarms, quiet_limit_s
 from meshwright.software.log import Evaluation, LogReading, Report, steady_reports
 from meshwright.values.errors import ConfigError, MissingExtraError

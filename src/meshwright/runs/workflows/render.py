@@ -15,8 +15,15 @@ from meshwright.data.progress import format_size
 from meshwright.platforms.job import Job, JobText
 from meshwright.platforms.registry import job_text
 from meshwright.runs.workflows.spec import WorkflowSpec, read_spec
-from meshwright.runs.workflows.stages import Stage, data_stages, notebook_stage
-from meshwright.runs.workflows.training import Trained, read_blend, replicas_that_work, train_stage
+from meshwright.runs.workflows.stages import (
+    Stage,
+    Trained,
+    data_stages,
+    notebook_stage,
+    read_blend,
+    replicas_that_work,
+    train_stage,
+)
 from meshwright.software.contract import ExportedFile
 from meshwright.values.errors import ConfigError
 from meshwright.values.units import DAY_S, HOUR_S, counted
