@@ -24,8 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.runs.measured.cells import TruthTable, read_table_file
+from meshwright.runs.measured.files import MeasuredRun, runs_of_table
 from meshwright.runs.measured.fit import fit_runs
-from meshwright.runs.measured.measured_run import MeasuredRun, runs_of_table
 from meshwright.runs.measured.predict import Prediction, predict_rows
 from meshwright.trust.calibration import Calibration
 from meshwright.values.errors import ConfigError

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from meshwright.runs.measured.cells import TruthTable
-from meshwright.runs.measured.measured_run import step_time_of
+from meshwright.runs.measured.files import step_time_of
 from meshwright.runs.measured.predict import predict_rows
 from meshwright.runs.measured.rows import read_table
 from meshwright_truth.score import SMALLEST_GROUP

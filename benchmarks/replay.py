@@ -34,7 +34,7 @@ import numpy as np
 
 from meshwright.runs.choose import Choice, Forecast, Options, Strategy, Tried, choose, options_of
 from meshwright.runs.measured.cells import TruthTable, read_table_file
-from meshwright.runs.measured.measured_run import fit_known, step_time_of
+from meshwright.runs.measured.files import fit_known, step_time_of
 from meshwright.runs.measured.predict import predict_rows
 from meshwright.runs.measured.rows import Case, read_row, read_table
 from meshwright.trust.intervals import Intervals, find_spread, kind_of

@@ -31,7 +31,7 @@ import numpy as np
 
 from meshwright.cost.step import price
 from meshwright.runs.measured.cells import read_truth
-from meshwright.runs.measured.measured_run import step_time_of
+from meshwright.runs.measured.files import step_time_of
 from meshwright.runs.measured.rows import Case, read_table
 from meshwright.values.hardware.catalogue import chip_rows
 from meshwright.values.hardware.cluster import Pool

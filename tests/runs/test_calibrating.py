@@ -8,8 +8,8 @@ from tests.runs.records import measured, record
 
 from meshwright import cli
 from meshwright.api.measured import study_runs
-from meshwright.runs.calibrating import is_study
-from meshwright.runs.failures import Failure
+from meshwright.runs.measured.results import is_study
+from meshwright.runs.outcome import Failure
 from meshwright.runs.record import Event, Outcome
 from meshwright.runs.store import Store, study_folder
 from meshwright.search.request import PlanRequest

@@ -7,7 +7,8 @@ import pytest
 from tests.software.logs.forms import megatron_line
 
 from meshwright.platforms.executor import JobState, JobStatus
-from meshwright.runs.failures import (
+from meshwright.runs.measured.cells import read_rules
+from meshwright.runs.outcome import (
     FAILURE_CLASSES,
     START_LIMIT_S,
     TIERS,
@@ -16,7 +17,6 @@ from meshwright.runs.failures import (
     classify,
     hang_limit_s,
 )
-from meshwright.runs.measured.cells import read_rules
 from meshwright.software.log import whole_lines
 from meshwright.software.log_reader import read_log
 

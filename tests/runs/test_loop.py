@@ -14,9 +14,9 @@ from tests.runs.records import measured
 
 from meshwright.platforms.executor import JobStatus
 from meshwright.platforms.job import Job
-from meshwright.runs.failures import Failure
 from meshwright.runs.lock import locked
 from meshwright.runs.loop import StudyLimits, Tuner, View
+from meshwright.runs.outcome import Failure
 from meshwright.runs.record import Outcome, RunRecord
 from meshwright.runs.store import Store, study_folder
 from meshwright.values.errors import LauncherError, LauncherSilent, StudyError

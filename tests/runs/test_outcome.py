@@ -10,8 +10,8 @@ from tests.runs.test_failures import OOM
 from tests.software.logs.forms import megatron_line, megatron_memory, titan_line
 
 from meshwright.platforms.executor import JobState, JobStatus
-from meshwright.runs.failures import Failure
 from meshwright.runs.outcome import (
+    Failure,
     Measured,
     RunLogs,
     RunWork,

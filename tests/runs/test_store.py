@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.runs.records import measured, record
 
-from meshwright.runs.failures import Failure
+from meshwright.runs.outcome import Failure
 from meshwright.runs.record import Event, run_id_of
 from meshwright.runs.store import read_store, study_folder
 from meshwright.values.errors import ConfigError, StudyError

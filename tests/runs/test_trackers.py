@@ -13,8 +13,8 @@ from tests.runs.test_tables import FACTS, MODEL
 from tests.software.logs.forms import megatron_line
 
 from meshwright import cli
-from meshwright.runs.failures import Failure
 from meshwright.runs.loop import View
+from meshwright.runs.outcome import Failure
 from meshwright.runs.record import RunRecord
 from meshwright.runs.results import StudyTables
 from meshwright.runs.store import Store, study_folder

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.runs.measured.cells import TruthTable
-from meshwright.runs.measured.measured_run import fit_known, peak_memory_of, step_time_of
+from meshwright.runs.measured.files import fit_known, peak_memory_of, step_time_of
 from meshwright.runs.measured.predict import Answers, Prediction
 from meshwright.runs.measured.rows import Case, Unanswerable
 from meshwright.trust.intervals import LEVELS, Kind, Level, Quantity, Spread, kind_of
@@ -433,11 +433,9 @@ def widening_of(residuals: Sequence[Residual]) -> float:
 
     All residuals are of one quantity. Tables weigh as in a fit.
     """
-    return (
-        _widening(_tests(residuals, _without_table))
-        if len({residual.table for residual in residuals}) > 1
-        else 1.0
-    )
+    if len({residual.table for residual in residuals}) > 1:
+        return _widening(_tests(residuals, _without_table))
+    return 1.0
 
 
 def _widening(tests: Sequence[_Test]) -> float:

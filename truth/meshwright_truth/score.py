@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from meshwright.runs.measured.cells import TruthTable
-from meshwright.runs.measured.measured_run import fit_known, peak_memory_of, step_time_of
+from meshwright.runs.measured.files import fit_known, peak_memory_of, step_time_of
 from meshwright.runs.measured.predict import COLUMNS, Answers
 from meshwright.values.errors import ConfigError
 
@@ -241,11 +241,9 @@ def _rank_figures(pairs: _Pairs) -> dict[str, float | int | None]:
 
 def _group_spearman(finished: Sequence[_Run]) -> float | None:
     answered = [run for run in finished if math.isfinite(run.predicted_s)]
-    return (
-        spearman([run.predicted_s for run in answered], [run.measured_s for run in answered])
-        if len(answered) > 2
-        else None
-    )
+    if len(answered) > 2:
+        return spearman([run.predicted_s for run in answered], [run.measured_s for run in answered])
+    return None
 
 
 def spearman(first: Sequence[float], second: Sequence[float]) -> float | None:
@@ -282,11 +280,9 @@ def _regret_with_memory(runs: Sequence[_Run]) -> float:
     if not said_to_fit:
         return 1.0
     chosen = min(said_to_fit, key=lambda run: run.predicted_s)
-    return (
-        1.0
-        if chosen.out_of_memory or not math.isfinite(chosen.predicted_s)
-        else 1.0 - _fastest(runs) / chosen.measured_s
-    )
+    if chosen.out_of_memory or not math.isfinite(chosen.predicted_s):
+        return 1.0
+    return 1.0 - _fastest(runs) / chosen.measured_s
 
 
 def _memory_figures(pairs: _Pairs) -> dict[str, float | int]:

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from meshwright.runs.measured.cells import TruthTable
 from meshwright.runs.measured.serving_predict import COLUMNS, ServingAnswers
-from meshwright.runs.measured.serving_rows import ServingTable
 from meshwright.values.errors import ConfigError
 from meshwright.values.units import counted
 from meshwright_truth.score import spearman
@@ -99,7 +99,7 @@ def read_guesses(path: Path) -> Guesses:
     return {(row["source"], row["row_id"]): row for row in rows}
 
 
-def score_serving(tables: Sequence[ServingTable], guesses: Guesses) -> dict[str, ServingFigures]:
+def score_serving(tables: Sequence[TruthTable], guesses: Guesses) -> dict[str, ServingFigures]:
     """Return figures per table, its dense and its expert models, and each engine and chip."""
     parts: dict[str, list[tuple[Mapping[str, str], Guess]]] = defaultdict(list)
     for table in tables:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from meshwright import __version__
 from meshwright.api import problem_of, read_calibration
 from meshwright.platforms.given import find_local_cluster, load_profile
-from meshwright.runs.calibrating import is_study, runs_of_study
 from meshwright.runs.measured.files import (
     NOTHING,
     Own,
+    Runs,
     Tables,
     own_rows,
     predict_tables,
@@ -23,9 +23,8 @@ from meshwright.runs.measured.files import (
     read_tables,
 )
 from meshwright.runs.measured.fit import FitReport, fit_runs
-from meshwright.runs.measured.measured_run import Runs
 from meshwright.runs.measured.predict import Answers, predictions_csv
-from meshwright.runs.measured.results import read_results
+from meshwright.runs.measured.results import is_study, read_results, runs_of_study
 from meshwright.runs.measured.rows import Given
 from meshwright.runs.store import read_store
 from meshwright.search.request import PlanRequest

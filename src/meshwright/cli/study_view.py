@@ -16,17 +16,18 @@ from rich.text import Text
 from meshwright.cli.terminal import INTERRUPTED, print_page, tell
 from meshwright.report.columns import Column, print_columns
 from meshwright.report.serving_table import DEFINITIONS, load_lines
-from meshwright.runs.failures import Failure
 from meshwright.runs.loop import View
+from meshwright.runs.outcome import (
+    Failure,
+)
 from meshwright.runs.record import AnyRun, RunRecord
 from meshwright.runs.serving.record import ServedRecord
 from meshwright.runs.serving.tune import (
     PreparedServing,
     ServingStudy,
-    ServingTuning,
     first_serving_job,
 )
-from meshwright.runs.tune import Interrupted
+from meshwright.runs.tune import Interrupted, StudyOptions
 from meshwright.values.units import counted, format_seconds
 
 __all__ = [
@@ -309,7 +310,7 @@ def _nearest(records: list[ServedRecord]) -> str:
     return "; ".join(found)
 
 
-def dry_lines(prepared: PreparedServing, tuning: ServingTuning) -> list[str]:
+def dry_lines(prepared: PreparedServing, tuning: StudyOptions) -> list[str]:
     """Return what would be run, best predicted first, and the first job as it would be sent."""
     lines = []
     for member in prepared.candidates.members[: tuning.limits.max_runs]:

@@ -13,7 +13,9 @@ from meshwright.cli.flags import model_words, read_job_file
 from meshwright.cli.plan_files import read_side
 from meshwright.data.atomic import parse_size
 from meshwright.data.pairs import blend
-from meshwright.runs.training.division import divide
+from meshwright.runs.training.prepare import (
+    divide,
+)
 from meshwright.runs.training.request import TrainRequest
 from meshwright.runs.training.session import training_in
 from meshwright.values.errors import ConfigError

@@ -116,10 +116,9 @@ def believe_bounds(prior: Prior, rows: Sequence[int], above: Sequence[bool]) -> 
     for _ in range(ROUNDS):
         before = precision.copy()
         for i in range(len(chosen)):
-            spread = np.linalg.solve(np.eye(len(chosen)) + covariance * precision, covariance)
-            centre = np.linalg.solve(
-                np.eye(len(chosen)) + covariance * precision, mean + covariance @ shift
-            )
+            system = np.eye(len(chosen)) + covariance * precision
+            spread = np.linalg.solve(system, covariance)
+            centre = np.linalg.solve(system, mean + covariance @ shift)
             precision[i], shift[i] = _site(
                 signs[i], float(centre[i]), float(spread[i, i]), precision[i], shift[i], prior.own
             )
@@ -137,11 +136,8 @@ def _site(
     at = without * (centre / variance - shift)
     wide = math.sqrt(without + own + _TINY)
     z = sign * at / wide
-    ratio = (
-        math.exp(-0.5 * z * z)
-        / math.sqrt(2.0 * math.pi)
-        / max(float(normal_cdf(np.array(z))), _TINY)
-    )
+    below = max(float(normal_cdf(np.array(z))), _TINY)
+    ratio = math.exp(-0.5 * z * z) / math.sqrt(2.0 * math.pi) / below
     kept_mean = at + sign * without * ratio / wide
     kept_variance = without - without**2 * ratio * (z + ratio) / wide**2
     found = max(1.0 / max(kept_variance, _TINY) - 1.0 / without, _TINY)
@@ -150,15 +146,13 @@ def _site(
 
 def _conditioned(prior: Prior, rows: NDArray[np.int64], seen: Floats, noise: Floats) -> Belief:
     """The normal distribution given noisy values of some rows."""
-    weights = np.linalg.solve(
-        prior.shared[np.ix_(rows, rows)] + np.diag(noise), prior.shared[rows]
-    ).T
+    seen_shared = prior.shared[np.ix_(rows, rows)] + np.diag(noise)
+    weights = np.linalg.solve(seen_shared, prior.shared[rows]).T
     mean = prior.mean + weights @ (seen - prior.mean[rows])
     return Belief(mean=mean, shared=prior.shared - weights @ prior.shared[rows], own=prior.own)
 
 
 def normal_cdf(z: Floats) -> Floats:
     """Return the standard normal distribution's share below z, any shape."""
-    return np.asarray(
-        0.5 * np.vectorize(math.erfc, otypes=[float])(-np.asarray(z) / math.sqrt(2.0))
-    )
+    beyond = np.vectorize(math.erfc, otypes=[float])(-np.asarray(z) / math.sqrt(2.0))
+    return np.asarray(0.5 * beyond)

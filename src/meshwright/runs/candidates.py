@@ -4,7 +4,7 @@ of every cut some."""
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import islice, zip_longest
@@ -34,6 +34,7 @@ __all__ = [
     "each_cut",
     "fitting_candidates",
     "forecast_of",
+    "nothing_runs",
 ]
 
 MOST = 160
@@ -107,18 +108,11 @@ def fitting_candidates(problem: Problem, refusal: Refusal, *, count: int) -> Can
     of one cut share its errors.
     """
     seen = _Seen(refusal)
-    harvest = seen.search(
-        replace(problem, request=problem.request.model_copy(update={"top": KEPT_TOP}))
-    )
-    layouts = [layout for layout, _ in _in_turn(harvest.fitting, problem.setting.model)]
+    layouts = seen.fitting(problem)
     fastest = islice(filter(seen.runs, layouts), count + SIMULATED_TOO)
     firsts = (next(filter(seen.runs, group), None) for group in _cuts(layouts).values())
-    chosen = dict.fromkeys(
-        [*fastest, *islice((layout for layout in firsts if layout is not None), count)]
-    )
-    members = [
-        member for member in _priced(problem, list(chosen), seen) if member.predicted.fits == "yes"
-    ]
+    chosen = dict.fromkeys([*fastest, *islice(filter(None, firsts), count)])
+    members = _sure(_priced(problem, list(chosen), seen))
     return Candidates(problem=problem, members=_varied(members, count), left_out=seen.left_out)
 
 
@@ -130,15 +124,10 @@ def each_cut(problem: Problem, refusal: Refusal, *, count: int) -> Candidates:
     cut.
     """
     seen = _Seen(refusal)
-    harvest = seen.search(
-        replace(problem, request=problem.request.model_copy(update={"top": KEPT_TOP}))
-    )
-    cuts = _cuts(layout for layout, _ in _in_turn(harvest.fitting, problem.setting.model)).values()
+    cuts = _cuts(seen.fitting(problem)).values()
     some = (list(islice(filter(seen.runs, cut), OF_EACH)) for cut in cuts)
     chosen = [layout for few in islice(filter(None, some), 2 * count) for layout in few]
-    members = [
-        member for member in _priced(problem, chosen, seen) if member.predicted.fits == "yes"
-    ]
+    members = _sure(_priced(problem, chosen, seen))
     best = {_cut(member.layout): member for member in reversed(members)}
     fastest = sorted(best.values(), key=lambda member: member.predicted.step_s)
     return Candidates(problem=problem, members=tuple(fastest[:count]), left_out=seen.left_out)
@@ -157,6 +146,12 @@ class _Seen:
             problem, make_space(problem, axes_of(problem), self._rejections), self._rejections
         )
 
+    def fitting(self, problem: Problem) -> list[Layout]:
+        """Those that fit with the usual headroom, the fastest first."""
+        more = replace(problem, request=problem.request.model_copy(update={"top": KEPT_TOP}))
+        found = _in_turn(self.search(more).fitting, problem.setting.model)
+        return [layout for layout, _ in found]
+
     def runs(self, layout: Layout) -> bool:
         reason = self._refusal(layout)
         if reason is not None:
@@ -172,28 +167,29 @@ def _priced(problem: Problem, chosen: list[Layout], seen: _Seen) -> list[Candida
     """Price layouts and their uneven splits with the pipelines simulated, the fastest first;
     ConfigError where there are none."""
     if not chosen:
-        shown = "; ".join(
-            f"{reason} ({count})"
-            for reason, count in sorted(seen.left_out.items(), key=lambda item: -item[1])[:3]
-        )
-        raise ConfigError(
-            f"no layout of this model can be run on {problem.num_chips} chips:"
-            f" {shown or 'none keeps the rules'}"
-        )
+        what = f"no layout of this model can be run on {problem.num_chips} chips"
+        raise nothing_runs(what, seen.left_out)
     splits = [
         split
         for group in shortlists(problem, [[layout] for layout in chosen], count=1)
         for split in group[1:]
     ]
     priced = reprice(problem, [*chosen, *filter(seen.runs, splits)])
-    return list(
-        _distinct(
-            sorted(
-                (_candidate(problem, found) for found in priced),
-                key=lambda candidate: candidate.predicted.step_s,
-            )
-        )
-    )
+    members = [_candidate(problem, found) for found in priced]
+    fastest = sorted(members, key=lambda member: member.predicted.step_s)
+    # Some are equal once their defaults are written; of those the first is kept.
+    return list({member.run_id: member for member in reversed(fastest)}.values())[::-1]
+
+
+def nothing_runs(what: str, left_out: Mapping[str, int]) -> ConfigError:
+    """Say that a study has nothing to run, with the most frequent reasons."""
+    often = Counter(left_out).most_common(3)
+    shown = "; ".join(f"{reason} ({count})" for reason, count in often)
+    return ConfigError(f"{what}: {shown or 'none keeps the rules'}")
+
+
+def _sure(members: Sequence[Candidate]) -> list[Candidate]:
+    return [member for member in members if member.predicted.fits == "yes"]
 
 
 def _varied(members: Sequence[Candidate], count: int) -> tuple[Candidate, ...]:
@@ -202,15 +198,13 @@ def _varied(members: Sequence[Candidate], count: int) -> tuple[Candidate, ...]:
     half = -(-count // 2)
     cuts = [_cut(member.layout) for member in members]
     new = [i for i in range(half, len(members)) if cuts[i] not in cuts[:i]]
-    order = list(dict.fromkeys([*range(min(half, len(members))), *new, *range(len(members))]))[
-        :count
-    ]
-    return tuple(members[i] for i in sorted(order))
+    order = dict.fromkeys([*range(min(half, len(members))), *new, *range(len(members))])
+    return tuple(members[i] for i in sorted(islice(order, count)))
 
 
 def _kept(members: Sequence[Candidate]) -> tuple[Candidate, ...]:
     """The fastest that fit, whatever else is faster, and of all others the fastest."""
-    sure = [member.run_id for member in members if member.predicted.fits == "yes"][:SURE]
+    sure = [member.run_id for member in _sure(members)][:SURE]
     others = [member.run_id for member in members if member.run_id not in sure][: MOST - len(sure)]
     kept = {*sure, *others}
     return tuple(member for member in members if member.run_id in kept)
@@ -228,22 +222,16 @@ def _with_near_misses(problem: Problem) -> Problem:
     limit = setting.limit_bytes / min(1.0, low)
     free = setting.limit_bytes - problem.headroom_bytes
     request = problem.request.model_copy(update={"top": KEPT_TOP})
-    return replace(
-        problem,
-        request=request,
-        setting=replace(setting, limit_bytes=limit),
-        headroom_bytes=limit - free,
-    )
+    setting = replace(setting, limit_bytes=limit)
+    return replace(problem, request=request, setting=setting, headroom_bytes=limit - free)
 
 
 def _in_turn(part: Found | None, model: ModelSpec) -> list[tuple[Layout, float]]:
     """Layouts with their predicted time, the fastest first; where the stages can't be equal, with
     the layers of each."""
-    rows = (
-        []
-        if part is None
-        else [(part.layouts.row(i), float(part.key[i])) for i in range(len(part))]
-    )
+    if part is None:
+        return []
+    rows = ((part.layouts.row(i), float(part.key[i])) for i in range(len(part)))
     return [(tidy(explicit_layers(layout, model)), key) for layout, key in rows]
 
 
@@ -271,52 +259,34 @@ def _cut(layout: Layout) -> tuple[int, ...]:
     return layout.tp, layout.cp, layout.ep, layout.pp, layout.dp, layout.mbs
 
 
-def _distinct(members: Iterable[Candidate]) -> Iterable[Candidate]:
-    """Each layout once: some are equal once their defaults are written."""
-    seen: set[str] = set()
-    for member in members:
-        if member.run_id not in seen:
-            seen.add(member.run_id)
-            yield member
-
-
 def _candidate(problem: Problem, priced: Repriced) -> Candidate:
     setting, chips = problem.setting, problem.num_chips
     intervals = setting.intervals_at(step_s=priced.step_s, peak_bytes=priced.peak_bytes)
     tokens_per_s = priced.layout.gbs * setting.work.seq_len / priced.step_s / chips
     per_token = model_flops_per_token(setting.model, setting.work)
+    peak = setting.pool.node.chip.peak_flops_per_s(setting.work.precision)
+    limits = {"limit_bytes": setting.limit_bytes, "headroom_bytes": problem.headroom_bytes}
     predicted = Predicted(
         step_s=priced.step_s,
         step_interval_s=intervals.step_s,
         peak_bytes=priced.peak_bytes,
         peak_interval_bytes=intervals.peak_bytes,
-        fits=fits_within(
-            priced.peak_bytes,
-            limit_bytes=setting.limit_bytes,
-            headroom_bytes=problem.headroom_bytes,
-        ),
+        fits=fits_within(priced.peak_bytes, **limits),
         flops_per_s_per_gpu=tokens_per_s * per_token,
-        mfu=mfu(
-            tokens_per_s,
-            per_token,
-            setting.pool.node.chip.peak_flops_per_s(setting.work.precision),
-        ),
+        mfu=mfu(tokens_per_s, per_token, peak),
     )
-    forecast = forecast_of(problem, priced.layout, predicted)
     return Candidate(
         run_id=run_id_of(priced.layout),
         layout=priced.layout,
         predicted=predicted,
-        forecast=forecast,
+        forecast=forecast_of(problem, priced.layout, predicted),
     )
 
 
 def forecast_of(problem: Problem, layout: Layout, predicted: Predicted) -> Forecast:
     """Return a layout as what choices are made of."""
     setting = problem.setting
-    machines = Machines(
-        pools=((setting.pool.node.chip.name, problem.num_chips),), nodes=(setting.pool.node,)
-    )
+    machines = Machines.of(setting.pool)
     case = Case(
         source="study",
         row_id=run_id_of(layout),
@@ -331,12 +301,10 @@ def forecast_of(problem: Problem, layout: Layout, predicted: Predicted) -> Forec
         schedule_name=layout.schedule,
         calibration=None,
     )
-    intervals = setting.intervals_at(step_s=predicted.step_s, peak_bytes=predicted.peak_bytes)
-    limit = setting.limit_bytes
     return Forecast(
         case=case,
         step_s=predicted.step_s,
         used_bytes=predicted.peak_bytes,
-        limit_bytes=limit,
-        intervals=intervals,
+        limit_bytes=setting.limit_bytes,
+        intervals=setting.intervals_at(step_s=predicted.step_s, peak_bytes=predicted.peak_bytes),
     )

@@ -19,8 +19,8 @@ from meshwright.runs.belief import (
     correlations,
     normal_cdf,
 )
-from meshwright.runs.measured.fit import memory_problem, time_problem
-from meshwright.runs.measured.measured_run import MeasuredRun
+from meshwright.runs.measured.files import MeasuredRun
+from meshwright.runs.measured.fit import memory_problem, profile_of, time_problem
 from meshwright.runs.measured.rows import Case
 from meshwright.trust.calibration import MEMORY_FACTORS, TIME_FACTORS, Z90, Calibration
 from meshwright.trust.intervals import Intervals
@@ -113,18 +113,15 @@ def choose(
     if not left:
         return Stop(because="every candidate has been run")
     if strategy == "grid":
-        return Choice(
-            index=min(left, key=lambda i: tuple(options.axes[i])), because="next of the grid"
-        )
+        index = min(left, key=lambda i: tuple(options.axes[i]))
+        return Choice(index=index, because="next of the grid")
     if strategy == "random":
         order = np.random.default_rng(seed).permutation(len(options))
-        return Choice(
-            index=int(next(i for i in order if i in set(left))), because="drawn at random"
-        )
+        index = int(next(i for i in order if i in set(left)))
+        return Choice(index=index, because="drawn at random")
     if strategy == "optuna":
-        return Choice(
-            index=next_by_tpe(options.axes, runs, left, seed=seed), because="by Optuna's TPE"
-        )
+        index = next_by_tpe(options.axes, runs, left, seed=seed)
+        return Choice(index=index, because="by Optuna's TPE")
     return _by_prediction(options, runs, left, tolerance)
 
 
@@ -154,19 +151,17 @@ def _by_prediction(
     fit_frac = normal_cdf(-fill.mean / np.maximum(fill.spread, 1e-9))
     finished = [(tried.step_s, tried.noise) for tried in runs.values() if tried.step_s is not None]
     normals = np.random.default_rng(_SEED).standard_normal((4, DRAWS, len(options)))
-    times = _draws(step, fill, normals)
+    # What runs of all layouts might show together; infinite where memory does not suffice.
+    times = step.draws(normals[0], normals[1])
+    times[fill.draws(normals[2], normals[3]) > 0] = np.inf
     if not finished:
         return _first(times, fit_frac, left)
     best_s, noise = min(finished)
     best = math.log(best_s) + noise * np.random.default_rng(_SEED + 1).standard_normal(DRAWS)
     better = (times[:, left] < (best + math.log1p(-tolerance))[:, None]).any(axis=1).mean()
     if better < 1.0 - CONFIDENCE:
-        return Stop(
-            because=(
-                f"with {1 - better:.0%} confidence no other layout is faster than the best by more"
-                f" than {tolerance:.1%}"
-            )
-        )
+        sure = f"with {1 - better:.0%} confidence no other layout is faster than the best"
+        return Stop(because=f"{sure} by more than {tolerance:.1%}")
     # What is running already counts as if it showed what is expected of it, so that two at a time
     # are not twins.
     believed_s = [
@@ -184,49 +179,25 @@ def _by_prediction(
 
 def _first(times: Floats, fit_frac: Floats, left: Sequence[int]) -> Choice:
     """Nothing to improve on yet: the layout that is most often the fastest of those that fit."""
-    fastest = np.asarray(left)[times[:, left].argmin(axis=1)][
-        np.isfinite(times[:, left]).any(axis=1)
-    ]
+    fits = np.isfinite(times[:, left]).any(axis=1)
+    fastest = np.asarray(left)[times[:, left].argmin(axis=1)][fits]
     counts = np.bincount(fastest, minlength=times.shape[1]) / len(times)
     index = max(left, key=lambda i: (float(counts[i]), float(fit_frac[i])))
-    return Choice(
-        index=index,
-        because=(
-            f"the fastest with {counts[index]:.0%}, fits with {fit_frac[index]:.0%}; nothing has"
-            " finished yet"
-        ),
-    )
+    chances = f"the fastest with {counts[index]:.0%}, fits with {fit_frac[index]:.0%}"
+    return Choice(index=index, because=f"{chances}; nothing has finished yet")
 
 
 def _beliefs(options: Options, runs: Runs) -> tuple[Belief, Belief]:
     """What is known now of steps and of memory."""
-    timed = [
-        (index, math.log(tried.step_s), tried.noise)
-        for index, tried in runs.items()
-        if tried.step_s is not None
-    ]
-    rows, logs, noise = (
-        [row[0] for row in timed],
-        np.array([row[1] for row in timed]),
-        np.array([row[2] for row in timed]),
+    timed = {index: tried for index, tried in runs.items() if tried.step_s is not None}
+    logs = np.array([math.log(tried.step_s or math.nan) for tried in timed.values()])
+    noise = np.array([tried.noise for tried in timed.values()])
+    told = {index: tried for index, tried in runs.items() if tried.ran_out or index in timed}
+    above = [tried.ran_out for tried in told.values()]
+    return (
+        believe_values(options.step, list(timed), logs, noise=noise),
+        believe_bounds(options.fill, list(told), above),
     )
-    step = believe_values(options.step, rows, logs, noise=noise)
-    told = [
-        (index, tried.ran_out)
-        for index, tried in runs.items()
-        if tried.ran_out or tried.step_s is not None
-    ]
-    return step, believe_bounds(
-        options.fill, [index for index, _ in told], [above for _, above in told]
-    )
-
-
-def _draws(step: Belief, fill: Belief, normals: Floats) -> Floats:
-    """What runs of all layouts might show together, logarithms, (DRAWS, N); infinite where memory
-    does not suffice."""
-    times = step.draws(normals[0], normals[1])
-    times[fill.draws(normals[2], normals[3]) > 0] = np.inf
-    return times
 
 
 _FAILED_TIMES = 2.0
@@ -244,7 +215,8 @@ def next_by_tpe(
         raise MissingExtraError("optuna", "optuna") from None
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     columns = [k for k in range(axes.shape[1]) if len(set(axes[:, k])) > 1]
-    choices = {
+    # Optuna's types are invariant dictionaries.
+    choices: Any = {
         str(k): optuna.distributions.CategoricalDistribution(sorted(set(axes[:, k].tolist())))
         for k in columns
     }
@@ -256,18 +228,12 @@ def next_by_tpe(
         study = optuna.create_study(sampler=sampler)
         for index, value in _values(runs).items():
             params = {str(k): float(axes[index, k]) for k in columns}
-            study.add_trial(
-                optuna.trial.create_trial(params=params, distributions=_any(choices), value=value)
-            )
-        asked = study.ask(_any(choices)).params
+            trial = optuna.trial.create_trial(params=params, distributions=choices, value=value)
+            study.add_trial(trial)
+        asked = study.ask(choices).params
     wanted = np.array([asked[str(k)] for k in columns])
     apart = ((axes[np.asarray(left)][:, columns] - wanted) ** 2).sum(axis=1)
     return int(left[int(apart.argmin())])
-
-
-def _any(values: Any) -> Any:
-    """Optuna's types are invariant dictionaries."""
-    return values
 
 
 def _values(runs: Mapping[int, Tried]) -> dict[int, float]:
@@ -309,88 +275,42 @@ def options_of(forecasts: Sequence[Forecast], *, priors: Priors | None = None) -
     step_low, step_high = np.array([forecast.intervals.step_s for forecast in forecasts]).T
     peak_low, peak_high = np.array([forecast.intervals.peak_bytes for forecast in forecasts]).T
     limits = np.array([forecast.limit_bytes for forecast in forecasts])
-    slopes, wide = _slopes(forecasts, known), _wide(forecasts)
+    on_cores = any(node.chip.generation == "cpu" for node in forecasts[0].case.machines.nodes)
+    wide = NEW_KIND if on_cores else 1.0
+
+    def prior(slopes: Floats, names: Sequence[str], noise: float, ends: Sequence[Floats]) -> Prior:
+        """A log-normal of each 80 % interval."""
+        low, high = np.log(ends[0]), np.log(ends[1])
+        return correlations(
+            slopes=slopes,
+            widths=wide * np.array([known.widths[name] for name in names]),
+            axes=axes,
+            noise=wide * noise,
+            mean=(low + high) / 2.0,
+            spread=wide * (high - low) / (2.0 * Z90),
+        )
+
+    time, memory = _slopes(forecasts, known)
+    peaks = (peak_low / limits, peak_high / limits)
     return Options(
-        step=_prior(
-            slopes.time,
-            TIME_FACTORS,
-            axes,
-            known,
-            known.step_time_noise,
-            low=step_low,
-            high=step_high,
-            wide=wide,
-        ),
-        fill=_prior(
-            slopes.memory,
-            MEMORY_FACTORS,
-            axes,
-            known,
-            known.peak_memory_noise,
-            low=peak_low / limits,
-            high=peak_high / limits,
-            wide=wide,
-        ),
+        step=prior(time, TIME_FACTORS, known.step_time_noise, (step_low, step_high)),
+        fill=prior(memory, MEMORY_FACTORS, known.peak_memory_noise, peaks),
         axes=axes,
     )
 
 
-def _wide(forecasts: Sequence[Forecast]) -> float:
-    return (
-        NEW_KIND
-        if any(node.chip.generation == "cpu" for node in forecasts[0].case.machines.nodes)
-        else 1.0
-    )
-
-
-def _prior(
-    slopes: Floats,
-    names: Sequence[str],
-    axes: Floats,
-    priors: Priors,
-    noise: float,
-    *,
-    low: Floats,
-    high: Floats,
-    wide: float,
-) -> Prior:
-    """A log-normal of each 80 % interval."""
-    return correlations(
-        slopes=slopes,
-        widths=wide * np.array([priors.widths[name] for name in names]),
-        axes=axes,
-        noise=wide * noise,
-        mean=(np.log(low) + np.log(high)) / 2.0,
-        spread=wide * (np.log(high) - np.log(low)) / (2.0 * Z90),
-    )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Slopes:
-    time: Floats
-    memory: Floats
-
-
-def _slopes(forecasts: Sequence[Forecast], priors: Priors) -> _Slopes:
+def _slopes(forecasts: Sequence[Forecast], priors: Priors) -> tuple[Floats, Floats]:
     """How the logarithm of each step and of each peak follows each factor; 0 on mixed chips, whose
     factors nobody knows."""
-    first = forecasts[0].case
+    first, factors = forecasts[0].case, (TIME_FACTORS, MEMORY_FACTORS)
     if first.machines.mixed:
-        return _Slopes(
-            time=np.zeros((len(forecasts), len(TIME_FACTORS))),
-            memory=np.zeros((len(forecasts), len(MEMORY_FACTORS))),
-        )
-    chip = first.machines.nodes[0].chip
-    start = Calibration(
-        chip=chip.name,
-        stack=first.stack_name,
-        profile="" if chip.tables is None else str(chip.tables.meta["source"]),
-    )
+        time, memory = (np.zeros((len(forecasts), len(names))) for names in factors)
+        return time, memory
+    chip, profile = first.machines.nodes[0].chip.name, profile_of(first)
+    start = Calibration(chip=chip, stack=first.stack_name, profile=profile)
     runs = [MeasuredRun(case=forecast.case, step_s=1.0, fitted=True) for forecast in forecasts]
-    return _Slopes(
-        time=slopes_of(time_problem(runs, start, priors)),
-        memory=slopes_of(memory_problem(runs, start, priors)),
-    )
+    times, peaks = time_problem(runs, start, priors), memory_problem(runs, start, priors)
+    return slopes_of(times), slopes_of(peaks)
 
 
 def axes_of(cases: Sequence[Case]) -> Floats:
@@ -406,27 +326,12 @@ def axes_of(cases: Sequence[Case]) -> Floats:
 
 
 def _sizes(layout: Layout) -> list[float]:
-    sizes = (
-        layout.tp,
-        layout.cp,
-        layout.ep,
-        layout.expert_tp,
-        layout.pp,
-        layout.vpp,
-        layout.dp,
-        layout.mbs,
-        layout.gbs,
-    )
-    return [*map(math.log2, sizes), float(layout.sp), float(RECOMPUTES.index(layout.recompute))]
+    names = ("tp", "cp", "ep", "expert_tp", "pp", "vpp", "dp", "mbs", "gbs")
+    sizes = (math.log2(getattr(layout, name)) for name in names)
+    return [*sizes, float(layout.sp), float(RECOMPUTES.index(layout.recompute))]
 
 
 def _others(case: Case) -> tuple[str, ...]:
-    layout = case.layout
-    work = case.workload
-    return (
-        layout.sharding,
-        layout.schedule,
-        "+".join(layout.recompute_modules),
-        str(work.attention),
-        repr((work, case.stack_changes)),
-    )
+    layout, work = case.layout, case.workload
+    modules, changes = "+".join(layout.recompute_modules), repr((work, case.stack_changes))
+    return layout.sharding, layout.schedule, modules, str(work.attention), changes

@@ -176,11 +176,9 @@ def _remove(path: Path, there: Holder | None, me: Holder) -> None:
 
 def _is_alive(there: Holder, path: Path) -> bool:
     if there.host == os.uname().nodename and there.boot == _boot():
-        return (
-            bool(_started(there.pid)) and _started(there.pid) == there.started
-            if there.started
-            else _signalled(there.pid)
-        )
+        if there.started:
+            return bool(_started(there.pid)) and _started(there.pid) == there.started
+        return _signalled(there.pid)
     return not _is_stale(path)
 
 

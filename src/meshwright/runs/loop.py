@@ -7,14 +7,13 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Generic, Literal, Protocol, TypeVar
+from typing import Annotated, Any, Generic, Literal, Protocol, TypeVar
 
 from meshwright.platforms.executor import Executor, JobStatus
 from meshwright.platforms.job import Job
 from meshwright.runs.choose import STRATEGIES, Choice, Options, Stop, Strategy, Tried, choose
-from meshwright.runs.failures import Failure
 from meshwright.runs.lock import Lock
-from meshwright.runs.outcome import RunWork, outcome_of, read_run_logs
+from meshwright.runs.outcome import Failure, FailureClass, RunWork, outcome_of, read_run_logs
 from meshwright.runs.record import AnyRun, Course, Event, EventName, Outcome
 from meshwright.runs.store import RUN_LOGS, Store
 from meshwright.values.errors import (
@@ -25,10 +24,11 @@ from meshwright.values.errors import (
     UnknownNameError,
 )
 from meshwright.values.options import Option
-from meshwright.values.units import counted
+from meshwright.values.units import HOUR_S, counted
 
 __all__ = [
     "Choosable",
+    "Judge",
     "StudyLimits",
     "Tuner",
     "View",
@@ -105,6 +105,20 @@ class View(Generic[AnyRun]):
         finished = [(record.cost_s, record) for record in self.records if record.cost_s is not None]
         return min(finished, key=lambda pair: pair[0])[1] if finished else None
 
+    def to_dict(self, run_dict: Callable[[AnyRun], dict[str, Any]]) -> dict[str, Any]:
+        """Return it in plain types, each run as `run_dict` has it."""
+        return {
+            "best": None if self.best is None else run_dict(self.best),
+            "runs": [run_dict(record) for record in self.records],
+            "stop": self.stop,
+            "gpu_hours": self.gpu_hours,
+        }
+
+
+Judge = Callable[[JobStatus, Path, float | None], Outcome | None]
+"""What became of a run: by what the launcher says, its folder, and for how many seconds it was
+silent. None: it goes on."""
+
 
 class Choosable(Protocol[Run_co]):
     """What a study may run: a layout, a deployment."""
@@ -130,9 +144,7 @@ class Tuner(Generic[AnyRun]):
     num_chips: int
     """That a run holds where it does not say so itself."""
     job: Callable[[AnyRun], Job]
-    judge: Callable[[JobStatus, Path, float | None], Outcome | None]
-    """What became of a run: by what the launcher says, its folder, and for how many seconds it was
-    silent. None: it goes on."""
+    judge: Judge
     now: Callable[[], float]
     sleep: Callable[[float], None]
     show: Callable[[View[AnyRun]], None]
@@ -181,11 +193,8 @@ class Tuner(Generic[AnyRun]):
                 self._add(record, "lost", note="cancelled by the user")
 
     def _open(self) -> list[AnyRun]:
-        return [
-            record
-            for record in self.records.values()
-            if record.state == "submitted" or record.submitting
-        ]
+        runs = self.records.values()
+        return [run for run in runs if run.state == "submitted" or run.submitting]
 
     def _add(self, record: AnyRun, event: EventName, *, note: str = "", **told: object) -> AnyRun:
         line = Event(at_s=self.now(), event=event, note=note, **told)  # type: ignore[arg-type]  # fields of Event by name
@@ -252,12 +261,10 @@ class Tuner(Generic[AnyRun]):
         """Seconds since the run last wrote; its clock is the file server's, so one that is ahead
         counts as just now."""
         folder = self.store.run_folder(record.run_id)
-        written = [
-            path.stat().st_mtime for path in (folder / name for name in RUN_LOGS) if path.exists()
-        ]
-        return max(
-            0.0, self.now() - max([status.started_s or record.submitted_s or self.now(), *written])
-        )
+        logs = (folder / name for name in RUN_LOGS)
+        written = [path.stat().st_mtime for path in logs if path.exists()]
+        started_s = status.started_s or record.submitted_s or self.now()
+        return max(0.0, self.now() - max([started_s, *written]))
 
     def _wait(self, record: AnyRun, status: JobStatus) -> None:
         """A run that waits in a queue, or that the launcher does not know."""
@@ -267,24 +274,12 @@ class Tuner(Generic[AnyRun]):
         self._waits[record.run_id] = status.reason or state
         if state == "unknown" and waited_s > UNKNOWN_S:
             words = f"the launcher did not know it for {waited_s / 60:.0f} minutes"
-            self._end(
-                record,
-                status,
-                Failure(
-                    failure_class="node_failure", message=words, evidence=status.reason or None
-                ),
-            )
+            self._end(record, status, _told("node_failure", words, status))
         elif state == "queued" and waited_s > self.limits.queue_minutes * 60.0:
             assert record.handle is not None
             self.executor.cancel(record.handle)
             words = f"waited {waited_s / 60:.0f} minutes in the queue and was taken out of it"
-            self._end(
-                record,
-                status,
-                Failure(
-                    failure_class="never_started", message=words, evidence=status.reason or None
-                ),
-            )
+            self._end(record, status, _told("never_started", words, status))
 
     def _end(self, record: AnyRun, status: JobStatus, outcome: Outcome | None) -> None:
         """Write what became of a run; one that ended for reasons that are not its own has another
@@ -311,14 +306,8 @@ class Tuner(Generic[AnyRun]):
     def _start(self) -> Stop | None:
         """Start as many runs as may run at a time; say why where no further one is chosen."""
         while len(self._open()) < self.limits.parallel:
-            planned = next(
-                (
-                    record
-                    for record in self.records.values()
-                    if record.state == "planned" and not record.submitting
-                ),
-                None,
-            )
+            waiting = (run for run in self.records.values() if run.state == "planned")
+            planned = next((run for run in waiting if not run.submitting), None)
             stop = self._spent(is_new=planned is None)
             if stop is not None:
                 return stop
@@ -335,20 +324,11 @@ class Tuner(Generic[AnyRun]):
         time."""
         limits = self.limits
         if is_new and len(self.records) >= limits.max_runs:
-            return Stop(
-                because=f"{counted(len(self.records), 'run')}, as many as --max-runs allows"
-            )
-        if stuck := [
-            record
-            for record in self.records.values()
-            if record.failure and record.failure.failure_class == "never_started"
-        ]:
-            return Stop(
-                because=(
-                    f"{stuck[0].run_id} never started:"
-                    f" {stuck[0].failure.message if stuck[0].failure else ''}"
-                )
-            )
+            runs = counted(len(self.records), "run")
+            return Stop(because=f"{runs}, as many as --max-runs allows")
+        for record in self.records.values():
+            if record.failure and record.failure.failure_class == "never_started":
+                return Stop(because=f"{record.run_id} never started: {record.failure.message}")
         if limits.budget_gpu_hours is not None:
             each = self.num_chips * limits.minutes_per_run / 60.0
             if self._gpu_hours() + each * (len(self._open()) + 1) > limits.budget_gpu_hours:
@@ -369,21 +349,18 @@ class Tuner(Generic[AnyRun]):
             tolerance=limits.tolerance,
             seed=int(self.store.study.study_id[:8], 16),
         )
-        if isinstance(found, Stop):
-            return found
-        return self._plan(found)
+        return found if isinstance(found, Stop) else self._plan(found)
 
     def _tried(self) -> dict[int, Tried]:
         tried: dict[int, Tried] = {}
         for index, candidate in enumerate(self.candidates):
             record = self.records.get(candidate.run_id)
             if record is not None:
-                pending = record.outcome is None
                 tried[index] = Tried(
                     step_s=record.cost_s,
                     noise=record.noise,
                     ran_out=record.ran_out,
-                    pending=pending,
+                    pending=record.outcome is None,
                 )
         return tried
 
@@ -416,25 +393,20 @@ class Tuner(Generic[AnyRun]):
         self._add(record, "submitted", handle=handle)
 
     def _gpu_hours(self) -> float:
-        return (
-            sum(
-                record.ran_s * (record.num_chips or self.num_chips)
-                for record in self.records.values()
-            )
-            / 3600.0
-        )
+        runs = self.records.values()
+        return sum(run.ran_s * (run.num_chips or self.num_chips) for run in runs) / HOUR_S
 
 
-def judge_runs(work: RunWork) -> Callable[[JobStatus, Path, float | None], Outcome | None]:
+def _told(failure_class: FailureClass, message: str, status: JobStatus) -> Failure:
+    return Failure(failure_class=failure_class, message=message, evidence=status.reason or None)
+
+
+def judge_runs(work: RunWork) -> Judge:
     """Return what reads the folder of a run, for a study of this work; it returns None for a run
     that goes on."""
 
     def judge(status: JobStatus, folder: Path, silent_s: float | None) -> Outcome | None:
-        return outcome_of(
-            status,
-            logs=read_run_logs([folder / name for name in RUN_LOGS]),
-            work=work,
-            silent_s=silent_s,
-        )
+        logs = read_run_logs([folder / name for name in RUN_LOGS])
+        return outcome_of(status, logs=logs, work=work, silent_s=silent_s)
 
     return judge

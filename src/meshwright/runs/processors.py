@@ -7,8 +7,10 @@ import os
 import platform
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import product
+from typing import Any
 
 from meshwright.values.hardware.profile import Machine, Profile, Sample, Series
 
@@ -42,33 +44,25 @@ def probed_processors(*, cores: int | None = None) -> Profile:
         for m, n, k in product(_ROWS, _WIDTHS, _WIDTHS)
     ]
     block, copy = np.ones(_COPY_BYTES, dtype=np.int8), np.empty(_COPY_BYTES, dtype=np.int8)
-    copied = Sample(
-        point=(float(_COPY_BYTES),),
-        seconds=wide * _seconds(lambda: np.copyto(copy, block)),
-        repeats=1,
+    copied_s = wide * _seconds(lambda: np.copyto(copy, block))
+    gemm = Series(
+        name="gemm/fp32",
+        dims=("m", "n", "k"),
+        axes=(_ROWS, _WIDTHS, _WIDTHS),
+        samples=tuple(products),
     )
-    axes = (_ROWS, _WIDTHS, _WIDTHS)
-    return Profile(
-        machine=_machine(count),
-        effort="quick",
-        complete=False,
-        series=(
-            Series(name="gemm/fp32", dims=("m", "n", "k"), axes=axes, samples=tuple(products)),
-            Series(name="gemm/bf16", dims=("m", "n", "k"), axes=axes, samples=tuple(products)),
-            Series(
-                name="copy/device",
-                dims=("bytes",),
-                axes=((float(_COPY_BYTES),),),
-                samples=(copied,),
-            ),
-            Series(
-                name="launch/host",
-                dims=("kernels",),
-                axes=((1.0,),),
-                samples=(Sample(point=(1.0,), seconds=_HOST_S),),
-            ),
-        ),
+    series = (
+        *(gemm, replace(gemm, name="gemm/bf16")),
+        _one("copy/device", "bytes", float(_COPY_BYTES), seconds=copied_s, repeats=1),
+        _one("launch/host", "kernels", 1.0, seconds=_HOST_S),
     )
+    return Profile(machine=_machine(count), effort="quick", complete=False, series=series)
+
+
+def _one(name: str, dim: str, size: float, **measured: Any) -> Series:
+    """A series of one sample."""
+    sample = Sample(point=(size,), **measured)
+    return Series(name=name, dims=(dim,), axes=((size,),), samples=(sample,))
 
 
 def _num_cores() -> int:

@@ -7,15 +7,15 @@ import hashlib
 import json
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Literal, Self, get_args
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from functools import partial
+from typing import Any, ClassVar, Literal, Self, get_args
 
 from typing_extensions import TypeVar
 
-from meshwright.runs.failures import Failure
 from meshwright.runs.loads.figures import Served, served_of
-from meshwright.runs.outcome import Measured
+from meshwright.runs.outcome import Failure, Measured
 from meshwright.trust.calibration import Z90
 from meshwright.trust.intervals import Fits
 from meshwright.values.errors import ConfigError
@@ -28,12 +28,15 @@ __all__ = [
     "Event",
     "EventName",
     "Outcome",
+    "Parts",
     "Predicted",
     "RunRecord",
     "RunState",
     "StudyFacts",
     "event_of",
-    "layout_of",
+    "named_by",
+    "of_plain",
+    "read_run",
     "record_of",
     "run_id_of",
 ]
@@ -101,21 +104,18 @@ class Event:
 
     def to_dict(self) -> dict[str, Any]:
         """Return it in plain types; what is not said is left out."""
-        found = {
-            "at_s": self.at_s,
-            "event": self.event,
-            "handle": self.handle,
-            "started_s": self.started_s,
-            "ended_s": self.ended_s,
-        }
-        told = {**found, "note": self.note or None, "outcome": _outcome_dict(self.outcome)}
-        return {key: value for key, value in told.items() if value is not None}
+        names = ("at_s", "event", "handle", "started_s", "ended_s", "note")
+        told = {name: getattr(self, name) for name in names}
+        told["outcome"] = _outcome_dict(self.outcome)
+        return {key: value for key, value in told.items() if value not in (None, "")}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Course(ABC):
     """What happens to a run of any study, from its choice to its end."""
 
+    TOLD: ClassVar[tuple[str, ...]] = ("run_id", "number", "chosen_because")
+    """Fields that are known when it is chosen: the content of `run.json`."""
     run_id: str
     """Follows from what is run alone, so that nothing is run twice."""
     number: int
@@ -157,9 +157,9 @@ class Course(ABC):
         """Chips that it holds; None: all of the study's."""
         return None
 
-    @abstractmethod
     def to_dict(self) -> dict[str, Any]:
-        """Return what is known when it is chosen: the content of `run.json`."""
+        """Return what is known when it is chosen, in plain types."""
+        return {name: _plain(getattr(self, name)) for name in self.TOLD}
 
     @property
     def failure(self) -> Failure | None:
@@ -179,43 +179,29 @@ class Course(ABC):
             return replace(self, planned_s=event.at_s)
         if event.event == "submitting":
             return replace(self, submitting=True)
+        found = replace(self, submitting=False)
         if event.event == "submitted":
             tries = self.attempts + 1
             return replace(
-                self,
+                found,
                 state="submitted",
                 handle=event.handle,
-                submitting=False,
                 submitted_s=event.at_s,
                 attempts=tries,
             )
         if event.event == "lost":
-            return replace(
-                self,
-                state="planned",
-                handle=None,
-                outcome=None,
-                submitting=False,
-                submitted_s=None,
-                started_s=None,
-                ended_s=None,
-            )
-        state: RunState = "finished" if event.event == "finished" else "failed"
+            found = replace(found, state="planned", handle=None, outcome=None)
+            return replace(found, submitted_s=None, started_s=None, ended_s=None)
         ended_s = event.at_s if event.ended_s is None else event.ended_s
-        return replace(
-            self,
-            state=state,
-            outcome=event.outcome,
-            submitting=False,
-            started_s=event.started_s,
-            ended_s=ended_s,
-        )
+        found = replace(found, state="finished" if event.event == "finished" else "failed")
+        return replace(found, outcome=event.outcome, started_s=event.started_s, ended_s=ended_s)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunRecord(Course):
     """One run of a layout; its id is `run_id_of` the layout."""
 
+    TOLD: ClassVar[tuple[str, ...]] = ("run_id", "number", "layout", "predicted", "chosen_because")
     layout: Layout
     predicted: Predicted
 
@@ -247,16 +233,6 @@ class RunRecord(Course):
             * math.sqrt(math.pi / 2.0 / found.steps)
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return what is known when it is chosen: the content of `run.json`."""
-        return {
-            "run_id": self.run_id,
-            "number": self.number,
-            "layout": asdict(self.layout),
-            "predicted": asdict(self.predicted),
-            "chosen_because": self.chosen_because,
-        }
-
 
 AnyRun = TypeVar("AnyRun", bound=Course, default=RunRecord)
 """A run of training, unless a study says of what else."""
@@ -265,19 +241,15 @@ AnyRun = TypeVar("AnyRun", bound=Course, default=RunRecord)
 def run_id_of(layout: Layout) -> str:
     """Name a run by its layout: `tp2-pp1-dp1-mbs4-full-1f3a9c07`, the last part a digest of every
     field."""
-    digest = hashlib.sha256(json.dumps(asdict(layout), sort_keys=True).encode()).hexdigest()[
-        :DIGITS
-    ]
-    axes = [
-        ("tp", layout.tp),
-        ("cp", layout.cp),
-        ("ep", layout.ep),
-        ("pp", layout.pp),
-        ("vpp", layout.vpp),
-        ("dp", layout.dp),
-    ]
+    axes = [(name, getattr(layout, name)) for name in ("tp", "cp", "ep", "pp", "vpp", "dp")]
     named = [f"{name}{size}" for name, size in axes if size > 1 or name in ("tp", "pp", "dp")]
-    return "-".join([*named, f"mbs{layout.mbs}", layout.recompute, digest])
+    return named_by([*named, f"mbs{layout.mbs}", layout.recompute], asdict(layout))
+
+
+def named_by(words: Iterable[str], content: Mapping[str, Any]) -> str:
+    """Name a run by some words and a digest of all that it is."""
+    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    return "-".join([*words, digest[:DIGITS]])
 
 
 def record_of(
@@ -289,32 +261,52 @@ def record_of(
         raise ConfigError(
             f"{source}: a run of a study of serving, which `meshwright serving tune` reads"
         )
+    parts: Parts = {"layout": partial(of_plain, Layout), "predicted": partial(of_plain, Predicted)}
+    return read_run(RunRecord, parts, content, events, what=f"{source}: no run of a study")
+
+
+Parts = Mapping[str, Callable[[Any], Any]]
+"""What reads the fields of a run that are not plain."""
+
+
+def read_run(
+    kind: type[AnyRun],
+    parts: Parts,
+    content: Mapping[str, Any],
+    events: Iterable[Mapping[str, Any]],
+    *,
+    what: str,
+) -> AnyRun:
+    """Read a run of any study back; ConfigError says `what` is wrong."""
     try:
-        predicted = {**content["predicted"]}
-        for name in ("step_interval_s", "peak_interval_bytes"):
-            predicted[name] = tuple(predicted[name])
-        record = RunRecord(
-            run_id=content["run_id"],
-            number=content["number"],
-            layout=layout_of(content["layout"]),
-            predicted=Predicted(**predicted),
-            chosen_because=content["chosen_because"],
-        )
+        told = {name: parts.get(name, _as_it_is)(content[name]) for name in kind.TOLD}
+        record = kind(**told)
         for line in events:
             record = record.after(event_of(line))
     except (KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(
-            f"{source}: no run of a study ({type(error).__name__}: {error})"
-        ) from None
+        raise ConfigError(f"{what} ({type(error).__name__}: {error})") from None
     return record
 
 
-def layout_of(content: Mapping[str, Any]) -> Layout:
-    """Read a layout back from plain types."""
-    values: dict[str, Any] = {
-        key: tuple(value) if isinstance(value, list) else value for key, value in content.items()
-    }
-    return Layout(**values)
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+def _plain(value: Any) -> Any:
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
+
+
+Kind = TypeVar("Kind")
+
+
+def of_plain(kind: type[Kind], content: Mapping[str, Any]) -> Kind:
+    """Read a value back from plain types, which have lists in place of tuples."""
+    return kind(
+        **{
+            key: tuple(value) if isinstance(value, list) else value
+            for key, value in content.items()
+        }
+    )
 
 
 def event_of(content: Mapping[str, Any]) -> Event:

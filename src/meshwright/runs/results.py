@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from pathlib import Path
+from statistics import median
+from typing import Any, TypeVar
 
 from meshwright.cost.flops import model_flops_per_token
-from meshwright.runs.failures import Failure
 from meshwright.runs.loop import View
-from meshwright.runs.outcome import Measured
+from meshwright.runs.outcome import Failure, Measured
 from meshwright.runs.record import RunRecord, StudyFacts
 from meshwright.runs.store import Store, write_whole
 from meshwright.runs.trial import Trial, exported_of
 from meshwright.search.problem import Problem
 from meshwright.search.result import layout_dict
+from meshwright.software.contract import ExportedFile
 from meshwright.values.errors import ConfigError
 from meshwright.values.models.spec import ModelSpec
 from meshwright.values.text import csv_text, write_yaml
@@ -26,12 +28,29 @@ from meshwright.values.workload import Workload
 __all__ = [
     "FAILED_COLUMNS",
     "RESULT_COLUMNS",
+    "Cell",
+    "Columns",
     "StudyTables",
     "by_speed",
+    "table",
+    "write_best",
     "write_results",
+    "write_tables",
 ]
 
 Cell = str | int | float | None
+
+
+Row = TypeVar("Row")
+Columns = Mapping[str, Callable[[Row], Cell]]
+"""What stands in a table of rows, by its headings."""
+
+
+def table(columns: Columns[Row], rows: Iterable[Row], *, cell: Callable[[Cell], Cell]) -> str:
+    """Return a table of runs of any study; `cell` writes each value."""
+    return csv_text(
+        tuple(columns), [[cell(read(row)) for read in columns.values()] for row in rows]
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,6 +60,18 @@ class _Run:
     record: RunRecord
     facts: StudyFacts
     model: ModelSpec
+
+    @property
+    def measured(self) -> Measured:
+        """Of a run that was measured."""
+        assert self.record.measured is not None
+        return self.record.measured
+
+    @property
+    def failure(self) -> Failure:
+        """Of a run that failed."""
+        assert self.record.failure is not None
+        return self.record.failure
 
     @property
     def gpus_per_node(self) -> int:
@@ -62,13 +93,6 @@ class _Run:
         at, act = self.record.layout, self.act_ckpt_layers
         return f"tp{at.tp}_pp{at.pp}_cp{at.cp}_ep{at.ep}_mbs{at.mbs}_act_{act}_num_mbs_act_None_act_per_pipe_None"  # noqa: E501
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Finished(_Run):
-    """A run that was measured."""
-
-    measured: Measured
-
     @property
     def flops_per_s_per_gpu(self) -> float:
         """Model FLOP, full attention, recompute not counted."""
@@ -78,11 +102,9 @@ class _Finished(_Run):
     @property
     def usd_per_million_tokens(self) -> float | None:
         price = self.facts.usd_per_chip_hour
-        return (
-            None
-            if price is None
-            else 1e6 * price * self.facts.num_chips / HOUR_S / self.measured.tokens_per_s
-        )
+        if price is None:
+            return None
+        return 1e6 * price * self.facts.num_chips / HOUR_S / self.measured.tokens_per_s
 
     @property
     def predicted_off(self) -> float:
@@ -90,14 +112,7 @@ class _Finished(_Run):
         return self.record.predicted.step_s / self.measured.step_s - 1
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Failed(_Run):
-    """A run that failed."""
-
-    failure: Failure
-
-
-_SETTINGS: Mapping[str, Callable[[_Run], Cell]] = {
+_SETTINGS: Columns[_Run] = {
     "Model Name": lambda run: run.facts.model,
     "Model Size": lambda run: round(run.facts.params / 1e9, 3),
     "Seq Length": lambda run: run.facts.seq_len,
@@ -117,7 +132,7 @@ _SETTINGS: Mapping[str, Callable[[_Run], Cell]] = {
     "Nodes": lambda run: math.ceil(run.facts.num_chips / run.gpus_per_node),
     "GPUs per Node": lambda run: run.gpus_per_node,
 }
-_OURS: Mapping[str, Callable[[_Run], Cell]] = {
+_OURS: Columns[_Run] = {
     "run_id": lambda run: run.record.run_id,
     "number": lambda run: run.record.number,
     "layout": lambda run: run.record.layout.words(),
@@ -127,7 +142,7 @@ _OURS: Mapping[str, Callable[[_Run], Cell]] = {
     "predicted_peak_gib": lambda run: run.record.predicted.peak_bytes / GIB,
     "predicted_fits": lambda run: run.record.predicted.fits,
 }
-_RESULT: Mapping[str, Callable[[_Finished], Cell]] = {
+_RESULT: Columns[_Run] = {
     **_SETTINGS,
     "Time per Step": lambda run: run.measured.step_s,
     "Samples per Second": lambda run: run.measured.samples_per_s,
@@ -146,7 +161,7 @@ _RESULT: Mapping[str, Callable[[_Finished], Cell]] = {
     "final_loss": lambda run: run.measured.final_loss,
     "usd_per_million_tokens": lambda run: run.usd_per_million_tokens,
 }
-_FAILED: Mapping[str, Callable[[_Failed], Cell]] = {
+_FAILED: Columns[_Run] = {
     **_SETTINGS,
     "Error Message": lambda run: run.failure.message,
     **_OURS,
@@ -167,12 +182,8 @@ def _gib(count: float | None) -> float | None:
 def by_speed(records: Sequence[RunRecord]) -> tuple[RunRecord, ...]:
     """Return the runs that were measured, most tokens a second first; of equals the one that was
     chosen first."""
-    measured = [
-        (record.measured.tokens_per_s, record) for record in records if record.measured is not None
-    ]
-    return tuple(
-        record for _, record in sorted(measured, key=lambda pair: (-pair[0], pair[1].number))
-    )
+    found = [(one.measured.tokens_per_s, one) for one in records if one.measured is not None]
+    return tuple(one for _, one in sorted(found, key=lambda pair: (-pair[0], pair[1].number)))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -185,30 +196,21 @@ class StudyTables:
 
     def results_csv(self) -> str:
         """All runs that were measured, fastest first; the heading alone where there is none."""
-        return csv_text(
-            RESULT_COLUMNS,
-            [[_cell(cell(run)) for cell in _RESULT.values()] for run in self._finished()],
-        )
+        return table(_RESULT, self._finished(), cell=_cell)
 
     def failed_csv(self) -> str:
         """All runs that failed, in the order in which they were chosen; the heading alone where
         there is none."""
-        return csv_text(
-            FAILED_COLUMNS,
-            [[_cell(cell(run)) for cell in _FAILED.values()] for run in self._failed()],
-        )
+        return table(_FAILED, self._failed(), cell=_cell)
 
     def row(self, record: RunRecord) -> dict[str, Cell]:
         """One run's row of either table; what was settled and predicted alone where it has not
         ended."""
-        common: dict[str, Any] = {"record": record, "facts": self.facts, "model": self.model}
-        if record.measured is not None:
-            run = _Finished(**common, measured=record.measured)
-            return {name: cell(run) for name, cell in _RESULT.items()}
-        if record.failure is not None:
-            failed = _Failed(**common, failure=record.failure)
-            return {name: cell(failed) for name, cell in _FAILED.items()}
-        return {name: cell(_Run(**common)) for name, cell in {**_SETTINGS, **_OURS}.items()}
+        columns: Columns[_Run] = {**_SETTINGS, **_OURS}
+        if record.outcome is not None:
+            columns = _RESULT if record.measured is not None else _FAILED
+        run = self._run(record)
+        return {name: cell(run) for name, cell in columns.items()}
 
     def top_log(self, *, top: int = 10) -> str:
         """The fastest runs with what was predicted of them, how many failed of what, and how far
@@ -233,22 +235,18 @@ class StudyTables:
             lines += [_failed_line(run) for run in failed]
         return "\n".join(lines) + "\n"
 
-    def _finished(self) -> list[_Finished]:
-        return [
-            _Finished(record=record, facts=self.facts, model=self.model, measured=record.measured)
-            for record in by_speed(self.records)
-            if record.measured is not None
-        ]
+    def _run(self, record: RunRecord) -> _Run:
+        return _Run(record=record, facts=self.facts, model=self.model)
 
-    def _failed(self) -> list[_Failed]:
-        return [
-            _Failed(record=record, facts=self.facts, model=self.model, failure=record.failure)
-            for record in sorted(self.records, key=lambda record: record.number)
-            if record.failure is not None
-        ]
+    def _finished(self) -> list[_Run]:
+        return [self._run(record) for record in by_speed(self.records)]
+
+    def _failed(self) -> list[_Run]:
+        chosen = sorted(self.records, key=lambda record: record.number)
+        return [self._run(record) for record in chosen if record.failure is not None]
 
 
-def _line(place: int, run: _Finished) -> str:
+def _line(place: int, run: _Run) -> str:
     record, step_s = run.record, run.measured.step_s
     low, high = record.predicted.step_interval_s
     inside = "inside" if low <= step_s <= high else "outside"
@@ -266,20 +264,17 @@ def _line(place: int, run: _Finished) -> str:
     )
 
 
-def _failed_line(run: _Failed) -> str:
+def _failed_line(run: _Run) -> str:
     evidence = f": {run.failure.evidence}" if run.failure.evidence else ""
     return f"  {run.record.run_id}: {run.failure.failure_class}, {run.failure.message}{evidence}"
 
 
-def _how_far_off(finished: Sequence[_Finished]) -> str:
-    off = sorted(abs(run.predicted_off) for run in finished)
-    middle = (
-        off[len(off) // 2] if len(off) % 2 else (off[len(off) // 2 - 1] + off[len(off) // 2]) / 2
-    )
+def _how_far_off(finished: Sequence[_Run]) -> str:
+    off = [abs(run.predicted_off) for run in finished]
     fastest = format_seconds(finished[0].measured.step_s)
     return (
-        f"Predicted against measured: median {100 * middle:.1f} %, worst {100 * off[-1]:.1f} %; the"
-        f" fastest takes {fastest}."
+        f"Predicted against measured: median {100 * median(off):.1f} %, worst"
+        f" {100 * max(off):.1f} %; the fastest takes {fastest}."
     )
 
 
@@ -296,17 +291,35 @@ def write_results(
     """Write everything that is derived from the runs; each file appears whole, and can be written
     again at any time."""
     tables = StudyTables(facts=facts, model=problem.setting.model, records=view.records)
-    texts = {
-        "results.csv": tables.results_csv(),
-        "failed.csv": tables.failed_csv(),
-        "top.log": tables.top_log(),
-    }
-    for name, text in texts.items():
-        write_whole(store.folder / name, text)
-    best = view.best
+    results, failed, best = tables.results_csv(), tables.failed_csv(), view.best
+    write_tables(
+        store.folder, {"results.csv": results, "failed.csv": failed, "top.log": tables.top_log()}
+    )
     if best is not None:
-        write_whole(store.folder / "best.yaml", write_yaml(_best(store, facts, best)))
-        _export_best(store, best, problem=problem, trial=trial)
+        write_best(
+            store.folder,
+            _best(store, facts, best),
+            files=lambda: exported_of(trial, problem, best.layout).files,
+        )
+
+
+def write_tables(folder: Path, texts: Mapping[str, str]) -> None:
+    """Write what is derived from the runs of a study, by the names of the files."""
+    for name, text in texts.items():
+        write_whole(folder / name, text)
+
+
+def write_best(
+    folder: Path, content: dict[str, Any], *, files: Callable[[], Iterable[ExportedFile]]
+) -> None:
+    """Write what the best run of a study was, and the files that ran in `best/`."""
+    write_whole(folder / "best.yaml", write_yaml(content))
+    try:
+        (folder / "best").mkdir(exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{folder / 'best'}: {error.strerror or error}") from None
+    for file in files():
+        write_whole(folder / "best" / file.name, file.text)
 
 
 def _best(store: Store, facts: StudyFacts, best: RunRecord) -> dict[str, Any]:
@@ -324,15 +337,3 @@ def _best(store: Store, facts: StudyFacts, best: RunRecord) -> dict[str, Any]:
         "study": asdict(facts),
         "request": store.study.request,
     }
-
-
-def _export_best(store: Store, best: RunRecord, *, problem: Problem, trial: Trial) -> None:
-    """Write the best as the files that were run, in `best/`."""
-    folder = store.folder / "best"
-    try:
-        folder.mkdir(exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"{folder}: {error.strerror or error}") from None
-    exported = exported_of(trial, problem, best.layout)
-    for file in exported.files:
-        write_whole(folder / file.name, file.text)

@@ -6,24 +6,27 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Generic
 from uuid import uuid4
 
 from meshwright.runs.record import DIGITS, AnyRun, Event, record_of
 from meshwright.values.errors import ConfigError, StudyError
-from meshwright.values.text import html_table
+from meshwright.values.text import html_table, read_yaml
 
 __all__ = [
     "RUN_LOGS",
     "Store",
     "Study",
     "append_line",
+    "make_folder",
+    "read_form",
     "read_lines",
     "read_store",
+    "refuse_foreign",
     "study_folder",
     "write_whole",
 ]
@@ -34,16 +37,8 @@ RUN_LOGS = ("stdout.log", "stderr.log")
 """What a run prints, in its own folder."""
 _STUDY, _RUNS, _RUN, _EVENTS = "study.yaml", "runs", "run.json", "events.jsonl"
 _OURS = {
-    _STUDY,
-    _RUNS,
-    "lock",
-    "results.csv",
-    "failed.csv",
-    "best.yaml",
-    "best",
-    "top.log",
-    "machine.json",
-    "tracking",
+    *(_STUDY, _RUNS, "lock", "results.csv", "failed.csv", "best.yaml", "best", "top.log"),
+    *("machine.json", "tracking"),
 }
 """What a study's folder may hold before its first line is written: leavings of a start that was cut
 short."""
@@ -91,18 +86,14 @@ class Store(Generic[AnyRun]):
 
     def records(self) -> tuple[AnyRun, ...]:
         """Return every run, in the order in which they were chosen."""
-        folders = sorted((self.folder / _RUNS).glob(f"*/{_RUN}"))
-        return tuple(
-            sorted(
-                (self._read_run(path.parent) for path in folders), key=lambda record: record.number
-            )
-        )
+        files = sorted((self.folder / _RUNS).glob(f"*/{_RUN}"))
+        runs = (self._read_run(path.parent) for path in files)
+        return tuple(sorted(runs, key=lambda record: record.number))
 
     def plan(self, record: AnyRun, event: Event) -> AnyRun:
         """Write a run that was chosen."""
         folder = self.run_folder(record.run_id)
-        with _writing(folder):
-            folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         write_whole(folder / _RUN, json.dumps(record.to_dict(), indent=1) + "\n")
         return self.add(record, event)
 
@@ -120,22 +111,25 @@ class Store(Generic[AnyRun]):
         return self.read(content, read_lines(folder / _EVENTS), source=str(folder))
 
 
-def study_folder(folder: Path, *, request: dict[str, Any], trial: dict[str, Any]) -> Store:
+def study_folder(
+    folder: Path,
+    *,
+    request: dict[str, Any],
+    trial: dict[str, Any],
+    read: Callable[..., Any] = record_of,
+) -> Store[Any]:
     """Open a study, or begin one; StudyError where the folder holds another study, or something
-    else."""
+    else. `read` reads its runs: those of training, unless it is told."""
     found = _read_study(folder)
     if found is None:
-        _refuse_foreign(folder)
+        refuse_foreign(folder, _OURS, f"no {_STUDY}, so it is no study")
         found = Study(study_id=uuid4().hex, request=request, trial=trial)
-        with _writing(folder):
-            (folder / _RUNS).mkdir(parents=True, exist_ok=True)
+        make_folder(folder / _RUNS)
         write_whole(folder / _STUDY, _study_text(found))
-        return Store(folder=folder, study=found, read=record_of)
-    _refuse_other(folder, "request", found.request, request)
-    _refuse_other(folder, "trial", found.trial, trial)
-    with _writing(folder):
-        (folder / _RUNS).mkdir(exist_ok=True)
-    return Store(folder=folder, study=found, read=record_of)
+    _refuse_other(folder, found.request, request)
+    _refuse_other(folder, found.trial, trial)
+    make_folder(folder / _RUNS)
+    return Store(folder=folder, study=found, read=read)
 
 
 def read_store(folder: Path) -> Store:
@@ -146,25 +140,20 @@ def read_store(folder: Path) -> Store:
     return Store(folder=folder, study=found, read=record_of)
 
 
-def _refuse_foreign(folder: Path) -> None:
+def refuse_foreign(folder: Path, ours: Collection[str], but: str) -> None:
+    """Return where a folder holds nothing but what is ours; StudyError names what else it holds."""
     try:
-        strange = sorted(
-            path.name
-            for path in folder.iterdir()
-            if path.name not in _OURS and not path.name.startswith(".")
-        )
+        names = sorted(path.name for path in folder.iterdir())
     except FileNotFoundError:
         return
     except OSError as error:
         raise StudyError(f"{folder}: {error.strerror or error}") from None
-    if strange:
-        raise StudyError(
-            f"{folder}: holds {strange[0]} and no {_STUDY}, so it is no study; give an empty or a"
-            " new folder"
-        )
+    for name in names:
+        if name not in ours and not name.startswith("."):
+            raise StudyError(f"{folder}: holds {name} and {but}; give an empty or a new folder")
 
 
-def _refuse_other(folder: Path, part: str, there: dict[str, Any], asked: dict[str, Any]) -> None:
+def _refuse_other(folder: Path, there: dict[str, Any], asked: dict[str, Any]) -> None:
     for key in [*there, *(key for key in asked if key not in there)]:
         if there.get(key) != asked.get(key):
             raise StudyError(
@@ -177,19 +166,13 @@ def _refuse_other(folder: Path, part: str, there: dict[str, Any], asked: dict[st
 def _study_text(study: Study) -> str:
     import yaml
 
-    content = {
-        "study": FORM,
-        "study_id": study.study_id,
-        "request": study.request,
-        "trial": study.trial,
-    }
+    content = {"study": FORM, **asdict(study)}
     return yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=120)
 
 
-def _read_study(folder: Path) -> Study | None:
-    from meshwright.values.text import read_yaml
-
-    path = folder / _STUDY
+def read_form(path: Path, *, key: str, what: str, form: int) -> dict[str, Any] | None:
+    """Return what the file says that makes a folder a study or a training; None where it is not
+    there, StudyError where its form, under `key`, is not known."""
     try:
         text = path.read_bytes().decode("utf-8")
     except FileNotFoundError:
@@ -199,11 +182,19 @@ def _read_study(folder: Path) -> Study | None:
             f"{path}: cannot be read ({getattr(error, 'strerror', None) or 'not a text in UTF-8'})"
         ) from None
     content = read_yaml(text, what=str(path))
-    if content.get("study") != FORM:
+    if content.get(key) != form:
         raise StudyError(
-            f"{path}: form {content.get('study')!r} of a study; this version of Meshwright knows"
-            f" form {FORM}"
+            f"{path}: form {content.get(key)!r} of {what}; this version of Meshwright knows"
+            f" form {form}"
         )
+    return content
+
+
+def _read_study(folder: Path) -> Study | None:
+    path = folder / _STUDY
+    content = read_form(path, key="study", what="a study", form=FORM)
+    if content is None:
+        return None
     try:
         return Study(
             study_id=str(content["study_id"]),
@@ -245,6 +236,12 @@ def append_line(path: Path, line: str) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder where it is not there yet; StudyError where that can't be."""
+    with _writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
 
 
 def _keep_name(folder: Path) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from meshwright.runs.loop import View
 from meshwright.runs.outcome import read_run_logs
@@ -55,13 +55,9 @@ def track(
     for tracker in trackers:
         try:
             tracker.add(record, tables, reports)
-        except (
-            Exception
-        ) as error:  # a network, a server, a library of others: whatever goes wrong there
-            lines.append(
-                f"{tracker.name}: {record.run_id} is not shown ({type(error).__name__}:"
-                f" {str(error).partition(chr(10))[0]})"
-            )
+        except Exception as error:  # of a network, a server, a library of others
+            why = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+            lines.append(f"{tracker.name}: {record.run_id} is not shown ({why})")
     return tuple(lines)
 
 
@@ -86,18 +82,19 @@ def curves(reports: Sequence[Report]) -> list[tuple[int, dict[str, float]]]:
     holds."""
     by_step: dict[int, dict[str, float]] = {}
     for number, report in enumerate(reports, start=1):
-        told = {
-            "step_s": report.step_s,
-            "loss": report.loss,
-            "grad_norm": report.grad_norm,
-            "tokens_per_s": report.tokens_per_s,
-            "tokens_per_s_per_gpu": report.tokens_per_s_per_gpu,
-            "tflops_per_gpu": report.tflops_per_gpu,
-        }
-        by_step[report.step or number] = {
-            name: value for name, value in told.items() if value is not None
-        }
+        told = {name: getattr(report, name) for name in _CURVES}
+        by_step[report.step or number] = _told(told)
     return sorted(by_step.items())
+
+
+_CURVES = (
+    *("step_s", "loss", "grad_norm"),
+    *("tokens_per_s", "tokens_per_s_per_gpu", "tflops_per_gpu"),
+)
+
+
+def _told(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def figures(row: Mapping[str, str | int | float | None]) -> dict[str, float]:
@@ -138,11 +135,8 @@ class TensorBoardTracker:
                     writer.add_scalar(name, value, step)
             for name, value in figures(row).items():
                 writer.add_scalar(f"study/{re.sub(r'[^a-zA-Z0-9_.-]+', '_', name)}", value, 0)
-            writer.add_text(
-                "study/run",
-                "\n".join(f"- {name}: {value}" for name, value in row.items() if value is not None),
-                0,
-            )
+            lines = (f"- {name}: {value}" for name, value in _told(row).items())
+            writer.add_text("study/run", "\n".join(lines), 0)
         draft.rename(target)
 
 
@@ -220,37 +214,26 @@ class WandbTracker:
             config={
                 "layout": record.layout.words(),
                 "chosen_because": record.chosen_because,
-                **_of_prediction(row),
+                **{name: value for name, value in _told(row).items() if _before_run(name)},
             },
             settings=settings,
         )
         for step, values in curves(reports):
             run.log(values, step=step)
-        run.summary.update({name: value for name, value in row.items() if value is not None})
+        run.summary.update(_told(row))
         run.finish(exit_code=0 if record.failure is None else 1)
         shown.touch()
 
 
-def _of_prediction(row: dict[str, str | int | float | None]) -> dict[str, str | int | float]:
-    """What was known before the run."""
-    names = (
-        "Model Name",
-        "TP",
-        "PP",
-        "CP",
-        "EP",
-        "VP",
-        "MBS",
-        "GBS",
-        "Seq Length",
-        "Nodes",
-        "GPUs per Node",
-    )
-    return {
-        name: value
-        for name, value in row.items()
-        if value is not None and (name in names or name.startswith("predicted_"))
-    }
+_ASKED = (
+    *("Model Name", "TP", "PP", "CP", "EP", "VP", "MBS", "GBS"),
+    *("Seq Length", "Nodes", "GPUs per Node"),
+)
+
+
+def _before_run(name: str) -> bool:
+    """Whether a column was known before the run."""
+    return name in _ASKED or name.startswith("predicted_")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -307,9 +290,8 @@ def tracked(
         for record in view.records if trackers else ():
             if record.outcome is not None and record.run_id not in done:
                 done.add(record.run_id)
-                reading = read_run_logs(
-                    [store.run_folder(record.run_id) / name for name in RUN_LOGS]
-                ).reading
+                folder = store.run_folder(record.run_id)
+                reading = read_run_logs([folder / name for name in RUN_LOGS]).reading
                 for line in track(trackers, record, tables, reading.reports if reading else ()):
                     warn(line)
 

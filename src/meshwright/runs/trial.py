@@ -83,11 +83,9 @@ def stack_of(software: str, settings: Mapping[str, Any]) -> str | None:
     """Name the stack that runs of a software are predicted with unless the user names one; None:
     that of any plan."""
     if software == OWN_TRAINER:
-        return (
-            "embedded-compiled"
-            if str(settings.get("compile", "")).lower() == "true"
-            else "embedded"
-        )
+        if str(settings.get("compile", "")).lower() == "true":
+            return "embedded-compiled"
+        return "embedded"
     stacks = find_target(software).stacks
     return stacks[0] if stacks else None
 

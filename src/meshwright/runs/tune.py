@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from meshwright.platforms.executor import Executor
 from meshwright.platforms.given import load_profile
@@ -16,11 +16,11 @@ from meshwright.platforms.registry import executor, find_runner, job_text
 from meshwright.runs.candidates import Candidate, Candidates, Refusal, candidates_of
 from meshwright.runs.choose import Choice, Options, choose, options_of
 from meshwright.runs.lock import locked
-from meshwright.runs.loop import StudyLimits, Tuner, View, judge_runs
+from meshwright.runs.loop import Choosable, Judge, StudyLimits, Tuner, View, judge_runs
 from meshwright.runs.outcome import RunWork
-from meshwright.runs.record import AnyRun, RunRecord, StudyFacts
+from meshwright.runs.record import AnyRun, RunRecord, StudyFacts, record_of
 from meshwright.runs.results import write_results
-from meshwright.runs.store import read_store, study_folder, write_whole
+from meshwright.runs.store import Store, read_store, study_folder, write_whole
 from meshwright.runs.trackers import Tracking, tracked
 from meshwright.runs.trial import Trial, job_of_layout, refusal_of
 from meshwright.search.problem import Problem
@@ -32,14 +32,17 @@ from meshwright.values.text import html_table
 from meshwright.values.units import HOUR_S
 
 __all__ = [
-    "MACHINE_FILE",
+    "Conduct",
     "Finder",
     "Interrupted",
     "Prepared",
+    "StudyOptions",
     "StudyResult",
     "Tuning",
     "default_folder",
+    "first_choice",
     "first_job",
+    "folder_of",
     "interrupted_study",
     "kept_machine",
     "prepare",
@@ -47,7 +50,6 @@ __all__ = [
     "run_study",
     "study_record",
     "with_room",
-    "writing_too",
 ]
 
 MACHINE_FILE = "machine.json"
@@ -57,19 +59,30 @@ SECOND_THOUGHT_S = 5.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Tuning:
-    """What is asked of a study beyond its request."""
+class StudyOptions:
+    """What is asked of any study beyond its request and its trial."""
 
     folder: Path
-    trial: Trial = field(default_factory=Trial)
     limits: StudyLimits = field(default_factory=StudyLimits)
     launcher: str = "local"
     job: JobOptions = field(default_factory=JobOptions)
-    tracking: Tracking = field(default_factory=Tracking)
 
     def __post_init__(self) -> None:
         """Refuse a launcher that nothing can be started on; keep the name that runs have for it."""
         object.__setattr__(self, "launcher", find_runner(self.launcher).launcher)
+
+    @property
+    def seconds_per_run(self) -> int:
+        """After which a run is ended."""
+        return round(self.limits.minutes_per_run * 60)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tuning(StudyOptions):
+    """What is asked of a study of training beyond its request."""
+
+    trial: Trial = field(default_factory=Trial)
+    tracking: Tracking = field(default_factory=Tracking)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,44 +107,29 @@ class StudyResult:
 
     def _repr_html_(self) -> str:
         """Show every run in a notebook, beside its prediction."""
-        best = self.view.best
+        view, best = self.view, self.view.best
         name = f"{self.facts.model} on {self.facts.num_chips} x {self.facts.chip}"
-        said = (
-            "no run finished"
-            if best is None or best.measured is None
-            else f"best {best.measured.step_s:.4g} s a step"
-        )
-        headings = (
-            "run",
-            "layout",
-            "predicted, s",
-            "measured, s",
-            "measured / predicted",
-            "state",
-            "chosen because",
-        )
-        note = (
-            f"{self.folder}; {self.view.gpu_hours:.3g}"
-            f" GPU-hours{f'; stopped: {self.view.stop}' if self.view.stop else ''}"
-        )
+        said = "no run finished"
+        if best is not None and best.measured is not None:
+            said = f"best {best.measured.step_s:.4g} s a step"
+        stopped = f"; stopped: {view.stop}" if view.stop else ""
         return html_table(
             f"{name}: {said}",
-            headings,
-            (_run_cells(record) for record in self.view.records),
-            note=note,
+            _HEADINGS,
+            (_run_cells(record) for record in view.records),
+            note=f"{self.folder}; {view.gpu_hours:.3g} GPU-hours{stopped}",
         )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the object that `tune --json` prints."""
-        best = self.view.best
-        return {
-            "study": str(self.folder),
-            "facts": asdict(self.facts),
-            "best": None if best is None else run_dict(best),
-            "runs": [run_dict(record) for record in self.view.records],
-            "stop": self.view.stop,
-            "gpu_hours": self.view.gpu_hours,
-        }
+        found = self.view.to_dict(run_dict)
+        return {"study": str(self.folder), "facts": asdict(self.facts), **found}
+
+
+_HEADINGS = (
+    *("run", "layout", "predicted, s", "measured, s"),
+    *("measured / predicted", "state", "chosen because"),
+)
 
 
 def _run_cells(record: RunRecord) -> tuple[object, ...]:
@@ -161,16 +159,14 @@ class Interrupted(MeshwrightError):
 def default_folder(fields: Mapping[str, Any]) -> Path:
     """Name the study of a request by its model and its cluster, so that the same command finds it
     again."""
-    model = (
-        fields["model"]
-        if isinstance(fields["model"], str)
-        else str(fields["model"].get("name", "model"))
-    )
-    return Path(
-        re.sub(r"[^A-Za-z0-9.]+", "-", f"tune-{model}-{Path(str(fields['cluster'])).name}")
-        .strip("-")
-        .lower()
-    )
+    model = fields["model"]
+    name = model if isinstance(model, str) else str(model.get("name", "model"))
+    return folder_of(f"tune-{name}", str(fields["cluster"]))
+
+
+def folder_of(words: str, cluster: str) -> Path:
+    """Name the folder of a study by words and a cluster, which may be a file."""
+    return Path(re.sub(r"[^A-Za-z0-9.]+", "-", f"{words}-{Path(cluster).name}").strip("-").lower())
 
 
 Finder = Callable[[Problem, Refusal], Candidates]
@@ -198,22 +194,27 @@ def kept_machine(folder: Path) -> Profile | None:
 
 def first_job(prepared: Prepared, tuning: Tuning) -> tuple[Candidate, Choice, JobText]:
     """Return what would be run first, why, and the text that would be sent."""
-    choice = choose(
-        prepared.options, {}, strategy=tuning.limits.strategy, tolerance=tuning.limits.tolerance
-    )
-    assert isinstance(choice, Choice)
-    candidate = prepared.candidates.members[choice.index]
+    candidate, choice = first_choice(prepared.candidates.members, prepared.options, tuning)
     job = _job(prepared.problem, tuning, candidate.layout)
     return candidate, choice, job_text(job, launcher=tuning.launcher)
 
 
+Member = TypeVar("Member")
+
+
+def first_choice(
+    members: Sequence[Member], options: Options, asked: StudyOptions
+) -> tuple[Member, Choice]:
+    """Return what any study would run first, and why."""
+    limits = asked.limits
+    choice = choose(options, {}, strategy=limits.strategy, tolerance=limits.tolerance)
+    assert isinstance(choice, Choice)
+    return members[choice.index], choice
+
+
 def _job(problem: Problem, tuning: Tuning, layout: Layout) -> Job:
     return job_of_layout(
-        tuning.trial,
-        problem,
-        layout,
-        options=tuning.job,
-        seconds=round(tuning.limits.minutes_per_run * 60),
+        tuning.trial, problem, layout, options=tuning.job, seconds=tuning.seconds_per_run
     )
 
 
@@ -232,57 +233,97 @@ def run_study(
 
     `warn` gets a line for each run that a tracker would not take.
     """
-    starter = starter or executor(tuning.launcher)
-    starter.check()
-    problem = prepared.problem
-    store = study_folder(
-        tuning.folder,
-        request=problem.request.to_dict(),
-        trial={**tuning.trial.to_dict(), "launcher": tuning.launcher},
-    )
-    if prepared.machine is not None:
-        write_whole(
-            store.folder / MACHINE_FILE, profile_to_bytes(prepared.machine, form="json").decode()
-        )
+    problem, members = prepared.problem, prepared.candidates.members
     facts = facts_of(problem, tuning)
+    work = RunWork(seq_len=facts.seq_len, gbs=problem.request.gbs or 1, num_chips=problem.num_chips)
+    conduct = Conduct(
+        asked=tuning,
+        request=problem.request.to_dict(),
+        trial=tuning.trial.to_dict(),
+        machine=prepared.machine,
+        members=members,
+        options=prepared.options,
+        num_chips=problem.num_chips,
+        largest=_job(problem, tuning, members[0].layout),
+        job=lambda record: _job(problem, tuning, record.layout),
+        judge=judge_runs(work),
+        read=record_of,
+        write=lambda store, view: write_results(
+            store, facts, view, problem=problem, trial=tuning.trial
+        ),
+        starter=starter or executor(tuning.launcher),
+        now=now,
+        sleep=sleep,
+    )
+    store = conduct.opened()
     show = tracked(
         show, tuning.tracking, store=store, facts=facts, model=problem.setting.model, warn=warn
     )
+    return StudyResult(folder=store.folder, facts=facts, view=conduct.run(store, show))
 
-    def write(view: View) -> None:
-        write_results(store, facts, view, problem=problem, trial=tuning.trial)
 
-    with locked(store.folder) as lock:
-        tuner = Tuner(
-            store=store,
-            lock=lock,
-            candidates=prepared.candidates.members,
-            options=prepared.options,
-            limits=with_room(
-                tuning.limits, starter, _job(problem, tuning, prepared.candidates.members[0].layout)
-            ),
-            executor=starter,
-            num_chips=problem.num_chips,
-            job=lambda record: _job(problem, tuning, record.layout),
-            judge=judge_runs(
-                RunWork(
-                    seq_len=facts.seq_len, gbs=problem.request.gbs or 1, num_chips=problem.num_chips
-                )
-            ),
-            now=now,
-            sleep=sleep,
-            show=writing_too(write, show),
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Conduct(Generic[AnyRun]):
+    """A study of anything that can be run, with what its kind brings: what may be run, as which
+    job, who judges it, and what is written of it."""
+
+    asked: StudyOptions
+    request: Mapping[str, Any]
+    trial: Mapping[str, Any]
+    machine: Profile | None
+    members: Sequence[Choosable[AnyRun]]
+    options: Options
+    num_chips: int
+    """That a run holds where it does not say so itself."""
+    largest: Job
+    """It tells how many have room at a time."""
+    job: Callable[[AnyRun], Job]
+    judge: Judge
+    read: Callable[..., AnyRun]
+    write: Callable[[Store[AnyRun], View[AnyRun]], None]
+    """Everything that is derived from the runs; each file appears whole."""
+    starter: Executor
+    now: Callable[[], float] = time.time
+    sleep: Callable[[float], None] = time.sleep
+
+    def opened(self) -> Store[AnyRun]:
+        """Return the study's folder; StudyError where it, or the launcher, is in the way."""
+        self.starter.check()
+        trial = {**self.trial, "launcher": self.asked.launcher}
+        store = study_folder(
+            self.asked.folder, request=dict(self.request), trial=trial, read=self.read
         )
-        try:
-            view = tuner.run()
-        except KeyboardInterrupt:
-            raise interrupted_study(tuner, sleep) from None
-        finally:
-            write(tuner.view())
-    return StudyResult(folder=store.folder, facts=facts, view=view)
+        if self.machine is not None:
+            text = profile_to_bytes(self.machine, form="json").decode()
+            write_whole(store.folder / MACHINE_FILE, text)
+        return store
+
+    def run(self, store: Store[AnyRun], show: Callable[[View[AnyRun]], None]) -> View[AnyRun]:
+        """Run the study, or go on with it; Interrupted after Ctrl-C."""
+        with locked(store.folder) as lock:
+            tuner = Tuner(
+                store=store,
+                lock=lock,
+                candidates=self.members,
+                options=self.options,
+                limits=with_room(self.asked.limits, self.starter, self.largest),
+                executor=self.starter,
+                num_chips=self.num_chips,
+                job=self.job,
+                judge=self.judge,
+                now=self.now,
+                sleep=self.sleep,
+                show=_writing_too(lambda view: self.write(store, view), show),
+            )
+            try:
+                return tuner.run()
+            except KeyboardInterrupt:
+                raise interrupted_study(tuner, self.sleep) from None
+            finally:
+                self.write(store, tuner.view())
 
 
-def writing_too(
+def _writing_too(
     write: Callable[[View[AnyRun]], None], show: Callable[[View[AnyRun]], None]
 ) -> Callable[[View[AnyRun]], None]:
     """Return what writes the tables again whenever a run has ended, then shows."""
@@ -350,12 +391,8 @@ def study_record(folder: Path) -> dict[str, Any]:
     stopped is not kept in it."""
     store = read_store(folder)
     records = store.records()
-    best = View(records=records, waits={}, gpu_hours=0.0).best
-    return {
-        "study": str(folder),
-        "request": store.study.request,
-        "trial": store.study.trial,
-        "best": None if best is None else run_dict(best),
-        "runs": [run_dict(record) for record in records],
-        "gpu_hours": sum(record.ran_s * record.layout.num_chips for record in records) / HOUR_S,
-    }
+    hours = sum(record.ran_s * record.layout.num_chips for record in records) / HOUR_S
+    found = View(records=records, waits={}, gpu_hours=hours).to_dict(run_dict)
+    del found["stop"]
+    study = store.study
+    return {"study": str(folder), "request": study.request, "trial": study.trial, **found}

@@ -11,8 +11,8 @@ import pytest
 from tests.runs.measured.examples import LLAMA, case_of
 
 from meshwright.runs.measured.cells import read_truth
+from meshwright.runs.measured.files import MeasuredRun, runs_of_table
 from meshwright.runs.measured.fit import fit_runs, memory_problem, time_problem
-from meshwright.runs.measured.measured_run import MeasuredRun, runs_of_table
 from meshwright.runs.measured.predict import predict_rows
 from meshwright.runs.measured.rows import Case
 from meshwright.trust.calibration import Calibration, Fitted, LinkRates

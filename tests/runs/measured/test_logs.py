@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.runs.measured.logs import megatron_log, nccl_output, nemo_log, titan_log
 
 from meshwright.cost.collectives import all_gather_s, all_reduce_s, group_of
-from meshwright.runs.measured.measured_run import MeasuredRun
+from meshwright.runs.measured.files import MeasuredRun
 from meshwright.runs.measured.results import read_nccl_tests, read_results
 from meshwright.runs.measured.rows import Given
 from meshwright.search.link_rates import link_rates

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from meshwright.platforms.executor import JobStatus
-from meshwright.runs.failures import Failure
 from meshwright.runs.loads.figures import Answer, Limits, Served, figures_of, noise_of
 from meshwright.runs.loads.load import Line
+from meshwright.runs.outcome import Failure
 from meshwright.runs.record import Event
 from meshwright.runs.serving.trial import judge_serving, outcome_of_lines
 

@@ -20,12 +20,12 @@ from meshwright.runs.loop import StudyLimits
 from meshwright.runs.serving import trial
 from meshwright.runs.serving.tune import (
     PreparedServing,
-    ServingTuning,
     prepare_serving_study,
     serving_place,
     tune_serving,
 )
 from meshwright.runs.store import read_store
+from meshwright.runs.tune import StudyOptions
 from meshwright.software.serving import EngineCommand, ServedWorker
 from meshwright.values.errors import ConfigError, StudyError
 from meshwright.values.models.catalogue import named_model
@@ -62,8 +62,8 @@ def prepared(folder: Path, **changes: Any) -> PreparedServing:
     return prepare_serving_study(named_model("tiny-llama"), place, **values)
 
 
-def tuning(folder: Path, **limits: Any) -> ServingTuning:
-    return ServingTuning(
+def tuning(folder: Path, **limits: Any) -> StudyOptions:
+    return StudyOptions(
         folder=folder, limits=StudyLimits(strategy="grid", minutes_per_run=2.0, **limits)
     )
 

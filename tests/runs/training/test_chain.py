@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from meshwright.runs.failures import Failure
+from meshwright.runs.outcome import Failure
 from meshwright.runs.training.folder import PastJob, decide, jobs_needed
 
 OOM = Failure(

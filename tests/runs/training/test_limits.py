@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwright.platforms.registry import find_runner, runners
-from meshwright.runs.training.software import (
+from meshwright.runs.training.request import (
     default_margin_s,
     limits_of,
     needed_margin_s,

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwright.runs.training.division import divide
+from meshwright.runs.training.prepare import divide
 from meshwright.values.layout import Layout
 
 PLAN = Layout(tp=8, pp=4, dp=2, mbs=1, gbs=512)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.runs.training.plans import prepared
 
-from meshwright.runs.training.software import SOFTWARE, find_software
+from meshwright.runs.training.request import SOFTWARE, find_software
 from meshwright.values.errors import ConfigError
 
 LAYOUTS = {

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwright.runs.failures import Failure
+from meshwright.runs.outcome import Failure
 from meshwright.runs.watch.alarms import NO_FACTS, Alarm, RunFacts, find_alarms, quiet_limit_s
 from meshwright.software.log import Report
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwright.runs.failures import FAILURE_CLASSES, Failure, FailureClass
+from meshwright.runs.outcome import FAILURE_CLASSES, Failure, FailureClass
 from meshwright.runs.watch.restart import Attempt, RestartPolicy, next_start
 from meshwright.values.errors import ConfigError
 

@@ -22,8 +22,7 @@ from meshwright.data.indexed import IndexedFile
 from meshwright.platforms.job import Job
 from meshwright.runs.workflows.render import RenderedJob, Workflow, workflow
 from meshwright.runs.workflows.spec import read_spec
-from meshwright.runs.workflows.stages import data_stages, pair_prefixes
-from meshwright.runs.workflows.training import replicas_that_work
+from meshwright.runs.workflows.stages import data_stages, pair_prefixes, replicas_that_work
 from meshwright.values.errors import ConfigError, UnknownNameError
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -157,7 +156,7 @@ def test_weights_by_tokens_take_the_place_of_equal_ones(tmp_path: Path) -> None:
 def test_replicas_are_those_that_divide_gpus_and_batch() -> None:
     """tp=4, mbs=1, gbs=512 on nodes of 8: dp = 2 per node, which divides 512 for the powers of two
     up to 256 nodes."""
-    from meshwright.runs.workflows.training import train_stage
+    from meshwright.runs.workflows.stages import train_stage
 
     trained = train_stage(read_spec(NAME), launcher="slurm")
     assert replicas_that_work(trained.plan) == [1, 2, 4, 8, 16, 32, 64, 128, 256]

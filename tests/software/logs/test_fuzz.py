@@ -20,7 +20,7 @@ from tests.software.logs.forms import (
     titan_line,
 )
 
-from meshwright.runs.failures import EvidenceReader
+from meshwright.runs.outcome import EvidenceReader
 from meshwright.software.log import LONGEST_LINE, rank_of, whole_lines, without_rank
 from meshwright.software.log_reader import read_chunks, read_log
 

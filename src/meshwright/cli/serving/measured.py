@@ -17,13 +17,14 @@ from meshwright.report.serving_table import DEFINITIONS, load_lines
 from meshwright.runs.loads.client import Target
 from meshwright.runs.loads.measure import MeasuredLoad, measure_server
 from meshwright.runs.loads.readers import ReadLoad, read_results
+from meshwright.runs.measured.cells import TruthTable
 from meshwright.runs.measured.serving_predict import (
     ServingAnswers,
     count_by_table,
     predict_serving,
     serving_predictions_csv,
 )
-from meshwright.runs.measured.serving_rows import ServingTable, read_serving_table
+from meshwright.runs.measured.serving_rows import read_serving_table
 from meshwright.values.errors import ConfigError, require_scorers
 from meshwright.values.units import counted
 
@@ -216,7 +217,7 @@ def predict(
 
 
 def _print_predicted(
-    tables: list[ServingTable], answers: ServingAnswers, output: Path | None
+    tables: list[TruthTable], answers: ServingAnswers, output: Path | None
 ) -> None:
     """Counts for people, or with the output's path as JSON."""
     reasons = answers.reasons

@@ -21,11 +21,13 @@ from meshwright.runs.loop import StudyLimits
 from meshwright.runs.serving.tune import (
     PreparedServing,
     ServingStudy,
-    ServingTuning,
     default_serving_folder,
     prepare_serving_study,
     serving_place,
     tune_serving,
+)
+from meshwright.runs.tune import (
+    StudyOptions,
 )
 from meshwright.search.request import PlanRequest
 from meshwright.serving.request import ServingRequest
@@ -155,7 +157,7 @@ def tune(
     )
     usual = {"minutes_per_run": _RUN_MINUTES, "strategy": "grid" if place.on_cores else "predicted"}
     study = StudyLimits(**{**usual, **spent})
-    tuning = ServingTuning(
+    tuning = StudyOptions(
         folder=folder, limits=study, launcher=launcher, job=job_options(job, options)
     )
     if dry_run:
@@ -189,7 +191,7 @@ def _pins(words: list[str]) -> dict[str, tuple[int, ...]]:
     return found
 
 
-def _run(prepared: PreparedServing, tuning: ServingTuning, *, quiet: bool) -> ServingStudy:
+def _run(prepared: PreparedServing, tuning: StudyOptions, *, quiet: bool) -> ServingStudy:
     if not quiet:
         tell(f"study: {tuning.folder}; {len(prepared.candidates.members)} deployments may be run")
     with interruptible():
@@ -203,5 +205,5 @@ def _print(found: ServingStudy, *, json_output: bool) -> None:
     print("\n".join(end_lines(found)))
 
 
-def _print_dry(prepared: PreparedServing, tuning: ServingTuning) -> None:
+def _print_dry(prepared: PreparedServing, tuning: StudyOptions) -> None:
     print("\n".join(dry_lines(prepared, tuning)))

@@ -18,7 +18,7 @@ from meshwright.runs.record import RunRecord
 from meshwright.runs.results import StudyTables
 from meshwright.runs.serving.tune import ServingStudy
 from meshwright.runs.store import write_whole
-from meshwright.runs.training.software import LEAST_MARGIN_S, written
+from meshwright.runs.training.request import LEAST_MARGIN_S, written
 from meshwright.runs.trial import OWN_TRAINER, Trial, exported_of
 from meshwright.runs.tune import StudyResult, first_job
 from meshwright.sizing.size import classic_seconds

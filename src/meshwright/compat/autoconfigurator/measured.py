@@ -21,12 +21,12 @@ from meshwright.runs.serving.trial import OWN_ENGINE
 from meshwright.runs.serving.tune import (
     PreparedServing,
     ServingStudy,
-    ServingTuning,
     first_serving_job,
     prepare_serving_study,
     serving_place,
     tune_serving,
 )
+from meshwright.runs.tune import StudyOptions
 from meshwright.serving.engine import Worker
 from meshwright.values.errors import MissingExtraError
 
@@ -41,7 +41,7 @@ class MeasuredInference:
 
     search: InferenceSearch
     prepared: PreparedServing
-    tuning: ServingTuning
+    tuning: StudyOptions
     platform: Platform
 
     @property
@@ -97,7 +97,7 @@ def prepare_inference(
     )
     image = search.container
     job = platform.job if image is None else replace(platform.job, image=image)
-    tuning = ServingTuning(folder=search.study, limits=limits, launcher=platform.launcher, job=job)
+    tuning = StudyOptions(folder=search.study, limits=limits, launcher=platform.launcher, job=job)
     return MeasuredInference(search=search, prepared=prepared, tuning=tuning, platform=platform)
 
 

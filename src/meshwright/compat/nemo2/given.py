@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from meshwright.api import series_of
 from meshwright.compat.checks import at_path, whole
-from meshwright.runs.training.software import written
+from meshwright.runs.training.request import written
 from meshwright.search.problem import Asked, Problem
 from meshwright.software.contract import Imported, export_plan, import_text
 from meshwright.software.megatron_core.layout import parallel_words, recompute_words

@@ -11,8 +11,7 @@ from typing import Any
 from meshwright.compat.nemo2.configurator import AutoConfigurator, Chosen
 from meshwright.cost.flops import model_flops_per_token
 from meshwright.platforms.executor import JobStatus
-from meshwright.runs.failures import Failure
-from meshwright.runs.outcome import Measured, RunLogs, RunWork, outcome_of, read_run_logs
+from meshwright.runs.outcome import Failure, Measured, RunLogs, RunWork, outcome_of, read_run_logs
 from meshwright.runs.store import write_whole
 from meshwright.software.log import LogReading, Report
 from meshwright.values.errors import ConfigError, MissingExtraError

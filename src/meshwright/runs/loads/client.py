@@ -7,7 +7,8 @@ import asyncio
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
 from meshwright.runs.loads.figures import Answer
@@ -47,22 +48,8 @@ _REFUSED = (400, 404, 405, 422, 501)
 """Statuses by which servers say that they don't take a request as it is; others are no matter of
 words."""
 _WORDS = (
-    "one",
-    "two",
-    "red",
-    "sun",
-    "map",
-    "tea",
-    "car",
-    "sky",
-    "dog",
-    "cup",
-    "pen",
-    "box",
-    "hat",
-    "key",
-    "sea",
-    "ice",
+    *("one", "two", "red", "sun", "map", "tea", "car", "sky"),
+    *("dog", "cup", "pen", "box", "hat", "key", "sea", "ice"),
 )
 """Each a token or two of usual vocabularies."""
 
@@ -79,30 +66,19 @@ class Dialect:
 
     def body(self, ids: Sequence[int], *, output_len: int) -> dict[str, Any]:
         """Return the request of one prompt."""
-        optional = {
-            "ignore_eos": True,
-            "min_tokens": output_len,
-            "stream_options": {"include_usage": True},
-            "temperature": 0,
-        }
+        asked = {"model": self.model, **self._prompt(ids), "max_tokens": output_len, "stream": True}
+        values = (True, output_len, {"include_usage": True}, 0)
+        optional = dict(zip(_OPTIONAL, values, strict=True))
         kept = {key: value for key, value in optional.items() if key not in self.left_out}
-        return {
-            "model": self.model,
-            **self._prompt(ids),
-            "max_tokens": output_len,
-            "stream": True,
-            **kept,
-        }
+        return {**asked, **kept}
 
     def _prompt(self, ids: Sequence[int]) -> dict[str, Any]:
         if self.endpoint == "/v1/completions" and self.prompt == "ids":
             return {"prompt": list(ids)}
         text = " ".join(_WORDS[token % len(_WORDS)] for token in ids)
-        return (
-            {"prompt": text}
-            if self.endpoint == "/v1/completions"
-            else {"messages": [{"role": "user", "content": text}]}
-        )
+        if self.endpoint == "/v1/completions":
+            return {"prompt": text}
+        return {"messages": [{"role": "user", "content": text}]}
 
     def notes(self) -> tuple[str, ...]:
         """Say what was left out, and what that means."""
@@ -112,12 +88,7 @@ class Dialect:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain types."""
-        return {
-            "model": self.model,
-            "endpoint": self.endpoint,
-            "prompt": self.prompt,
-            "left_out": list(self.left_out),
-        }
+        return {**asdict(self), "left_out": list(self.left_out)}
 
 
 def next_dialect(dialect: Dialect, *, status: int, answer: str) -> Dialect | None:
@@ -130,11 +101,9 @@ def next_dialect(dialect: Dialect, *, status: int, answer: str) -> Dialect | Non
     if status not in _REFUSED:
         return None
     if status in (404, 405, 501):
-        return (
-            replace(dialect, endpoint="/v1/chat/completions", prompt="text")
-            if dialect.endpoint == "/v1/completions"
-            else None
-        )
+        if dialect.endpoint == "/v1/completions":
+            return replace(dialect, endpoint="/v1/chat/completions", prompt="text")
+        return None
     left = [name for name in _OPTIONAL if name not in dialect.left_out]
     named = [name for name in left if name in answer]
     if named:
@@ -224,9 +193,7 @@ class _Stream:
             sent_s=self.sent_s,
             first_s=self.times[0],
             last_s=self.times[-1],
-            gaps_s=tuple(
-                later - earlier for earlier, later in zip(self.times, self.times[1:], strict=False)
-            ),
+            gaps_s=tuple(later - earlier for earlier, later in pairwise(self.times)),
             prompt_tokens=int(self.usage.get("prompt_tokens") or ask.input_len),
             output_tokens=int(self.usage.get("completion_tokens") or len(self.times)),
         )
@@ -234,23 +201,16 @@ class _Stream:
 
 def _has_token(choice: Mapping[str, Any]) -> bool:
     delta = choice.get("delta") or {}
-    return bool(
-        choice.get("text")
-        or delta.get("content")
-        or delta.get("reasoning_content")
-        or delta.get("reasoning")
-    )
+    words = ("content", "reasoning_content", "reasoning")
+    return bool(choice.get("text") or any(delta.get(word) for word in words))
 
 
 def find_model(target: Target) -> str:
     """Return the first model that a server lists; ServerError where it does not answer."""
-    httpx = _httpx()
+    httpx, url = _httpx(), f"{target.url.rstrip('/')}/v1/models"
     try:
         answer = httpx.get(
-            f"{target.url.rstrip('/')}/v1/models",
-            headers=_headers(target),
-            timeout=target.patience_s,
-            trust_env=False,
+            url, headers=_headers(target), timeout=target.patience_s, trust_env=False
         )
         listed = [str(model["id"]) for model in answer.raise_for_status().json()["data"]]
     except (httpx.HTTPError, httpx.InvalidURL) as error:
@@ -278,10 +238,9 @@ async def _find_dialect(target: Target, ask: Ask) -> Dialect:
     async with _session(target, httpx) as session:
         while dialect is not None:
             ids = next(_prompts([ask], vocab=target.vocab, seed=0))
+            body = dialect.body(ids, output_len=ask.output_len)
             try:
-                answer = await session.post(
-                    dialect.endpoint, json={**dialect.body(ids, output_len=ask.output_len)}
-                )
+                answer = await session.post(dialect.endpoint, json=body)
             except httpx.HTTPError as error:
                 raise ServerError(f"{target.url}: {_error_words(error)}") from None
             if answer.status_code == httpx.codes.OK:
@@ -308,9 +267,8 @@ async def _send(target: Target, dialect: Dialect, load: Load) -> tuple[Answer, .
             answers[index] = await _ask(session, dialect, body, load.asks[index], start)
 
         if load.clients is None:
-            await asyncio.gather(
-                *(_at(start, ask.sent_s or 0.0, one(index)) for index, ask in enumerate(load.asks))
-            )
+            sent = ((ask.sent_s or 0.0, one(index)) for index, ask in enumerate(load.asks))
+            await asyncio.gather(*(_at(start, at_s, work) for at_s, work in sent))
         else:
             left = iter(range(len(load.asks)))
 
@@ -335,10 +293,8 @@ async def _ask(
     try:
         async with session.stream("POST", dialect.endpoint, json=body) as response:
             if response.status_code != httpx.codes.OK:
-                stream.error = (
-                    f"status {response.status_code}:"
-                    f" {_words((await response.aread()).decode(errors='replace'))}"
-                )
+                said = (await response.aread()).decode(errors="replace")
+                stream.error = f"status {response.status_code}: {_words(said)}"
             else:
                 async for line in response.aiter_lines():
                     stream.feed(line, time.perf_counter() - start)

@@ -69,13 +69,13 @@ class Limits:
     def kept(self, times: Mapping[str, float]) -> bool:
         """Whether times by name keep every limit; a time that is not known (one token has no TPOT)
         breaks none."""
-        asked = ((name, getattr(self, name)) for name in ("ttft_s", "tpot_s", "e2e_s"))
+        asked = asdict(self).items()
         return all(limit is None or not times[name] > limit for name, limit in asked)
 
     @property
     def any(self) -> bool:
         """Whether there is one."""
-        return any(getattr(self, field.name) is not None for field in fields(self))
+        return any(limit is not None for limit in asdict(self).values())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -124,21 +124,16 @@ class Figures:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain types, NaN as None."""
-        found = {
-            **asdict(self),
-            "requests_per_s": self.requests_per_s,
-            "tokens_per_s": self.tokens_per_s,
-        }
-        return {key: _plain(value) for key, value in found.items()}
+        rates = {"requests_per_s": self.requests_per_s, "tokens_per_s": self.tokens_per_s}
+        found: dict[str, Any] = _plain({**asdict(self), **rates})
+        return found
 
     @staticmethod
     def of(content: Mapping[str, Any]) -> Figures:
         """Read them back from plain types."""
-        spreads = ("ttft_s", "tpot_s", "itl_s", "e2e_s")
-        known: dict[str, Any] = {
-            field.name: content[field.name] for field in fields(Figures) if field.name in content
-        }
-        return Figures(**{**known, **{name: _spread(content[name]) for name in spreads}})
+        known = {one.name: content[one.name] for one in fields(Figures) if one.name in content}
+        spreads = {name: _spread(content[name]) for name in ("ttft_s", "tpot_s", "itl_s", "e2e_s")}
+        return Figures(**{**known, **spreads})
 
 
 def _plain(value: Any) -> Any:
@@ -148,9 +143,8 @@ def _plain(value: Any) -> Any:
 
 
 def _spread(content: Mapping[str, Any]) -> Spread:
-    return Spread(
-        **{name: math.nan if value is None else float(value) for name, value in content.items()}
-    )
+    told = content.items()
+    return Spread(**{name: math.nan if value is None else float(value) for name, value in told})
 
 
 def spread_of(values: Iterable[float]) -> Spread:
@@ -213,12 +207,8 @@ class ServedPoint:
         """Whether it was measured, and its means keep every limit."""
         if self.error is not None or self.figures is None:
             return False
-        times = {
-            "ttft_s": self.figures.ttft_s.mean,
-            "tpot_s": self.figures.tpot_s.mean,
-            "e2e_s": self.figures.e2e_s.mean,
-        }
-        return limits.kept(times)
+        names = ("ttft_s", "tpot_s", "e2e_s")
+        return limits.kept({name: getattr(self.figures, name).mean for name in names})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -235,9 +225,7 @@ class Served:
     @property
     def measured(self) -> tuple[ServedPoint, ...]:
         """Points that count."""
-        return tuple(
-            point for point in self.points if point.error is None and point.figures is not None
-        )
+        return tuple(one for one in self.points if one.error is None and one.figures is not None)
 
     def best(self, objective: Objective, limits: Limits) -> ServedPoint | None:
         """Return the point that serves best of those that keep the limits; None where none does."""
@@ -250,9 +238,8 @@ class Served:
         assert point.figures is not None
         if objective == "latency":
             return point.figures.e2e_s.mean
-        return (
-            self.chips / point.figures.tokens_per_s if point.figures.tokens_per_s > 0 else math.inf
-        )
+        rate = point.figures.tokens_per_s
+        return self.chips / rate if rate > 0 else math.inf
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain types; `served_of` reads them back."""
@@ -260,32 +247,18 @@ class Served:
             {**asdict(point), "figures": point.figures.to_dict() if point.figures else None}
             for point in self.points
         ]
-        return {
-            "points": points,
-            "ready_s": self.ready_s,
-            "chips": self.chips,
-            "notes": list(self.notes),
-        }
+        return {**asdict(self), "points": points, "notes": list(self.notes)}
 
 
 def served_of(content: Mapping[str, Any]) -> Served:
     """Read it back from plain types."""
-    found = content["points"]
-    points = [
-        ServedPoint(
-            **{
-                **point,
-                "figures": None if point["figures"] is None else Figures.of(point["figures"]),
-            }
-        )
-        for point in found
-    ]
-    return Served(
-        points=tuple(points),
-        ready_s=content["ready_s"],
-        chips=content["chips"],
-        notes=tuple(content["notes"]),
-    )
+    points = tuple(map(_point_of, content["points"]))
+    return Served(**{**content, "points": points, "notes": tuple(content["notes"])})
+
+
+def _point_of(content: Mapping[str, Any]) -> ServedPoint:
+    figures = None if content["figures"] is None else Figures.of(content["figures"])
+    return ServedPoint(**{**content, "figures": figures})
 
 
 def noise_of(points: Sequence[ServedPoint]) -> float:
@@ -296,11 +269,10 @@ def noise_of(points: Sequence[ServedPoint]) -> float:
     Valid:    requests of equal lengths that vary independently; a machine that is slow for minutes
               shows less than the truth.
     """
-    found = [
-        math.log(point.figures.e2e_s.p90 / point.figures.e2e_s.p50)
-        / Z90
-        / math.sqrt(point.figures.requests)
-        for point in points
-        if point.figures is not None and point.figures.requests and point.figures.e2e_s.p50 > 0
-    ]
+    told = [one.figures for one in points if one.figures is not None and one.figures.requests]
+    found = (
+        math.log(one.e2e_s.p90 / one.e2e_s.p50) / Z90 / math.sqrt(one.requests)
+        for one in told
+        if one.e2e_s.p50 > 0
+    )
     return max(found, default=0.0)

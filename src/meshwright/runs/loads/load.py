@@ -69,9 +69,8 @@ class Lengths:
     @property
     def longest(self) -> int:
         """Tokens of the longest prompt with its answer."""
-        return math.ceil(self.input_len * (1 + self.spread)) + math.ceil(
-            self.output_len * (1 + self.spread)
-        )
+        lengths = (self.input_len, self.output_len)
+        return sum(math.ceil(length * (1 + self.spread)) for length in lengths)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -128,9 +127,8 @@ def closed_loop(concurrency: int, lengths: Lengths, *, requests: int | None = No
     count = max(4 * concurrency, 8) if requests is None else _checked(requests)
     if count < concurrency:
         raise ConfigError(f"requests={count}: fewer than the {concurrency} clients")
-    return Load(
-        kind="concurrency", value=float(concurrency), asks=_asks(lengths, count), seed=lengths.seed
-    )
+    asks, clients = _asks(lengths, count), float(concurrency)
+    return Load(kind="concurrency", value=clients, asks=asks, seed=lengths.seed)
 
 
 def poisson(rate: float, lengths: Lengths, *, requests: int | None = None) -> Load:
@@ -142,10 +140,8 @@ def poisson(rate: float, lengths: Lengths, *, requests: int | None = None) -> Lo
         raise ConfigError(f"rate={rate}: expected a positive number of requests per second")
     count = max(math.ceil(60.0 * rate), 16) if requests is None else _checked(requests)
     gaps = np.random.default_rng(lengths.seed + 1).exponential(1.0 / rate, count)
-    times = (np.cumsum(gaps) - gaps[0]).tolist()
-    asks = tuple(
-        replace(ask, sent_s=at) for ask, at in zip(_asks(lengths, count), times, strict=True)
-    )
+    sent = zip(_asks(lengths, count), (np.cumsum(gaps) - gaps[0]).tolist(), strict=True)
+    asks = tuple(replace(ask, sent_s=at) for ask, at in sent)
     return Load(kind="rate", value=float(rate), asks=asks, seed=lengths.seed)
 
 
@@ -168,22 +164,19 @@ def read_trace(path: Path, *, seed: int = 0) -> Load:
         with path.open(newline="", encoding="utf-8-sig") as stream:
             rows = list(csv.DictReader(stream))
     except (OSError, UnicodeError, csv.Error) as error:
-        raise ConfigError(
-            f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})"
-        ) from None
+        why = getattr(error, "strerror", None) or error
+        raise ConfigError(f"{path}: cannot be read ({why})") from None
     found: list[tuple[float, int, int]] = []
     for number, row in enumerate(rows, start=2):
+        line = f"{path}: line {number}"
         try:
             at, prompt, answer = float(row["sent_s"]), int(row["input_len"]), int(row["output_len"])
         except (KeyError, TypeError, ValueError):
-            raise ConfigError(
-                f"{path}: line {number}: expected numbers in the columns sent_s, input_len and"
-                " output_len"
-            ) from None
+            columns = "sent_s, input_len and output_len"
+            raise ConfigError(f"{line}: expected numbers in the columns {columns}") from None
         if not (math.isfinite(at) and 1 <= prompt <= _LONGEST and 1 <= answer <= _LONGEST):
             raise ConfigError(
-                f"{path}: line {number}: expected a time, and 1 to {_LONGEST} tokens of prompt and"
-                " answer"
+                f"{line}: expected a time, and 1 to {_LONGEST} tokens of prompt and answer"
             )
         found.append((at, prompt, answer))
     if not found:
@@ -201,15 +194,12 @@ def _asks(lengths: Lengths, count: int) -> tuple[Ask, ...]:
     import numpy as np
 
     rng = np.random.default_rng(lengths.seed)
-    drawn = [
-        np.maximum(np.rint(mean * (1 + lengths.spread * rng.uniform(-1, 1, count))), 1)
-        .astype(int)
-        .tolist()
-        for mean in (lengths.input_len, lengths.output_len)
-    ]
-    return tuple(
-        Ask(input_len=prompt, output_len=answer) for prompt, answer in zip(*drawn, strict=True)
-    )
+    drawn = []
+    for mean in (lengths.input_len, lengths.output_len):
+        spread = np.rint(mean * (1 + lengths.spread * rng.uniform(-1, 1, count)))
+        drawn.append(np.maximum(spread, 1).astype(int).tolist())
+    pairs = zip(*drawn, strict=True)
+    return tuple(Ask(input_len=prompt, output_len=answer) for prompt, answer in pairs)
 
 
 PORT = "{port}"
@@ -265,15 +255,9 @@ def read_serve_job(text: str) -> ServeJob:
     """Read `serve.json` back."""
     content = json.loads(text)
     known = {field.name: content[field.name] for field in fields(ServeJob) if field.name in content}
-    loads = tuple(load_of(load) for load in content["loads"])
-    return ServeJob(
-        **{
-            **known,
-            "command": tuple(content["command"]),
-            "loads": loads,
-            "limits": Limits(**content["limits"]),
-        }
-    )
+    loads, limits = tuple(map(load_of, content["loads"])), Limits(**content["limits"])
+    read = {"command": tuple(content["command"]), "loads": loads, "limits": limits}
+    return ServeJob(**{**known, **read})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -294,10 +278,7 @@ def line_of(text: str) -> Line | None:
     if at < 0:
         return None
     try:
-        content = json.loads(text[at:])["meshwright_serving"]
-        return Line(
-            kind=content["kind"],
-            content={key: value for key, value in content.items() if key != "kind"},
-        )
+        content = dict(json.loads(text[at:])["meshwright_serving"])
+        return Line(kind=content.pop("kind"), content=content)
     except (ValueError, KeyError, TypeError):
         return None

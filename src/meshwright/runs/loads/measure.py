@@ -67,13 +67,11 @@ class EngineProcess:
                 start_new_session=True,
             )
         except OSError as error:
-            raise ServerError(
-                f"{words[0]} could not be started: {error.strerror or error}"
-            ) from None
+            why = error.strerror or error
+            raise ServerError(f"{words[0]} could not be started: {why}") from None
         assert self._process.stdout is not None
-        self._copier = threading.Thread(
-            target=self._copy, args=(self._process.stdout,), daemon=True
-        )
+        stdout = (self._process.stdout,)
+        self._copier = threading.Thread(target=self._copy, args=stdout, daemon=True)
         self._copier.start()
 
     @property
@@ -224,11 +222,8 @@ def measure_server(
 
 def _measured(target: Target, dialect: Dialect, load: Load, limits: Limits | None) -> MeasuredLoad:
     send_load(target, dialect, _warm_up(load))
-    return MeasuredLoad(
-        load=load,
-        figures=figures_of(send_load(target, dialect, load), limits=limits),
-        notes=dialect.notes(),
-    )
+    figures = figures_of(send_load(target, dialect, load), limits=limits)
+    return MeasuredLoad(load=load, figures=figures, notes=dialect.notes())
 
 
 def _warm_up(load: Load) -> Load:
@@ -271,20 +266,11 @@ def _measure_loads(job: ServeJob, engine: EngineProcess, say: Callable[..., None
         target = target if target.model is not None else replace(target, model=find_model(target))
         dialect = find_dialect(target)
     except ServerError as error:
-        say(
-            "failed",
-            failure_class="hang" if engine.ended() is None else "unknown",
-            message=str(error),
-            evidence=engine.last_words(),
-        )
+        kind, last = "hang" if engine.ended() is None else "unknown", engine.last_words()
+        say("failed", failure_class=kind, message=str(error), evidence=last)
         return False
-    say(
-        "ready",
-        ready_s=ready_s,
-        model=target.model,
-        dialect=dialect.to_dict(),
-        notes=list(dialect.notes()),
-    )
+    notes = list(dialect.notes())
+    say("ready", ready_s=ready_s, model=target.model, dialect=dialect.to_dict(), notes=notes)
     done = 0
     for load in job.loads:
         why, figures = _under_load(engine, target, dialect, load, job.limits)
@@ -331,17 +317,9 @@ def _under_load(
     if not figures.requests:
         time.sleep(_WATCH_S)  # an engine that is about to end may answer with errors first
         how = engine.ended()
-        return (
-            f"the engine {how} under {load.name}"
-            if how
-            else f"every request failed: {figures.first_error}"
-        ), figures
-    if figures.failed:
-        return (
-            (
-                f"{figures.failed} of {figures.failed + figures.requests} requests failed:"
-                f" {figures.first_error}"
-            ),
-            figures,
-        )
-    return None, figures
+        every = f"every request failed: {figures.first_error}"
+        return f"the engine {how} under {load.name}" if how else every, figures
+    if not figures.failed:
+        return None, figures
+    asked = figures.failed + figures.requests
+    return f"{figures.failed} of {asked} requests failed: {figures.first_error}", figures

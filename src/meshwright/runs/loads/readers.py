@@ -30,14 +30,10 @@ Tool = Literal["vllm bench", "guidellm", "aiperf"]
 _MS = 1e-3
 _UNKNOWN = Spread(mean=math.nan, p50=math.nan, p90=math.nan, p99=math.nan)
 _UNITS = {
-    "ns": 1e-9,
+    **dict.fromkeys(("ns", "nanoseconds"), 1e-9),
     "us": 1e-6,
-    "ms": 1e-3,
-    "sec": 1.0,
-    "s": 1.0,
-    "seconds": 1.0,
-    "milliseconds": 1e-3,
-    "nanoseconds": 1e-9,
+    **dict.fromkeys(("ms", "milliseconds"), 1e-3),
+    **dict.fromkeys(("sec", "s", "seconds"), 1.0),
 }
 
 
@@ -83,39 +79,33 @@ def read_results(path: Path) -> tuple[ReadLoad, ...]:
 
 def _vllm(content: Mapping[str, Any]) -> Iterable[tuple[str, Figures]]:
     asked, rate = content.get("max_concurrency"), content.get("request_rate")
-    name = (
-        f"concurrency={asked}"
-        if asked
-        else "rate=inf"
-        if rate in (None, "inf")
-        else f"rate={float(rate):g}"
+    name = f"concurrency={asked}" if asked else f"rate={float(rate or math.inf):g}"
+    details, errors = _vllm_details(content), [one for one in content.get("errors") or () if one]
+    figures = Figures(
+        requests=int(content["completed"]),
+        failed=int(content.get("failed") or len(errors)),
+        duration_s=float(content["duration"]),
+        prompt_tokens=int(content["total_input_tokens"]),
+        output_tokens=int(content["total_output_tokens"]),
+        ttft_s=details.get("ttft") or _vllm_spread(content, "ttft"),
+        tpot_s=details.get("tpot") or _vllm_spread(content, "tpot"),
+        itl_s=details.get("itl") or _vllm_spread(content, "itl"),
+        e2e_s=details.get("e2el") or _vllm_spread(content, "e2el"),
+        good_per_s=_number(content.get("request_goodput")),
+        first_error=str(errors[0]) if errors else None,
     )
-    details = _vllm_details(content)
-    yield (
-        name,
-        Figures(
-            requests=int(content["completed"]),
-            failed=int(
-                content.get("failed") or sum(bool(error) for error in content.get("errors") or ())
-            ),
-            duration_s=float(content["duration"]),
-            prompt_tokens=int(content["total_input_tokens"]),
-            output_tokens=int(content["total_output_tokens"]),
-            ttft_s=details.get("ttft") or _vllm_spread(content, "ttft"),
-            tpot_s=details.get("tpot") or _vllm_spread(content, "tpot"),
-            itl_s=details.get("itl") or _vllm_spread(content, "itl"),
-            e2e_s=details.get("e2el") or _vllm_spread(content, "e2el"),
-            good_per_s=_number(content.get("request_goodput")),
-            first_error=next((str(error) for error in content.get("errors") or () if error), None),
-        ),
-    )
+    yield name, figures
 
 
 def _vllm_spread(content: Mapping[str, Any], word: str) -> Spread:
-    names = {"mean": "mean", "p50": "median", "p90": "p90", "p99": "p99"}
-    return Spread(
-        **{ours: _scaled(content.get(f"{theirs}_{word}_ms"), _MS) for ours, theirs in names.items()}
-    )
+    theirs = ("mean", "median", "p90", "p99")
+    return _spread([content.get(f"{name}_{word}_ms") for name in theirs], _MS)
+
+
+def _spread(values: Iterable[Any], scale: float) -> Spread:
+    """Of the mean and three percentiles in another unit."""
+    names = ("mean", "p50", "p90", "p99")
+    return Spread(**{ours: _scaled(one, scale) for ours, one in zip(names, values, strict=True)})
 
 
 def _vllm_details(content: Mapping[str, Any]) -> dict[str, Spread]:
@@ -136,41 +126,37 @@ def _vllm_details(content: Mapping[str, Any]) -> dict[str, Spread]:
 
 def _guidellm(content: Mapping[str, Any]) -> Iterable[tuple[str, Figures]]:
     for benchmark in content["benchmarks"]:
-        metrics = benchmark["metrics"]
+        metrics, strategy = benchmark["metrics"], benchmark["config"]["strategy"]
         totals = metrics["request_totals"]
-        yield (
-            _strategy_name(benchmark["config"]["strategy"]),
-            Figures(
-                requests=int(totals["successful"]),
-                failed=int(totals["errored"]),
-                duration_s=float(benchmark["duration"]),
-                prompt_tokens=round(_total(metrics["prompt_token_count"])),
-                output_tokens=round(_total(metrics["output_token_count"])),
-                ttft_s=_summary(metrics["time_to_first_token_ms"], _MS),
-                tpot_s=_summary(metrics["inter_token_latency_ms"], _MS),
-                itl_s=_UNKNOWN,
-                e2e_s=_summary(metrics["request_latency"], 1.0),
-                good_per_s=_good(metrics.get("request_goodput")),
-            ),
+        figures = Figures(
+            requests=int(totals["successful"]),
+            failed=int(totals["errored"]),
+            duration_s=float(benchmark["duration"]),
+            prompt_tokens=round(_total(metrics["prompt_token_count"])),
+            output_tokens=round(_total(metrics["output_token_count"])),
+            ttft_s=_summary(metrics["time_to_first_token_ms"], _MS),
+            tpot_s=_summary(metrics["inter_token_latency_ms"], _MS),
+            itl_s=_UNKNOWN,
+            e2e_s=_summary(metrics["request_latency"], 1.0),
+            good_per_s=_good(metrics.get("request_goodput")),
         )
+        kind = str(strategy.get("kind") or strategy.get("type_") or "load")
+        yield _load_name(strategy, _GUIDELLM) or kind, figures
 
 
-def _strategy_name(strategy: Mapping[str, Any]) -> str:
-    for key, word in (
-        ("streams", "concurrency"),
-        ("rate", "rate"),
-        ("max_concurrency", "concurrency"),
-    ):
-        if strategy.get(key) is not None:
-            return f"{word}={strategy[key]:g}"
-    return str(strategy.get("kind") or strategy.get("type_") or "load")
+_GUIDELLM = {"streams": "concurrency", "rate": "rate", "max_concurrency": "concurrency"}
+
+
+def _load_name(told: Mapping[str, Any], words: Mapping[str, str]) -> str | None:
+    """The load in our words by the first key that is told; None where none is."""
+    values = ((word, told.get(key)) for key, word in words.items())
+    return next((f"{word}={value:g}" for word, value in values if value is not None), None)
 
 
 def _summary(metric: Mapping[str, Any], scale: float) -> Spread:
     found = metric["successful"]
-    tails = found["percentiles"]
-    values = {"mean": found["mean"], "p50": tails["p50"], "p90": tails["p90"], "p99": tails["p99"]}
-    return Spread(**{name: _scaled(value, scale) for name, value in values.items()})
+    tails = [found["percentiles"][name] for name in ("p50", "p90", "p99")]
+    return _spread([found["mean"], *tails], scale)
 
 
 def _total(metric: Mapping[str, Any]) -> float:
@@ -178,11 +164,9 @@ def _total(metric: Mapping[str, Any]) -> float:
 
 
 def _good(metric: Mapping[str, Any] | None) -> float | None:
-    return (
-        None
-        if not metric or not metric.get("successful")
-        else _number(metric["successful"]["mean"])
-    )
+    if not metric or not metric.get("successful"):
+        return None
+    return _number(metric["successful"]["mean"])
 
 
 def _aiperf(content: Mapping[str, Any]) -> Iterable[tuple[str, Figures]]:
@@ -193,14 +177,8 @@ def _aiperf(content: Mapping[str, Any]) -> Iterable[tuple[str, Figures]]:
         metric = content.get(name)
         if metric is None:
             return _UNKNOWN
-        scale = _UNITS[str(metric["unit"]).lower()]
-        values = {
-            "mean": metric.get("avg"),
-            "p50": metric.get("p50"),
-            "p90": metric.get("p90"),
-            "p99": metric.get("p99"),
-        }
-        return Spread(**{ours: _scaled(value, scale) for ours, value in values.items()})
+        values = [metric.get(word) for word in ("avg", "p50", "p90", "p99")]
+        return _spread(values, _UNITS[str(metric["unit"]).lower()])
 
     def scalar(name: str) -> float | None:
         metric = content.get(name)
@@ -212,34 +190,34 @@ def _aiperf(content: Mapping[str, Any]) -> Iterable[tuple[str, Figures]]:
         seconds = requests / (scalar("request_throughput") or math.nan)
     outputs = scalar("total_osl") or requests * (scalar("output_sequence_length") or 0.0)
     prompts = scalar("total_isl") or requests * (scalar("input_sequence_length") or 0.0)
-    yield (
-        _aiperf_name(content.get("input_config") or {}),
-        Figures(
-            requests=int(requests),
-            failed=int(scalar("error_request_count") or 0),
-            duration_s=seconds,
-            prompt_tokens=round(prompts),
-            output_tokens=round(outputs),
-            ttft_s=spread("time_to_first_token"),
-            tpot_s=spread("inter_token_latency"),
-            itl_s=spread("inter_chunk_latency"),
-            e2e_s=spread("request_latency"),
-            good_per_s=scalar("goodput"),
-        ),
+    figures = Figures(
+        requests=int(requests),
+        failed=int(scalar("error_request_count") or 0),
+        duration_s=seconds,
+        prompt_tokens=round(prompts),
+        output_tokens=round(outputs),
+        ttft_s=spread("time_to_first_token"),
+        tpot_s=spread("inter_token_latency"),
+        itl_s=spread("inter_chunk_latency"),
+        e2e_s=spread("request_latency"),
+        good_per_s=scalar("goodput"),
     )
+    yield _aiperf_name(content.get("input_config") or {}), figures
 
 
 def _aiperf_name(config: Mapping[str, Any]) -> str:
     """Of the newer form, whose last phase is the measured one, or the older, which has a load
     generator."""
-    phases = config.get("phases") or []
-    words = (
-        (phases[-1] if isinstance(phases, list) and phases else None) or config.get("loadgen") or {}
-    )
-    for key, word in (("concurrency", "concurrency"), ("rate", "rate"), ("request_rate", "rate")):
-        if isinstance(words, Mapping) and isinstance(words.get(key), int | float):
-            return f"{word}={words[key]:g}"
-    return "load"
+    phases = config.get("phases")
+    last = phases[-1] if isinstance(phases, list) and phases else None
+    told = last or config.get("loadgen")
+    if not isinstance(told, Mapping):
+        return "load"
+    numbers = {key: value for key, value in told.items() if isinstance(value, int | float)}
+    return _load_name(numbers, _AIPERF) or "load"
+
+
+_AIPERF = {"concurrency": "concurrency", "rate": "rate", "request_rate": "rate"}
 
 
 def _scaled(value: Any, scale: float) -> float:
@@ -250,26 +228,15 @@ def _number(value: Any) -> float | None:
     return None if value is None else float(value)
 
 
-_READERS: tuple[
-    tuple[
-        Tool,
-        Callable[[Mapping[str, Any]], bool],
-        Callable[[Mapping[str, Any]], Iterable[tuple[str, Figures]]],
-    ],
-    ...,
-] = (
+def _is_aiperf(content: Mapping[str, Any]) -> bool:
+    return "aiperf_version" in content or isinstance(content.get("time_to_first_token"), dict)
+
+
+_Content = Mapping[str, Any]
+_Read = Callable[[_Content], Iterable[tuple[str, Figures]]]
+_READERS: tuple[tuple[Tool, Callable[[_Content], bool], _Read], ...] = (
     ("guidellm", lambda content: isinstance(content.get("benchmarks"), list), _guidellm),
-    (
-        "aiperf",
-        lambda content: (
-            "aiperf_version" in content or isinstance(content.get("time_to_first_token"), dict)
-        ),
-        _aiperf,
-    ),
-    (
-        "vllm bench",
-        lambda content: "completed" in content and "total_output_tokens" in content,
-        _vllm,
-    ),
+    ("aiperf", _is_aiperf, _aiperf),
+    ("vllm bench", lambda content: {"completed", "total_output_tokens"} <= set(content), _vllm),
 )
 """What tells a tool's file, and what reads it."""

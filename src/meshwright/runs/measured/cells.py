@@ -8,7 +8,7 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -28,6 +28,7 @@ __all__ = [
     "Rules",
     "TruthTable",
     "UnansweredError",
+    "missing_columns",
     "read_cells",
     "read_notes",
     "read_rules",
@@ -123,7 +124,7 @@ REQUIRED = ("row_id", "model", "gpu")
 
 @dataclass(frozen=True, slots=True)
 class TruthTable:
-    """One CSV file of published runs."""
+    """One CSV file of published runs, of training or of serving."""
 
     name: str
     """The file's name without `.csv`: the `source` of its predictions."""
@@ -187,12 +188,14 @@ def _other_than_training(columns: list[str]) -> str:
     """Say why a table of these columns is no table of training runs; nothing where it is one."""
     if "ttft_ms" in columns or "tpot_ms" in columns:
         return "a table of serving runs; expected a table of training runs"
-    missing = [name for name in REQUIRED if name not in columns]
-    return (
-        f"column {', '.join(missing)} is missing; expected a table of training runs"
-        if missing
-        else ""
-    )
+    return missing_columns(REQUIRED, columns, of="training")
+
+
+def missing_columns(needed: Sequence[str], columns: Sequence[str], *, of: str) -> str:
+    """Say which columns a table of runs lacks; nothing where all are there."""
+    missing = [name for name in needed if name not in columns]
+    what = f"column {', '.join(missing)} is missing; expected a table of {of} runs"
+    return what if missing else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,8 +224,8 @@ class Rules:
 @cache
 def read_rules(name: str, *, folder: str = "runs/measured") -> Rules:
     """Read `<folder>/<name>.csv` of the package, whose column `match` holds a pattern."""
-    lines = [dict(line) for line in package_rows(f"{folder}/{name}.csv")]
-    return Rules(name, tuple(Rule(re.compile(line.pop("match")), line) for line in lines))
+    rows = package_rows(f"{folder}/{name}.csv")
+    return Rules(name, tuple(Rule(re.compile(row["match"]), row) for row in rows))
 
 
 def stack_changes_of_row(cells: Cells) -> StackChanges:
@@ -231,43 +234,26 @@ def stack_changes_of_row(cells: Cells) -> StackChanges:
     detail = re.split(r"\[tag|\[joined", cells.words("recompute_detail"))[0]
     known = {"in": "precision", "on": "gpu", "release": "release", "as of": "as_of"}
     said = [f"{word} {cells.words(column)}" for word, column in known.items()]
-    text = " | ".join(
-        [cells.words("framework"), cells.words("model"), cells.words("notes"), detail, *said]
-    )
+    named = [cells.words(column) for column in ("framework", "model", "notes")]
+    text = " | ".join([*named, detail, *said])
     changes: dict[str, float | str] = {}
     for rule in read_rules("stack_words").rules:
         if found := rule.pattern.search(text):
             for word in found.expand(rule["changes"]).split():
                 field, _, value = word.partition("=")
-                changes.setdefault(
-                    field, float(value) if re.fullmatch(r"[\d.e+-]+", value) else value
-                )
+                is_number = re.fullmatch(r"[\d.e+-]+", value)
+                changes.setdefault(field, float(value) if is_number else value)
     return tuple(sorted(changes.items()))
 
 
 Placement = tuple[tuple[tuple[str, int], ...], ...]
 """Per stage, the chips of each replica: (name, count)."""
-_FLAGS = frozenset(
-    {
-        "attention-backend",
-        "expert-tensor-parallel-size",
-        "fp8-recipe",
-        "hybrid-layer-pattern",
-        "kv-channels",
-        "moe-ffn-hidden-size",
-        "moe-layer-freq",
-        "moe-shared-expert-intermediate-size",
-        "mtp-num-layers",
-        "multi-latent-attention",
-        "num-query-groups",
-        "pipeline-model-parallel-layout",
-        "position-embedding-type",
-        "swiglu",
-        "transformer-impl",
-        "untie-embeddings-and-output-weights",
-        "use-flash-attn",
-        "vocab-size",
-    }
+_FLAGS = (
+    *("attention-backend", "expert-tensor-parallel-size", "fp8-recipe", "hybrid-layer-pattern"),
+    *("kv-channels", "moe-ffn-hidden-size", "moe-layer-freq"),
+    *("moe-shared-expert-intermediate-size", "mtp-num-layers", "multi-latent-attention"),
+    *("num-query-groups", "pipeline-model-parallel-layout", "position-embedding-type", "swiglu"),
+    *("transformer-impl", "untie-embeddings-and-output-weights", "use-flash-attn", "vocab-size"),
 )
 """Words of a training command that are read; all else in the notes is passed over."""
 
@@ -309,6 +295,7 @@ def read_notes(cells: Cells) -> Notes:
     text = cells.text("notes") or ""
     pairs = (part.strip().partition("=") for part in text.split(";"))
     flags = {key: value.strip() for key, equals, value in pairs if equals and key in _FLAGS}
+    hybrid = flags.get("hybrid-layer-pattern", "")
     tied = re.search(r"tied_embeddings=(true|false|0|1)", text, re.IGNORECASE)
     return Notes(
         flags=flags,
@@ -316,8 +303,8 @@ def read_notes(cells: Cells) -> Notes:
         head_dim=_count(r"\bhead_dim (\d{1,5})\b", text),
         mtp_layers=_mtp_layers(text, flags),
         first_dense_layers=_first_dense(text, flags),
-        capacity_factor=_factor(text),
-        hybrid_pattern=_hybrid(flags),
+        capacity_factor=_number(r"capacity(?: factor |=)(\d{1,3}(?:\.\d{1,3})?)\b", text),
+        hybrid_pattern=hybrid if _HYBRID.fullmatch(hybrid) else None,
         partition=_partition(text),
         pipeline_pattern=_pipeline_pattern(text, flags),
         thin_ends="one fewer layer in first and last stage" in text,
@@ -326,9 +313,18 @@ def read_notes(cells: Cells) -> Notes:
     )
 
 
+_HYBRID = re.compile(r"[ME*-]{1,500}(/[ME*-]{1,50}){0,9}")
+
+
 def _count(pattern: str, text: str) -> int | None:
+    found = _number(pattern, text)
+    return None if found is None else int(found)
+
+
+def _number(pattern: str, text: str) -> float | None:
+    """The pattern's first group as a number; None where it is not found, or 0."""
     found = re.search(pattern, text)
-    return int(found[1]) or None if found else None
+    return float(found[1]) or None if found else None
 
 
 def _mtp_layers(text: str, flags: Mapping[str, str]) -> int | None:
@@ -341,16 +337,6 @@ def _mtp_layers(text: str, flags: Mapping[str, str]) -> int | None:
 def _first_dense(text: str, flags: Mapping[str, str]) -> int | None:
     pattern = re.search(r"\(\[0\]\*(\d{1,4})\+\[1\]\*\d+\)", flags.get("moe-layer-freq", ""))
     return int(pattern[1]) if pattern else _count(r"\b(\d{1,3}) dense (?:layer|\+)", text)
-
-
-def _factor(text: str) -> float | None:
-    found = re.search(r"capacity(?: factor |=)(\d{1,3}(?:\.\d{1,3})?)\b", text)
-    return float(found[1]) or None if found else None
-
-
-def _hybrid(flags: Mapping[str, str]) -> str | None:
-    pattern = flags.get("hybrid-layer-pattern", "")
-    return pattern if re.fullmatch(r"[ME*-]{1,500}(/[ME*-]{1,50}){0,9}", pattern) else None
 
 
 def _partition(text: str) -> tuple[int, ...] | None:

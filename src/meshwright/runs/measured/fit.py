@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.runs.measured.measured_run import MeasuredRun
+from meshwright.runs.measured.files import MeasuredRun
 from meshwright.runs.measured.predict import Prediction, predict_rows
+from meshwright.runs.measured.rows import Case
 from meshwright.trust.calibration import (
     MEMORY_FACTORS,
     TIME_FACTORS,
@@ -36,6 +37,7 @@ __all__ = [
     "RunMiss",
     "fit_runs",
     "memory_problem",
+    "profile_of",
     "time_problem",
 ]
 
@@ -90,22 +92,16 @@ def fit_runs(
     software where there are no runs. ConfigError where there are several kinds of runs, or none
     that can be predicted.
     """
+    empty = Calibration(chip=chip, stack="", links=tuple(links), version=version)
     if links and not runs:
-        return FitReport(
-            calibration=Calibration(
-                chip=chip, stack=find_stack(stack).name, links=tuple(links), version=version
-            ),
-            runs=(),
-        )
+        return FitReport(calibration=replace(empty, stack=find_stack(stack).name), runs=())
     found, software = _kind(runs)
     if chip and chip != found:
         raise ConfigError(
             f"runs on {found}, links of {chip}: give benchmarks of the cluster that the runs"
             " were on"
         )
-    start = Calibration(
-        chip=found, stack=software, links=tuple(links), version=version, profile=_profile(runs)
-    )
+    start = replace(empty, chip=found, stack=software, profile=profile_of(runs[0].case))
     usable, left_out = _predictable(runs, start)
     if not usable:
         raise ConfigError(f"no run to calibrate on: {left_out[0]}")
@@ -126,9 +122,9 @@ def fit_runs(
     return FitReport(calibration=calibration, runs=lines, left_out=tuple(left_out))
 
 
-def _profile(runs: Sequence[MeasuredRun]) -> str:
-    """What the runs' chip was profiled as; empty where the catalogue's figures hold."""
-    tables = runs[0].case.machines.nodes[0].chip.tables
+def profile_of(case: Case) -> str:
+    """Return what the run's chip was profiled as; empty where the catalogue's figures hold."""
+    tables = case.machines.nodes[0].chip.tables
     return "" if tables is None else str(tables.meta["source"])
 
 
@@ -152,11 +148,14 @@ def _quantities(runs: Sequence[MeasuredRun], start: Calibration) -> tuple[_Quant
     timed = [run for run in runs if run.step_s is not None]
     weighed = [run for run in runs if run.peak_bytes is not None or run.fitted is not None]
     priors = read_priors()
-    time, memory = time_problem(timed, start, priors), memory_problem(weighed, start, priors)
     return (
-        _Quantity(name="step time", runs=timed, problem=time, study=study_of(time)),
-        _Quantity(name="peak memory", runs=weighed, problem=memory, study=study_of(memory)),
+        _quantity("step time", timed, time_problem(timed, start, priors)),
+        _quantity("peak memory", weighed, memory_problem(weighed, start, priors)),
     )
+
+
+def _quantity(name: str, runs: Sequence[MeasuredRun], problem: Problem) -> _Quantity:
+    return _Quantity(name=name, runs=runs, problem=problem, study=study_of(problem))
 
 
 def _predictable(
@@ -173,14 +172,7 @@ def time_problem(runs: Sequence[MeasuredRun], start: Calibration, priors: Priors
     """Return the step times of some runs as a function of the factors of time."""
     measured = np.log([run.step_s for run in runs if run.step_s is not None])
     return _problem(
-        runs,
-        start,
-        TIME_FACTORS,
-        priors,
-        priors.step_time_noise,
-        measured,
-        np.zeros(len(runs), dtype=np.int64),
-        _step_s,
+        runs, start, TIME_FACTORS, priors, priors.step_time_noise, measured, _NO_BOUND, _step_s
     )
 
 
@@ -189,13 +181,13 @@ def memory_problem(runs: Sequence[MeasuredRun], start: Calibration, priors: Prio
     to fit, or not, gives a bound."""
     usable = [run.case.machines.nodes[0].chip.usable_bytes for run in runs]
     measured = np.log([run.peak_bytes or limit for run, limit in zip(runs, usable, strict=True)])
-    bound = np.array(
-        [0 if run.peak_bytes is not None else -1 if run.fitted else 1 for run in runs],
-        dtype=np.int64,
-    )
+    bound = [0 if run.peak_bytes is not None else -1 if run.fitted else 1 for run in runs]
     return _problem(
         runs, start, MEMORY_FACTORS, priors, priors.peak_memory_noise, measured, bound, _bytes
     )
+
+
+_NO_BOUND: Sequence[int] = ()
 
 
 def _step_s(prediction: Prediction, bound: int) -> float:
@@ -213,23 +205,19 @@ def _problem(
     priors: Priors,
     noise: float,
     measured: Floats,
-    bound: Ints,
+    bounds: Sequence[int],
     figure: Callable[[Prediction, int], float],
 ) -> Problem:
+    """`bounds` are empty where every run was measured."""
+    bound = np.array(bounds or [0] * len(runs), dtype=np.int64)
+
     def predict(logs: Floats, rows: Ints) -> Floats:
-        trial = replace(
-            start,
-            factors=tuple(
-                _trial(name, float(log)) for name, log in zip(names, logs, strict=True) if log
-            ),
-        )
+        moved = {name: float(np.exp(log)) for name, log in zip(names, logs, strict=True) if log}
+        factors = (Fitted(name=k, value=v, prior_width=1.0, width=1.0) for k, v in moved.items())
+        trial = replace(start, factors=tuple(factors))
         answers = predict_rows(replace(runs[row].case, calibration=trial) for row in rows)
-        return np.log(
-            [
-                figure(found, int(bound[row]))
-                for found, row in zip(answers.predictions, rows, strict=True)
-            ]
-        )
+        found = zip(answers.predictions, rows, strict=True)
+        return np.log([figure(one, int(bound[row])) for one, row in found])
 
     widths = np.array([priors.widths[name] for name in names])
     return Problem(
@@ -237,24 +225,18 @@ def _problem(
     )
 
 
-def _trial(name: str, log: float) -> Fitted:
-    return Fitted(name=name, value=float(np.exp(log)), prior_width=1.0, width=1.0)
-
-
 def _misses(problem: Problem, study: Study) -> Misses | None:
     told = problem.bound == 0
     if not told.any():
         return None
     own = np.zeros(0) if study.left_out is None else study.left_out[told]
-    spread = float(
-        np.sqrt((PRIOR_RUNS * problem.noise**2 + (own**2).sum()) / (PRIOR_RUNS + len(own)))
-    )
+    variance = (PRIOR_RUNS * problem.noise**2 + (own**2).sum()) / (PRIOR_RUNS + len(own))
     return Misses(
         runs=int(told.sum()),
         before_frac=_miss(study.before[told]),
         after_frac=_miss(study.full.residuals[told]),
         left_out_frac=_miss(own) if len(own) else None,
-        spread=spread,
+        spread=float(np.sqrt(variance)),
     )
 
 
@@ -264,11 +246,10 @@ def _miss(residuals: Floats) -> float:
 
 def _fitted(problem: Problem, found: Posterior) -> list[Fitted]:
     widths = np.minimum(np.sqrt(np.diag(found.covariance)), problem.widths)
+    rows = zip(problem.names, found.logs, problem.widths, widths, strict=True)
     factors = [
         Fitted(name=name, value=float(np.exp(log)), prior_width=float(prior), width=float(width))
-        for name, log, prior, width in zip(
-            problem.names, found.logs, problem.widths, widths, strict=True
-        )
+        for name, log, prior, width in rows
     ]
     return [factor for factor in factors if factor.measured_frac > TOLD]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from meshwright.runs.measured.cells import Cells, Notes, Rule, UnansweredError
@@ -58,11 +59,9 @@ def split_by_ends(model: ModelSpec, *, pp: int, vpp: int) -> tuple[int, ...] | N
     ends = model.mtp_layers + 1
     each = -(-(model.total_layers + ends) // chunks)
     last = model.total_layers - each * (chunks - 1)
-    return (
-        (each, *([each] * (chunks - 2)), last)
-        if last >= 0
-        else (each + last, *([each] * (chunks - 2)), 0)
-    )
+    if last >= 0:
+        return (each, *([each] * (chunks - 2)), last)
+    return (each + last, *([each] * (chunks - 2)), 0)
 
 
 def _without_ends(sizes: tuple[int, ...], total_layers: int) -> tuple[int, ...] | None:
@@ -128,15 +127,10 @@ NeMo-Framework-Launcher's configurations have one sequence of 2,048 (gpt3/175b) 
 (bert/20b)."""
 _UNNAMED_CHIPS = 128
 """Chips of a run whose number is not published and that its layout does not fix."""
-_SCHEDULES: tuple[tuple[str, Schedule], ...] = (
-    ("zero-bubble", "zero-bubble"),
-    ("zbv", "zero-bubble"),
-    ("zb-", "zero-bubble"),
-    ("v-half", "zero-bubble"),
-    ("v-min", "zero-bubble"),
-    ("dualpipe", "zero-bubble"),
-    ("gpipe", "gpipe"),
-)
+_SCHEDULES: Mapping[str, Schedule] = {
+    **dict.fromkeys(("zero-bubble", "zbv", "zb-", "v-half", "v-min", "dualpipe"), "zero-bubble"),
+    "gpipe": "gpipe",
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -243,16 +237,14 @@ def _usual_vpp(cells: Cells, framework: Rule, model: ModelSpec, axes: Axes) -> i
     software's users interleave so, or the row says that pipeline messages overlap, which
     Megatron-Core's do under interleaved schedules alone.
     """
-    interleaved = (
-        framework["vpp"] == "layer" or cells.match("notes", r"overlap for [^;]*\bPP\b") is not None
-    )
+    overlapped = cells.match("notes", r"overlap for [^;]*\bPP\b") is not None
+    interleaved = framework["vpp"] == "layer" or overlapped
     if not interleaved or axes.vpp > 1 or cells.count("vpp") is not None or axes.pp == 1:
         return axes.vpp
     gbs, mbs = cells.count("gbs") or 0, cells.count("mbs") or 1
     rounds = gbs % (mbs * axes.dp * axes.pp) == 0 and gbs > 0
-    return (
-        model.total_layers // axes.pp if rounds and model.total_layers % axes.pp == 0 else axes.vpp
-    )
+    even = rounds and model.total_layers % axes.pp == 0
+    return model.total_layers // axes.pp if even else axes.vpp
 
 
 def _split(
@@ -317,9 +309,8 @@ def _usual_micro_batch(gbs: int, ga: int | None, axes: Axes, *, cap: int) -> int
     share = gbs // axes.dp
     if ga is not None:
         return max(1, share // ga) if share % ga == 0 else 1
-    return max(
-        size for size in (1, 2, 4, 8, 16) if size == 1 or (size <= cap and share % size == 0)
-    )
+    sizes = (2, 4, 8, 16)
+    return max((size for size in sizes if size <= cap and share % size == 0), default=1)
 
 
 def _sharding(cells: Cells, framework: Rule, axes: Axes) -> tuple[Sharding, int | None]:
@@ -331,11 +322,8 @@ def _sharding(cells: Cells, framework: Rule, axes: Axes) -> tuple[Sharding, int 
         raise UnansweredError("zero: expected 0, 1, 2, 3 or fsdp")
     size = cells.count("dp_shard")
     if size is None and cells.match("model", r"multi_dist_optimizer_inst"):
-        size = max(
-            1,
-            axes.dp // 2,
-            # Megatron's --num-distributed-optimizer-instances 2, as its tests of the feature are named  # noqa: E501
-        )
+        # Megatron's --num-distributed-optimizer-instances 2, as its tests of the feature are named.
+        size = max(1, axes.dp // 2)
     if size is not None and axes.fold > 1:
         size = max(1, size // axes.fold)
     if size is None or size >= axes.dp or name == "none" or axes.replicas % size:
@@ -368,4 +356,4 @@ def _expert_tp(notes: Notes, framework: Rule, model: ModelSpec, axes: Axes) -> i
 
 def _schedule(cells: Cells) -> Schedule:
     text = cells.words("framework")
-    return next((schedule for word, schedule in _SCHEDULES if word in text), "1f1b")
+    return next((schedule for word, schedule in _SCHEDULES.items() if word in text), "1f1b")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import cast
 
 from meshwright.runs.measured.cells import (
@@ -18,7 +19,7 @@ from meshwright.runs.measured.models import usual_seq_len
 from meshwright.values.errors import UnknownNameError
 from meshwright.values.hardware.catalogue import default_node, find_chip, find_link, network_link
 from meshwright.values.hardware.chip import Chip
-from meshwright.values.hardware.cluster import Node
+from meshwright.values.hardware.cluster import Node, Pool
 from meshwright.values.hardware.parse import Server, parse_chip_mix, servers
 from meshwright.values.layout import RECOMPUTE_MODULES, Recompute, RecomputeMethod
 from meshwright.values.stack import find_stack
@@ -66,6 +67,11 @@ class Machines:
     nodes: tuple[Node, ...]
     """One per pool."""
 
+    @staticmethod
+    def of(pool: Pool) -> Machines:
+        """Return one kind of chips."""
+        return Machines(pools=((pool.node.chip.name, pool.num_chips),), nodes=(pool.node,))
+
     @property
     def num_chips(self) -> int:
         """Chips of all pools."""
@@ -108,11 +114,8 @@ def _mix(text: str, memory_gb: float | None) -> list[tuple[str, int | None]]:
     """Chips and counts; the memory column tells an A100 of 40 GB from one of 80, and remarks in
     brackets may be passed over."""
     plain = re.sub(r"\s*\([^)]*\)", "", text)
-    sized = (
-        [f"{plain}-{memory_gb:g}GB"]
-        if memory_gb and f"{memory_gb:g}" not in plain and "+" not in plain
-        else []
-    )
+    untold = memory_gb and f"{memory_gb:g}" not in plain and "+" not in plain
+    sized = [f"{plain}-{memory_gb:g}GB"] if untold else []
     for name in (*sized, text, plain):
         try:
             return parse_chip_mix(name)
@@ -167,9 +170,8 @@ def _is_of_server(rate: float, text: str, chip: str) -> bool:
 
 def _rates_by_server(text: str) -> dict[str, float]:
     """Gb/s by family of servers, as `50 Gb/s g4dn` says it."""
-    return {
-        family: float(rate) for rate, family in re.findall(rf"{_RATE}\s+([a-z]\d\w{{0,4}})\b", text)
-    }
+    found = re.findall(rf"{_RATE}\s+([a-z]\d\w{{0,4}})\b", text)
+    return {family: float(rate) for rate, family in found}
 
 
 def _network_family(cells: Cells, chip: str) -> str | None:
@@ -182,9 +184,8 @@ def _network_family(cells: Cells, chip: str) -> str | None:
 
 
 def _worded_family(text: str) -> str | None:
-    return next(
-        (family for family, words in _FAMILIES if re.search(words, text, re.IGNORECASE)), None
-    )
+    found = (family for family, words in _FAMILIES if re.search(words, text, re.IGNORECASE))
+    return next(found, None)
 
 
 def _servers_of(family: str) -> list[Server]:
@@ -193,9 +194,8 @@ def _servers_of(family: str) -> list[Server]:
 
 def _is_in(chip: str, family: str) -> bool:
     """Whether servers of a family, `p3` or `g4dn`, hold this kind of chip, of whatever memory."""
-    return chip.partition("-")[0] in {
-        server.chip.partition("-")[0] for server in _servers_of(family)
-    }
+    kinds = {server.chip.partition("-")[0] for server in _servers_of(family)}
+    return chip.partition("-")[0] in kinds
 
 
 def _domain_chips(cells: Cells, num_chips: int) -> int | None:
@@ -214,10 +214,8 @@ def stage_chips(machines: Machines, placement: Placement | None, *, pp: int) -> 
         known = tuple(
             tuple((find_chip(name).name, count) for name, count in stage) for stage in placement
         )
-        if (
-            len(known) == pp
-            and sum(count for stage in known for _, count in stage) == machines.num_chips
-        ):
+        total = sum(count for stage in known for _, count in stage)
+        if len(known) == pp and total == machines.num_chips:
             return known
     if machines.num_chips % pp:
         raise UnansweredError("num_gpus: not divisible by pp")
@@ -227,13 +225,7 @@ def stage_chips(machines: Machines, placement: Placement | None, *, pp: int) -> 
 
 
 def _runs(names: list[str]) -> tuple[tuple[str, int], ...]:
-    found: list[tuple[str, int]] = []
-    for name in names:
-        if found and found[-1][0] == name:
-            found[-1] = (name, found[-1][1] + 1)
-        else:
-            found.append((name, 1))
-    return tuple(found)
+    return tuple((name, len(list(same))) for name, same in groupby(names))
 
 
 WHERE_SHORT = "where short"
@@ -274,20 +266,16 @@ def _words(cells: Cells, word: str) -> str:
     origin in brackets is left out."""
     detail = re.split(r"\[tag|\[joined", cells.words("recompute_detail"))[0].strip()
     mode = cells.match("notes", r"op-level|per-op|selective (?:layer|op)\b")
-    return (
-        f"{word} | {detail}{' ' + mode[0].lower() if mode and word == 'selective' else ''}".rstrip()
-    )
+    named = f" {mode[0].lower()}" if mode and word == "selective" else ""
+    return f"{word} | {detail}{named}".rstrip()
 
 
 def _modules(rule: Rule, found: re.Match[str], framework: Rule) -> tuple[str, ...]:
-    if rule["modules"] == "modules":
-        named = [word for word in re.split(r"[ ,]+", found["modules"]) if word in RECOMPUTE_MODULES]
-    else:
-        named = (framework["selective"] if rule["modules"] == "usual" else rule["modules"]).split(
-            "+"
-        )
-    chosen = tuple(module for module in RECOMPUTE_MODULES if module in named)
-    return chosen or tuple(framework["selective"].split("+"))
+    usual, words = framework["selective"].split("+"), rule["modules"]
+    named = usual if words == "usual" else words.split("+")
+    if words == "modules":
+        named = re.split(r"[ ,]+", found["modules"])
+    return tuple(module for module in RECOMPUTE_MODULES if module in named) or tuple(usual)
 
 
 def _full(
@@ -301,13 +289,11 @@ def _full(
     elif rule["layers"] == "half":
         layers = max(1, layers_per_stage // vpp // 2)
     elif rule["layers"] == "range":
-        layers = _inside(
-            range(int(found["first"][:6]), int(found["last"][:6]) + 1), layers_per_stage
-        )
+        first, last = int(found["first"][:6]), int(found["last"][:6])
+        layers = _inside(range(first, last + 1), layers_per_stage)
     elif rule["layers"] == "list":
-        layers = _inside(
-            [int(word[:6]) for word in found["list"].split(",") if word], layers_per_stage
-        )
+        listed = [int(word[:6]) for word in found["list"].split(",") if word]
+        layers = _inside(listed, layers_per_stage)
     method: RecomputeMethod = "block" if rule["method"] == "block" else "uniform"
     if method == "uniform" and layers == 0:
         return Recomputed()
@@ -339,29 +325,23 @@ def seq_len_of_row(cells: Cells, notes: Notes, framework: Rule) -> int:
     if given is None:
         raise UnansweredError("seq_len: blank, and the model's family is not known")
     packed = re.search(r"_pack(?![a-z])", cells.words("notes"))
-    tuned = (
-        cells.words("task") in ("lora", "qlora", "sft")
-        and framework["tuning_tokens"]
-        and not packed
-    )
-    return min(given, int(framework["tuning_tokens"])) if tuned else given
+    tuned = cells.words("task") in ("lora", "qlora", "sft") and not packed
+    most = framework["tuning_tokens"]
+    return min(given, int(most)) if tuned and most else given
 
 
 def workload_of_row(
     cells: Cells, notes: Notes, framework: Rule, chip: Chip, *, seq_len: int, gbs: int
 ) -> Workload:
     """Return the workload."""
+    real = cells.match("notes", r"real \(unbalanced\)")
     return Workload(
         seq_len=seq_len,
         gbs=gbs,
         precision=_precision(cells, notes, framework, chip),
         attention=_attention(cells, notes, framework, chip, seq_len=seq_len),
         fused_norm=not cells.match("rmsnorm_kernel", r"default|unfused|eager|torch"),
-        routing=(
-            "typical"
-            if cells.match("notes", r"real \(unbalanced\)")
-            else cast("Routing", framework["routing"] or "balanced")
-        ),
+        routing="typical" if real else cast("Routing", framework["routing"] or "balanced"),
         dropout=framework["dropout"] == "1" and not _without_dropout(cells, notes),
         lora_rank=int(framework["lora_rank"]) if _frozen(cells) else 0,
     )
@@ -377,10 +357,9 @@ def _without_dropout(cells: Cells, notes: Notes) -> bool:
 def _frozen(cells: Cells) -> bool:
     """Whether all but adapters, or all but a projector between frozen models (LLaVA,
     arXiv:2304.08485, stage 1), stays as it is."""
-    adapters = cells.words("task") in ("lora", "qlora") or cells.match(
-        "notes", r"script flags: [^;]*\blora-r\b"
-    )
-    return bool(adapters or cells.match("model", r"(vlm|llava)\w*pretrain"))
+    flag = cells.match("notes", r"script flags: [^;]*\blora-r\b")
+    projector = cells.match("model", r"(vlm|llava)\w*pretrain")
+    return bool(cells.words("task") in ("lora", "qlora") or flag or projector)
 
 
 def _precision(cells: Cells, notes: Notes, framework: Rule, chip: Chip) -> Precision:
@@ -410,9 +389,7 @@ def _attention(
     named = next((kernel for pattern, kernel in _KERNELS if pattern.search(text)), None)
     short, _, most = framework["attention"].partition(" to ")
     usual = cast("AttentionKernel", "flash" if most and seq_len > int(most) else short)
-    keeps_scores = (
-        usual == "flash"
-        and not chip.has_flash_attention
-        and find_stack(framework["stack"]).family == "megatron"
-    )
-    return named or ("fused-softmax" if keeps_scores else usual)
+    if usual == "flash" and not chip.has_flash_attention:
+        megatron = find_stack(framework["stack"]).family == "megatron"
+        usual = "fused-softmax" if megatron else usual
+    return named or usual

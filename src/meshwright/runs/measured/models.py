@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from meshwright.runs.measured.cells import Cells, Notes, Rule, UnansweredError, read_rules
@@ -80,13 +80,11 @@ def model_of_row(cells: Cells, notes: Notes, *, seq_len: int) -> tuple[ModelSpec
     _apply_notes(draft, notes, cells)
     _finish(draft, cells, seq_len)
     spec = _spec(draft)
-    known = named and all(
-        base.get(name) == getattr(spec, name) for name in ("num_layers", "hidden", "vocab")
-    )
-    assumed = "" if named else _assumed(family, sized=sized)
-    return (
-        spec if known or notes.tied is not None else _tied_by_size(spec, cells.number("params_b"))
-    ), assumed
+    same = ("num_layers", "hidden", "vocab")
+    known = named and all(base.get(name) == getattr(spec, name) for name in same)
+    if not known and notes.tied is None:
+        spec = _tied_by_size(spec, cells.number("params_b"))
+    return spec, "" if named else _assumed(family, sized=sized)
 
 
 def usual_seq_len(cells: Cells) -> int | None:
@@ -99,30 +97,22 @@ def usual_seq_len(cells: Cells) -> int | None:
 def _assumed(family: Rule | None, *, sized: bool) -> str:
     if sized:
         return "model: a name that is not known, its shape made from its number of parameters"
-    unknown = family is not None and not family["seq_len"]
-    return (
-        "model: neither its name nor its architecture known, taken for a Llama 2" if unknown else ""
-    )
+    if family is not None and not family["seq_len"]:
+        return "model: neither its name nor its architecture known, taken for a Llama 2"
+    return ""
 
 
 def _is_sized(cells: Cells, draft: Draft) -> bool:
     """Whether a dense model's parameters are told, and its dims are not."""
-    told = (
-        "num_layers" in draft
-        or cells.count("layers")
-        or cells.count("hidden")
-        or draft.get("family") == "encoder-decoder"
-    )
+    told = "num_layers" in draft or cells.count("layers") or cells.count("hidden")
+    if told or draft.get("family") == "encoder-decoder":
+        return False
+    named = f"{cells.words('model')} {cells.words('arch')}".replace("_", "-")
     experts = cells.count("experts") or any(key.startswith("moe") for key in draft)
-    size, other = (
-        _size(cells),
-        _OTHER_KINDS.search(f"{cells.words('model')} {cells.words('arch')}".replace("_", "-")),
-    )
-    return (
-        not (told or experts or other)
-        and size is not None
-        and (size <= _MOST_DENSE or bool(cells.words("arch")))
-    )
+    size = _size(cells)
+    if experts or _OTHER_KINDS.search(named) or size is None:
+        return False
+    return size <= _MOST_DENSE or bool(cells.words("arch"))
 
 
 def _size(cells: Cells) -> float | None:
@@ -157,12 +147,8 @@ def _base(cells: Cells, family: Rule | None) -> tuple[Draft, bool]:
     if family is None:
         raise UnansweredError("model: neither a known name nor a known architecture")
     base = preset or (find_model(family["base"]) if family["base"] else None)
-    if (
-        preset is None
-        and base is not None
-        and "num_layers=" not in family["fields"]
-        and cells.count("layers") is None
-    ):
+    layers_told = "num_layers=" in family["fields"] or cells.count("layers") is not None
+    if preset is None and base is not None and not layers_told:
         raise UnansweredError("model: a name that is not known, without its layers")
     draft = {**(_draft(base) if base is not None else {}), "name": name}
     for word in family["fields"].split():
@@ -185,14 +171,10 @@ def _draft(spec: ModelSpec) -> Draft:
 def _value(text: str) -> Any:
     if text == "none":
         return None
-    try:
-        return int(text)
-    except ValueError:
-        pass
-    try:
-        return float(text)
-    except ValueError:
-        return text
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(text)
+    return text
 
 
 def _put(draft: Draft, key: str, value: Any) -> None:
@@ -212,9 +194,8 @@ def _apply_dims(draft: Draft, cells: Cells, base: Draft) -> None:
         draft["vocab"] = _TEST_VOCAB
     if "hidden" in draft and "num_heads" not in draft and "head_dim" in draft:
         draft["num_heads"] = max(1, draft["hidden"] // draft["head_dim"])
-    missing = [
-        column for column, field in _DIMS.items() if field not in draft and column != "kv_heads"
-    ]
+    needed = {column: field for column, field in _DIMS.items() if column != "kv_heads"}
+    missing = [column for column, field in needed.items() if field not in draft]
     if draft.get("family") == "encoder-decoder" and "hidden" in draft and "layers" in missing:
         draft["num_layers"] = _t5_layers(draft)
         missing.remove("layers")
@@ -238,11 +219,8 @@ def _follow_heads(draft: Draft, cells: Cells, base: Draft) -> None:
     fits = draft["num_heads"] % draft.get("num_kv_heads", draft["num_heads"]) == 0
     if cells.count("kv_heads") is None and not (same_heads and fits and "num_kv_heads" in draft):
         usual = draft.get("num_kv_heads", draft["num_heads"])
-        draft["num_kv_heads"] = (
-            usual
-            if draft["num_heads"] % usual == 0 and "num_heads" not in base
-            else draft["num_heads"]
-        )
+        kept = draft["num_heads"] % usual == 0 and "num_heads" not in base
+        draft["num_kv_heads"] = usual if kept else draft["num_heads"]
     same_shape = same_heads and base.get("hidden", draft["hidden"]) == draft["hidden"]
     if "head_dim" not in draft or not (same_shape or "hidden" not in base):
         draft["head_dim"] = max(1, draft["hidden"] // draft["num_heads"])
@@ -254,17 +232,12 @@ def _apply_ffn(draft: Draft, cells: Cells, base: Draft, *, named: bool) -> None:
     ffn = cells.count("ffn")
     ratio = draft.pop("ffn_per_hidden", None)
     moe = draft.get("moe")
+    if ffn is None and "ffn" not in base:
+        draft["ffn"] = _usual_ffn(draft, ratio)
+        return
     if ffn is None:
-        scaled = (
-            round(base["ffn"] * draft["hidden"] / base["hidden"])
-            if "ffn" in base and "hidden" in base
-            else None
-        )
-        draft["ffn"] = (
-            _usual_ffn(draft, ratio)
-            if scaled is None and "ffn" not in base
-            else scaled or base["ffn"]
-        )
+        hidden = base.get("hidden", draft["hidden"])
+        draft["ffn"] = round(base["ffn"] * draft["hidden"] / hidden) or base["ffn"]
         return
     mixed = bool(moe and (moe.get("first_dense_layers") or moe.get("layer_frequency", 1) > 1))
     if moe and "expert_ffn" in moe and not mixed and ffn < _DENSE_RATIO * moe["expert_ffn"]:
@@ -302,43 +275,26 @@ def _apply_experts(draft: Draft, cells: Cells) -> None:
 
 def _apply_notes(draft: Draft, notes: Notes, cells: Cells) -> None:
     """Flags of the training command that say something of the model's shape."""
-    flags = notes.flags
-    name = cells.words("model")
-    changes: tuple[tuple[object, Callable[[], None]], ...] = (
-        (
-            "untie-embeddings-and-output-weights" in flags or "untie_embeddings" in name,
-            lambda: _put(draft, "tied", False),
-        ),
-        (notes.tied is not None, lambda: _put(draft, "tied", notes.tied)),
-        ("swiglu" in flags or "swiglu" in name, lambda: _swiglu(draft, cells)),
-        (
-            "disable_bias_linear" in name or "multi-latent-attention" in flags,
-            lambda: _put(draft, "linear_bias", False),
-        ),
-        ("qk_layernorm" in name, lambda: _put(draft, "qk_norm", True)),
-        (
-            flags.get("position-embedding-type") in ("rope", "none"),
-            lambda: _put(draft, "positions", flags["position-embedding-type"]),
-        ),
-        (
-            "multi-latent-attention" in flags and not draft.get("mla"),
-            lambda: _put(draft, "mla", _draft(find_model(_MEGATRON_MLA))["mla"]),
-        ),
-        (
-            "kv-channels" in flags and not draft.get("mla"),
-            lambda: _put(draft, "head_dim", notes.flag_count("kv-channels")),
-        ),
-        (notes.head_dim is not None, lambda: _put(draft, "head_dim", notes.head_dim)),
-        (
-            "num-query-groups" in flags,
-            lambda: _put(draft, "num_kv_heads", notes.flag_count("num-query-groups")),
-        ),
-        ("vocab-size" in flags, lambda: _put(draft, "vocab", notes.flag_count("vocab-size"))),
-        (notes.mtp_layers is not None, lambda: _put(draft, "mtp_layers", notes.mtp_layers)),
-    )
-    for holds, change in changes:
-        if holds:
-            change()
+    flags, name = notes.flags, cells.words("model")
+    latent = "multi-latent-attention" in flags
+    if "swiglu" in flags or "swiglu" in name:
+        _swiglu(draft, cells)
+    untied = "untie-embeddings-and-output-weights" in flags or "untie_embeddings" in name
+    rotary = flags.get("position-embedding-type")
+    own_dim = None if draft.get("mla") else notes.flag_count("kv-channels")
+    if latent and not draft.get("mla"):
+        draft["mla"] = _draft(find_model(_MEGATRON_MLA))["mla"]
+    said = {
+        "tied": notes.tied if notes.tied is not None else False if untied else None,
+        "linear_bias": False if latent or "disable_bias_linear" in name else None,
+        "qk_norm": True if "qk_layernorm" in name else None,
+        "positions": rotary if rotary in ("rope", "none") else None,
+        "head_dim": notes.head_dim if notes.head_dim is not None else own_dim,
+        "num_kv_heads": notes.flag_count("num-query-groups"),
+        "vocab": notes.flag_count("vocab-size"),
+        "mtp_layers": notes.mtp_layers,
+    }
+    draft |= {key: value for key, value in said.items() if value is not None}
     _apply_moe_notes(draft, notes)
     if notes.hybrid_pattern:
         _apply_pattern(draft, notes.hybrid_pattern)
@@ -348,9 +304,8 @@ def _swiglu(draft: Draft, cells: Cells) -> None:
     draft["gated"] = True
     draft["norm"] = "rmsnorm" if draft.get("moe") else draft.get("norm", "rmsnorm")
     if cells.count("ffn") is None:
-        draft["ffn"] = (
-            int(4 * draft["hidden"] * 2 / 3 / 64) * 64 or 64
-        )  # Megatron-LM's own rule for --swiglu
+        # Megatron-LM's own rule for --swiglu.
+        draft["ffn"] = int(4 * draft["hidden"] * 2 / 3 / 64) * 64 or 64
         if draft.get("moe"):
             draft["moe"] = {**draft["moe"], "expert_ffn": draft["ffn"]}
 
@@ -396,9 +351,8 @@ def _finish(draft: Draft, cells: Cells, seq_len: int) -> None:
         }
     if draft.get("positions") == "learned":
         draft["max_positions"] = seq_len
-    if draft.get("family") == "encoder-decoder" and (
-        not draft.get("encoder_layers") or cells.count("layers") is not None
-    ):
+    told = cells.count("layers") is not None or not draft.get("encoder_layers")
+    if draft.get("family") == "encoder-decoder" and told:
         draft["encoder_layers"] = draft["num_layers"]
     moe = draft.get("moe")
     if moe and moe.get("first_dense_layers", 0) >= draft["num_layers"]:
@@ -439,20 +393,10 @@ def _spec(draft: Draft) -> ModelSpec:
         name: kind(**draft.pop(name)) if draft.get(name) else draft.pop(name, None)
         for name, kind in _PARTS.items()
     }
-    for key in _OWN_KEYS:
-        draft.pop(key, None)
-    flags = {
-        "gated",
-        "tied",
-        "qk_norm",
-        "linear_bias",
-        "qkv_bias",
-        "attention_sinks",
-        "rotation_has_factor",
-        "parallel_block",
-        "mlm_head",
-    }
+    kinds = {field.name: field.type for field in dataclasses.fields(ModelSpec)}
     fields: dict[str, Any] = {
-        key: bool(value) if key in flags else value for key, value in draft.items()
+        key: bool(value) if kinds.get(key) == "bool" else value
+        for key, value in draft.items()
+        if key not in _OWN_KEYS
     }
     return ModelSpec(**fields, **parts)

@@ -6,7 +6,6 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,11 +93,8 @@ def predict_rows(cases: Iterable[Case | Unanswerable]) -> Answers:
         else:
             groups[_key(row)].append(i)
     for members in groups.values():
-        found |= zip(
-            members,
-            _predict_alike([row for i in members if isinstance(row := rows[i], Case)]),
-            strict=True,
-        )
+        alike: list[Case] = [one for i in members if isinstance(one := rows[i], Case)]
+        found |= zip(members, _predict_alike(alike), strict=True)
     ordered = [found[i] for i in range(len(rows))]
     return Answers(
         predictions=tuple(p for p in ordered if isinstance(p, Prediction)),
@@ -122,9 +118,7 @@ def _key(case: Case) -> object:
 def _stack(case: Case) -> Stack:
     """The software with what the row says of it."""
     stack = find_stack(case.stack_name)
-    changes: dict[str, Any] = {
-        name: type(getattr(stack, name))(value) for name, value in case.stack_changes
-    }
+    changes = {name: type(getattr(stack, name))(value) for name, value in case.stack_changes}
     return replace(stack, **changes)
 
 
@@ -163,13 +157,10 @@ def _checkpointed(case: Case) -> Case:
 
 
 def _priced(case: Case, layouts: Sequence[Layout], *, node: Node) -> Priced:
-    calibrated = Calibrated(
-        pool=Pool(node=node, num_chips=case.machines.num_chips), stack=_stack(case)
-    )
+    pool, stack = Pool(node=node, num_chips=case.machines.num_chips), _stack(case)
+    calibrated = Calibrated(pool=pool, stack=stack)
     if case.calibration is not None:
-        calibrated = apply_calibration(
-            case.calibration, pool=calibrated.pool, stack=calibrated.stack
-        )
+        calibrated = apply_calibration(case.calibration, pool=pool, stack=stack)
     with np.errstate(all="ignore"):
         return price(
             Layouts.of(layouts),
@@ -192,18 +183,12 @@ def _figure(case: Case, priced: Priced, i: int) -> float:
     if case.memory.kind in _SUMS:
         array = np.sum([memory.terms[name] for name in _SUMS[case.memory.kind]], axis=0)
         if case.memory.kind == "after-backward" and case.layout.sharding == "zero1":
-            params = memory.terms["weights"] / 2.0
-            stack, shards = (
-                find_stack(case.stack_name),
-                case.layout.shard_size or case.layout.dp * case.layout.cp,
-            )
-            array = array + params * (shards > 1) * (
-                stack.step_gather_bytes + stack.step_shard_bytes / shards
-            )
+            params, stack = memory.terms["weights"] / 2.0, find_stack(case.stack_name)
+            shards = case.layout.shard_size or case.layout.dp * case.layout.cp
+            each = stack.step_gather_bytes + stack.step_shard_bytes / shards
+            array = array + params * (shards > 1) * each
     else:
-        array = {"allocated": memory.allocated, "reserved": memory.reserved, "used": memory.used}[
-            case.memory.kind
-        ]
+        array = getattr(memory, case.memory.kind)
     at = {"first": 0, "last": case.layout.pp - 1}.get(case.memory.rank)
     chosen = priced.stages.real[i] if at is None else priced.stages.index[i] == at
     return float(array[i][chosen].max())
@@ -243,14 +228,10 @@ def predict_mixed(case: Case) -> Prediction | Unanswerable:
     A stage whose replicas sit on several kinds waits for the slowest; the exchange between replicas
     is the slowest kind's.
     """
-    kinds = {
-        name: _priced(case, [case.layout], node=node)
-        for (name, _), node in zip(case.machines.pools, case.machines.nodes, strict=True)
-    }
-    usable = {
-        name: node.chip.usable_bytes
-        for (name, _), node in zip(case.machines.pools, case.machines.nodes, strict=True)
-    }
+    machines = zip(case.machines.pools, case.machines.nodes, strict=True)
+    nodes = {name: node for (name, _), node in machines}
+    kinds = {name: _priced(case, [case.layout], node=node) for name, node in nodes.items()}
+    usable = {name: node.chip.usable_bytes for name, node in nodes.items()}
     stages = [[name for name, _ in stage] for stage in case.placement]
     step_s = _pipeline_s(case, kinds, stages) + max(
         sum(float(kinds[n].time[t][0]) for t in _PER_STEP) for stage in stages for n in stage
@@ -275,14 +256,14 @@ def _pipeline_s(case: Case, kinds: dict[str, Priced], stages: Sequence[Sequence[
         raise ConfigError(
             f"vpp={layout.vpp}: interleaved stages on several kinds of chips are not predicted"
         )
-    forward = [
-        max(float(kinds[n].stage_times.forward_s[0, s]) for n in names)
-        for s, names in enumerate(stages)
-    ]
-    backward = [
-        max(float(kinds[n].stage_times.backward_s[0, s]) for n in names)
-        for s, names in enumerate(stages)
-    ]
+    times = {name: priced.stage_times for name, priced in kinds.items()}
+    forward, backward = (
+        [
+            max(float(getattr(times[n], which)[0, s]) for n in names)
+            for s, names in enumerate(stages)
+        ]
+        for which in ("forward_s", "backward_s")
+    )
     link = max(float(priced.stage_times.p2p_s[0]) for priced in kinds.values())
     overlapped = layout.pp == 1 or _stack(case).p2p == "overlapped"
     pipeline = Pipeline(

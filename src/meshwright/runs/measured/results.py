@@ -10,16 +10,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from meshwright.platforms.given import load_cluster
+from meshwright.runs.candidates import forecast_of
 from meshwright.runs.measured.cells import read_truth
-from meshwright.runs.measured.measured_run import (
-    MeasuredRun,
-    runs_of_table,
-)
-from meshwright.runs.measured.rows import (
-    Given,
-    case_of,
-)
+from meshwright.runs.measured.files import MeasuredRun, Runs, runs_of_table
+from meshwright.runs.measured.rows import Given, case_of
+from meshwright.runs.record import RunRecord
+from meshwright.runs.store import Store
 from meshwright.search.link_rates import OPERATIONS, CollectiveTable, link_rates
+from meshwright.search.problem import Problem
 from meshwright.software.described import Described, MemoryFigure
 from meshwright.software.folders import log_forms
 from meshwright.software.log import LogReading, Report, plain, steady_reports
@@ -33,8 +31,10 @@ from meshwright.values.units import MICROSECOND, counted
 __all__ = [
     "LOGS",
     "Results",
+    "is_study",
     "read_results",
     "run_of_log",
+    "runs_of_study",
 ]
 
 LOGS = "Megatron-LM, Megatron-Bridge, NeMo, torchtitan, nanotron, DeepSpeed or the embedded trainer"
@@ -64,28 +64,22 @@ def run_of_log(text: str, given: Given, *, source: str) -> MeasuredRun | None:
             f"{source}: {len(rated)} iteration time(s) reported; the warm-up can't be told from the"
             " rest, give a longer log"
         )
-    peak = (
-        reading.peak_reserved_bytes
-        if case.memory.kind == "reserved"
-        else reading.peak_allocated_bytes
-    )
+    reserved, allocated = reading.peak_reserved_bytes, reading.peak_allocated_bytes
+    peak = reserved if case.memory.kind == "reserved" else allocated
     return MeasuredRun(case=case, step_s=statistics.median(times), peak_bytes=peak, fitted=True)
 
 
 def _described(text: str, reading: LogReading) -> Described:
     """What the log says of its run; the batch is that of the last report, which counts where it
     grew."""
-    batch = next(
-        (report.batch for report in reversed(reading.reports) if report.batch is not None), None
-    )
+    told = [report.batch for report in reading.reports if report.batch is not None]
     form = log_forms()[reading.framework]
-    gbs = int(batch) if batch is not None and batch >= 1 and form.counts_samples else None
+    gbs = int(told[-1]) if told and told[-1] >= 1 and form.counts_samples else None
     if form.describe is not None:
         return form.describe(text, gbs)
-    kind = MemoryFigure(
-        kind="allocated" if reading.peak_allocated_bytes is not None else "reserved", rank="max"
-    )
-    return Described(gbs=gbs, memory=kind)
+    allocated = reading.peak_allocated_bytes is not None
+    memory = MemoryFigure(kind="allocated" if allocated else "reserved", rank="max")
+    return Described(gbs=gbs, memory=memory)
 
 
 LARGEST_BYTES = 2**28
@@ -142,11 +136,7 @@ def _read(path: Path, given: Given) -> Results:
 
 def _study(path: Path, given: Given) -> Results:
     """The runs of a study: the logs in runs/<id>, each with the id as its name."""
-    folders = (
-        sorted(folder for folder in (path / "runs").glob("*") if folder.is_dir())
-        if (path / "runs").is_dir()
-        else []
-    )
+    folders = sorted(folder for folder in path.glob("runs/*") if folder.is_dir())
     if not folders:
         raise ConfigError(
             f"{path}: a directory without runs/<id>/{STUDY_LOGS[0]}, so no study; give a study, or"
@@ -183,27 +173,22 @@ def _text(path: Path) -> str:
 
 
 def _links(text: str, path: Path, given: Given) -> Results:
-    pool = (
-        None
-        if given.cluster is None
-        else load_cluster(given.cluster, gpus_per_node=given.gpus_per_node).pools[0]
-    )
-    per_node = None if pool is None else pool.node.chips_per_node
-    table = read_nccl_tests(
-        text, source=str(path), ranks=None if pool is None else pool.num_chips, per_node=per_node
-    )
-    if pool is None:
-        pool = Pool(
-            node=default_node(_chip_of(table.device, path), gpus_per_node=given.gpus_per_node),
-            num_chips=table.ranks,
+    per_node = given.gpus_per_node
+    if given.cluster is None:
+        table = read_nccl_tests(text, source=str(path))
+        node = default_node(_chip_of(table.device, path), gpus_per_node=per_node)
+        pool = Pool(node=node, num_chips=table.ranks)
+    else:
+        pool = load_cluster(given.cluster, gpus_per_node=per_node).pools[0]
+        node = pool.node
+        table = read_nccl_tests(
+            text, source=str(path), ranks=pool.num_chips, per_node=node.chips_per_node
         )
-    elif table.device is not None and pool.node.chip.name.partition("-")[
-        0
-    ] not in table.device.lower().replace(" ", "").replace("-", ""):
-        raise ConfigError(f"{path}: ran on {table.device}, --cluster names {pool.node.chip.name}")
-    return Results(
-        links=(link_rates(table, replace(pool, num_chips=table.ranks)),), chip=pool.node.chip.name
-    )
+        device = (table.device or "").lower().replace(" ", "").replace("-", "")
+        if table.device is not None and node.chip.name.partition("-")[0] not in device:
+            raise ConfigError(f"{path}: ran on {table.device}, --cluster names {node.chip.name}")
+    rates = link_rates(table, replace(pool, num_chips=table.ranks))
+    return Results(links=(rates,), chip=node.chip.name)
 
 
 def _chip_of(device: str | None, path: Path) -> str:
@@ -291,4 +276,47 @@ def _operation(
     raise ConfigError(
         f"{source}: which collective it is can't be told; keep the line that names the program,"
         " such as all_gather_perf"
+    )
+
+
+def is_study(folder: Path) -> bool:
+    """Whether a folder is a study of `meshwright tune`, with at least one run."""
+    return next(iter(folder.glob("runs/*/run.json")), None) is not None
+
+
+def runs_of_study(store: Store, problem: Problem, *, stack: str | None = None) -> Runs:
+    """Return the runs that were measured, and as bounds those that ran out of accelerator memory.
+
+    `problem` is the study's own, without profile and calibration; `stack` takes the place of the
+    software that it was predicted with. Of every other run a line says why it is left out.
+    """
+    runs: list[MeasuredRun] = []
+    left_out: list[str] = []
+    for record in store.records():
+        found = _run(record, problem, source=store.folder.name, stack=stack)
+        if isinstance(found, MeasuredRun):
+            runs.append(found)
+        else:
+            left_out.append(f"{store.folder.name} {record.run_id}: {found}")
+    return Runs(runs=tuple(runs), left_out=tuple(left_out))
+
+
+def _run(
+    record: RunRecord, problem: Problem, *, source: str, stack: str | None
+) -> MeasuredRun | str:
+    case = replace(forecast_of(problem, record.layout, record.predicted).case, source=source)
+    if stack is not None:
+        case = replace(case, stack_name=stack)
+    if record.failure is not None and record.failure.failure_class == "cuda_oom":
+        return MeasuredRun(case=case, fitted=False)
+    if record.failure is not None:
+        return f"{record.failure.failure_class}, {record.failure.message}"
+    measured = record.measured
+    if measured is None:
+        return "it has not ended"
+    allocated, reserved = measured.peak_allocated_bytes, measured.peak_reserved_bytes
+    figure = MemoryFigure(kind="allocated" if allocated is not None else "reserved", rank="max")
+    peak = allocated if allocated is not None else reserved
+    return MeasuredRun(
+        case=replace(case, memory=figure), step_s=measured.step_s, peak_bytes=peak, fitted=True
     )

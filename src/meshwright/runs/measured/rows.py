@@ -141,10 +141,8 @@ def _case(cells: Cells, *, source: str, row_id: str) -> Case:
 
 
 def _framework(cells: Cells) -> Rule:
-    text = " | ".join(
-        cells.words(column) for column in ("framework", "gpu", "precision", "task", "release")
-    )
-    rule = read_rules("frameworks").first(text)
+    columns = ("framework", "gpu", "precision", "task", "release")
+    rule = read_rules("frameworks").first(" | ".join(map(cells.words, columns)))
     if rule is None:
         raise UnansweredError("framework: not known")
     return rule
@@ -161,18 +159,15 @@ def _settled(framework: Rule, model: ModelSpec, chip: Chip) -> Rule:
     if framework["sharding"] != WHERE_SHORT:
         return framework
     held = HALF * model_params(model).total <= _ROOM_FOR_WEIGHTS * chip.usable_bytes
-    return replace(
-        framework, fields={**framework.fields, "sharding": "none" if held else framework["fsdp"]}
-    )
+    sharding = "none" if held else framework["fsdp"]
+    return replace(framework, fields={**framework.fields, "sharding": sharding})
 
 
 def _memory(cells: Cells) -> MemoryFigure:
     rule = read_rules("memory_words").first(cells.words("mem_def"))
     assert rule is not None, "the last rule of memory_words.csv matches everything"
-    return MemoryFigure(
-        kind=cast("MemoryKind", rule["kind"]),
-        rank=cast("Literal['max', 'first', 'last']", rule["rank"]),
-    )
+    rank = cast("Literal['max', 'first', 'last']", rule["rank"])
+    return MemoryFigure(kind=cast("MemoryKind", rule["kind"]), rank=rank)
 
 
 def _schedule_name(cells: Cells) -> str:
@@ -201,12 +196,8 @@ class Given:
 
 
 _FLAGS = {
-    "model": "--model",
-    "cluster": "--cluster",
-    "stack": "--stack",
-    "seq_len": "--seq",
-    "gbs": "--gbs",
-    "layout": "--layout",
+    **{name: f"--{name}" for name in ("model", "cluster", "stack")},
+    **{"seq_len": "--seq", "gbs": "--gbs", "layout": "--layout"},
 }
 
 
@@ -224,17 +215,18 @@ def case_of(described: Described, given: Given, *, source: str) -> Case:
         dropout=described.dropout,
     )
     fields = {**(described.layout or {}), **(parse_layout(given.layout) if given.layout else {})}
+    chips = pool.num_chips
     try:
-        case = RuleCase(model=model, work=work, num_chips=pool.num_chips, stack=stack)
+        case = RuleCase(model=model, work=work, num_chips=chips, stack=stack)
         layout = complete_layout(fields, case)
     except ConfigError as error:
         raise ConfigError(f"{source}: {error}") from None
-    if layout.num_chips != pool.num_chips or layout.gbs % (layout.mbs * layout.dp):
+    if layout.num_chips != chips or layout.gbs % (layout.mbs * layout.dp):
         raise ConfigError(
-            f"{source}: {layout.words()} does not fill {pool.num_chips} chips with a batch of"
+            f"{source}: {layout.words()} does not fill {chips} chips with a batch of"
             f" {layout.gbs}; see --layout"
         )
-    machines = Machines(pools=((pool.node.chip.name, pool.num_chips),), nodes=(pool.node,))
+    machines = Machines.of(pool)
     return Case(
         source=source,
         row_id="",
@@ -252,25 +244,20 @@ def case_of(described: Described, given: Given, *, source: str) -> Case:
 
 def _filled(described: Described, given: Given, *, source: str) -> Given:
     """Fill what the user leaves open from the log."""
-    cluster = (
-        f"{described.chip}:{described.num_chips}"
-        if described.chip and described.num_chips
-        else None
-    )
+    cluster = _counted(given.cluster, described.num_chips)
+    if not cluster and described.chip and described.num_chips:
+        cluster = f"{described.chip}:{described.num_chips}"
     filled = replace(
         given,
         model=given.model if given.model is not None else described.model,
-        cluster=_counted(given.cluster, described.num_chips) or cluster,
+        cluster=cluster or None,
         stack=given.stack or described.stack,
         seq_len=given.seq_len or described.seq_len,
         gbs=given.gbs or described.gbs,
     )
-    told = {
-        **{name: getattr(filled, name) for name in _FLAGS},
-        "layout": filled.layout or described.layout,
-    }
-    missing = [flag for name, flag in _FLAGS.items() if told[name] is None]
-    if missing:
+    told = {name: getattr(filled, name) for name in _FLAGS}
+    told["layout"] = filled.layout or described.layout
+    if missing := [flag for name, flag in _FLAGS.items() if told[name] is None]:
         raise ConfigError(
             f"{source}: the log does not say all of its run; give {', '.join(missing)}"
         )
@@ -279,14 +266,9 @@ def _filled(described: Described, given: Given, *, source: str) -> Given:
 
 def _counted(cluster: str | None, num_chips: int | None) -> str | None:
     """A cluster without a count, `h100`, has the log's."""
-    if (
-        cluster is None
-        or num_chips is None
-        or ":" in cluster
-        or cluster.lower().endswith((".yaml", ".yml"))
-    ):
+    if cluster is None or num_chips is None or ":" in cluster:
         return cluster
-    return f"{cluster}:{num_chips}"
+    return cluster if cluster.lower().endswith((".yaml", ".yml")) else f"{cluster}:{num_chips}"
 
 
 def _pool(described: Described, given: Given, *, source: str) -> Pool:

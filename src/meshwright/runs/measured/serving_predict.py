@@ -7,14 +7,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from math import log2
+from typing import Any
 
 import numpy as np
 
+from meshwright.runs.measured.cells import TruthTable
 from meshwright.runs.measured.rows import Unanswerable
 from meshwright.runs.measured.serving_rows import (
     Pools,
     ServingCase,
-    ServingTable,
     open_experts,
     read_serving_row,
 )
@@ -58,14 +59,8 @@ __all__ = [
 ]
 
 COLUMNS = (
-    "source",
-    "row_id",
-    "ttft_ms",
-    "tpot_ms",
-    "e2e_latency_ms",
-    "throughput_out_tok_s_per_gpu",
-    "memory_gb",
-    "oom",
+    *("source", "row_id", "ttft_ms", "tpot_ms", "e2e_latency_ms"),
+    *("throughput_out_tok_s_per_gpu", "memory_gb", "oom"),
 )
 _MS = 1e3
 
@@ -86,18 +81,11 @@ class ServingPrediction:
     @property
     def cells(self) -> tuple[str, ...]:
         """The line of the predictions file."""
-        times = (
-            None if value is None else value * _MS
-            for value in (self.ttft_s, self.tpot_s, self.e2e_s)
-        )
+        seconds = (self.ttft_s, self.tpot_s, self.e2e_s)
+        times = (None if value is None else value * _MS for value in seconds)
         figures = (*times, self.tokens_per_s_per_chip, self.memory_gib)
-        verdict = "" if self.oom is None else str(int(self.oom))
-        return (
-            self.source,
-            self.row_id,
-            *("" if value is None else f"{value:.6g}" for value in figures),
-            verdict,
-        )
+        written = ("" if value is None else f"{value:.6g}" for value in figures)
+        return self.source, self.row_id, *written, "" if self.oom is None else str(int(self.oom))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -116,14 +104,11 @@ class ServingAnswers:
         return {name: dict(found) for name, found in counts.items()}
 
 
-def predict_serving(tables: Sequence[ServingTable]) -> ServingAnswers:
+def predict_serving(tables: Sequence[TruthTable]) -> ServingAnswers:
     """Predict every row of every table."""
     once = cache(_answer)
-    found = [
-        _once(once, read_serving_row(row, source=table.name))
-        for table in tables
-        for row in table.rows
-    ]
+    cases = (read_serving_row(row, source=table.name) for table in tables for row in table.rows)
+    found = [_once(once, case) for case in cases]
     return ServingAnswers(
         predictions=tuple(p for p in found if isinstance(p, ServingPrediction)),
         unanswered=tuple(p for p in found if isinstance(p, Unanswerable)),
@@ -137,9 +122,8 @@ def _once(
     """Tables repeat runs."""
     if isinstance(case, Unanswerable):
         return case
-    return replace(
-        once(replace(case, source="", row_id="")), source=case.source, row_id=case.row_id
-    )
+    found = once(replace(case, source="", row_id=""))
+    return replace(found, source=case.source, row_id=case.row_id)
 
 
 def _answer(case: ServingCase) -> ServingPrediction | Unanswerable:
@@ -153,16 +137,9 @@ def predict_case(case: ServingCase) -> ServingPrediction:
     """Predict one run; ConfigError where its model, chip and engine can't be priced."""
     if case.pools is not None:
         return _disaggregated(case)
-    how = {
-        "static": _static,
-        "first_token": _static,
-        "closed_loop": _closed_loop,
-        "max_load": _max_load,
-    }[case.kind]
-    return max(
-        (how(case, worker) for worker in case.workers),
-        key=lambda one: one.tokens_per_s_per_chip or 0.0,
-    )
+    how = {"closed_loop": _closed_loop, "max_load": _max_load}.get(case.kind, _static)
+    found = (how(case, worker) for worker in case.workers)
+    return max(found, key=lambda one: one.tokens_per_s_per_chip or 0.0)
 
 
 def _prices(case: ServingCase, worker: Worker) -> Prices:
@@ -180,18 +157,20 @@ def _static(case: ServingCase, worker: Worker) -> ServingPrediction:
     found = static_batch(
         _prices(case, worker), batch=case.load, input_len=case.input_len, output_len=case.output_len
     )
-    first_alone = case.kind == "first_token"
-    return ServingPrediction(
+    first = ServingPrediction(
         source=case.source,
         row_id=case.row_id,
         ttft_s=found.first_token_s,
-        tpot_s=None if first_alone or case.output_len == 1 else found.tpot_s,
-        e2e_s=None if first_alone else found.latency_s,
-        tokens_per_s_per_chip=(
-            None if first_alone else case.load * case.output_len / found.latency_s / case.chips
-        ),
         memory_gib=found.memory_bytes / GIB,
         oom=not found.fits,
+    )
+    if case.kind == "first_token":
+        return first
+    return replace(
+        first,
+        tpot_s=None if case.output_len == 1 else found.tpot_s,
+        e2e_s=found.latency_s,
+        tokens_per_s_per_chip=case.load * case.output_len / found.latency_s / case.chips,
     )
 
 
@@ -216,26 +195,24 @@ def _closed_loop(case: ServingCase, worker: Worker) -> ServingPrediction:
     case = as_started(case, load, tp=worker.tp)
     clock = _clock(_prices(case, worker), case.input_len + case.output_len, drafting(case.drafted))
     clients = max(1, round(case.load / worker.attention_dp))
-    requests = requests_of(
-        load, input_len=case.input_len, output_len=case.output_len, clients=clients
+    lengths = {"input_len": case.input_len, "output_len": case.output_len}
+    requests = replace(
+        requests_of(load, **lengths, clients=clients), distinct=case.distinct_prompts
     )
-    requests = replace(requests, distinct=case.distinct_prompts)
     needed = (clients + 1) * (case.input_len + case.output_len)
     room = _cache_tokens(clock)
-    room = room if room > _LEAST_ROOM * needed else needed
-    slots = case.engine.max_sequences
     found = closed_loop(
         clock,
         requests,
         concurrency=clients,
-        slots=slots,
-        cache_tokens=room,
+        slots=case.engine.max_sequences,
+        cache_tokens=room if room > _LEAST_ROOM * needed else needed,
         gap_s=load.client_gap_s,
     )
     ttft_s = mean_of(found.ttft_s, load, clients=clients)
-    return _loop_figures(
-        case, ttft_s, mean_of(found.tpot_s, load, clients=clients) if case.output_len > 1 else 0.0
-    )
+    several = case.output_len > 1
+    tpot_s = mean_of(found.tpot_s, load, clients=clients) if several else 0.0
+    return _loop_figures(case, ttft_s, tpot_s)
 
 
 _LEAST_ROOM = 0.1
@@ -262,29 +239,20 @@ def _max_load(case: ServingCase, worker: Worker) -> ServingPrediction:
     stages overlap."""
     clock = _clock(_prices(case, worker), case.input_len + case.output_len)
     room = _cache_tokens(clock)
-    most = most_running(
-        clock, input_len=case.input_len, output_len=case.output_len, cache_tokens=room
-    )
+    lengths = {"input_len": case.input_len, "output_len": case.output_len}
+    most = most_running(clock, **lengths, cache_tokens=room)
+    found = ServingPrediction(source=case.source, row_id=case.row_id, oom=most == 0)
     if most == 0:
-        return ServingPrediction(source=case.source, row_id=case.row_id, oom=True)
+        return found
     count = queued(case.input_len, case.output_len)
     if count is None or worker.pp > 1:
-        each = (
-            most
-            / steady(
-                clock, concurrency=float(most), input_len=case.input_len, output_len=case.output_len
-            ).tpot_s
-        )
+        each = most / steady(clock, concurrency=float(most), **lengths).tpot_s
     else:
         share = max(1, round(count / worker.attention_dp))
         requests = Requests(prompts=[case.input_len] * share, outputs=[case.output_len] * share)
-        each = closed_loop(
-            clock, requests, concurrency=share, slots=most, cache_tokens=room
-        ).tokens_per_s
-    rate = each * worker.attention_dp / case.chips
-    return ServingPrediction(
-        source=case.source, row_id=case.row_id, tokens_per_s_per_chip=rate, oom=False
-    )
+        ran = closed_loop(clock, requests, concurrency=share, slots=most, cache_tokens=room)
+        each = ran.tokens_per_s
+    return replace(found, tokens_per_s_per_chip=each * worker.attention_dp / case.chips)
 
 
 def _disaggregated(case: ServingCase) -> ServingPrediction:
@@ -301,13 +269,11 @@ def _disaggregated(case: ServingCase) -> ServingPrediction:
 def _mean(found: Sequence[ServingPrediction]) -> ServingPrediction:
     """The geometric mean of what several entries of a benchmark's configuration, of which one ran,
     would have done."""
-    return replace(
-        found[0],
-        ttft_s=_geometric(one.ttft_s for one in found),
-        tpot_s=_geometric(one.tpot_s for one in found),
-        e2e_s=_geometric(one.e2e_s for one in found),
-        tokens_per_s_per_chip=_geometric(one.tokens_per_s_per_chip for one in found),
-    )
+    names = ("ttft_s", "tpot_s", "e2e_s", "tokens_per_s_per_chip")
+    means: dict[str, Any] = {
+        name: _geometric(getattr(one, name) for one in found) for name in names
+    }
+    return replace(found[0], **means)
 
 
 def _geometric(values: Iterable[float | None]) -> float:
@@ -325,18 +291,12 @@ def _as_published(case: ServingCase, entry: Published) -> ServingPrediction:
     if entry.prefill_tokens is not None:
         first = replace(case, engine=replace(case.engine, chunk_tokens=entry.prefill_tokens))
     prompts = _clock(_prices(first, pools.prefill), context)
-    answers = _clock(
-        _prices(case, pools.decode),
-        context,
-        drafting(_COMMON_DRAFT if entry.drafted is None else entry.drafted),
-    )
+    draft = drafting(_COMMON_DRAFT if entry.drafted is None else entry.drafted)
+    answers = _clock(_prices(case, pools.decode), context, draft)
     most = case.engine.max_sequences * pools.decode.attention_dp
+    batch = (entry.prefill_batch or most) * pools.prefill.attention_dp
     found = closed_loop_on_two_pools(
-        Workers(
-            clock=prompts,
-            count=pools.prefill_workers,
-            sequences=(entry.prefill_batch or most) * pools.prefill.attention_dp,
-        ),
+        Workers(clock=prompts, count=pools.prefill_workers, sequences=batch),
         Workers(
             clock=answers, count=pools.decode_workers, sequences=entry.decode_sequences or most
         ),
@@ -344,10 +304,8 @@ def _as_published(case: ServingCase, entry: Published) -> ServingPrediction:
         concurrency=case.load,
         transfer_s=_transfer_s(case, answers, pools),
     )
-    ttft_s, tpot_s = (
-        mean_of(figures, load, clients=case.load) for figures in (found.ttft_s, found.tpot_s)
-    )
-    return _loop_figures(case, ttft_s, tpot_s)
+    both = (found.ttft_s, found.tpot_s)
+    return _loop_figures(case, *(mean_of(figures, load, clients=case.load) for figures in both))
 
 
 _COMMON_DRAFT = 2
@@ -356,13 +314,9 @@ SGLang set most often on two pools."""
 
 
 def _transfer_s(case: ServingCase, answers: Clock, pools: Pools) -> float:
-    sent, link = (
-        case.input_len * cache_bytes_per_token(answers.prices) * pools.decode.tp,
-        case.node.network_link,
-    )
-    return link.latency_s + sent / (
-        min(pools.prefill.tp, pools.decode.tp) * link.bytes_per_s * link.efficiency
-    )
+    link, width = case.node.network_link, min(pools.prefill.tp, pools.decode.tp)
+    sent = case.input_len * cache_bytes_per_token(answers.prices) * pools.decode.tp
+    return link.latency_s + sent / (width * link.bytes_per_s * link.efficiency)
 
 
 def _options(case: ServingCase) -> list[tuple[Worker, int | None, Worker, int]]:
@@ -373,9 +327,8 @@ def _options(case: ServingCase) -> list[tuple[Worker, int | None, Worker, int]]:
     if pools.prefill_workers and pools.decode_workers:
         return [(pools.prefill, pools.prefill_workers, pools.decode, pools.decode_workers)]
     rest = max(case.chips - pools.prefill.chips, pools.decode.chips)
-    answers = (
-        (pools.decode,) if pools.decode.attention_dp > 1 else open_experts(pools.decode, case.model)
-    )
+    told = pools.decode.attention_dp > 1
+    answers = (pools.decode,) if told else open_experts(pools.decode, case.model)
     return [(pools.prefill, None, worker, max(1, rest // worker.chips)) for worker in answers]
 
 
@@ -388,46 +341,34 @@ def _network(
     load = load_of(case.input_len, case.output_len)
     case = as_started(case, load, tp=second.tp)
     mean = 0.5 * (1.0 + load.shortest)
-    input_len, output_len = (
-        max(1, round(mean * case.input_len)),
-        max(2, round(mean * case.output_len)),
-    )
+    input_len = max(1, round(mean * case.input_len))
+    output_len = max(2, round(mean * case.output_len))
     prompts = _clock(_prices(case, first), context)
-    priced, running = (
-        _prices(case, second),
-        case.load / (second_count * second.attention_dp * second.pp),
-    )
+    priced = _prices(case, second)
+    running = case.load / (second_count * second.attention_dp * second.pp)
     clocks = [_clock(priced, context, drafting(count)) for count in _drafts(case)]
     answers = min(
         clocks,
         key=lambda one: decode_s(one, min(running, one.most_tokens), input_len + 0.5 * output_len),
     )
-    transfer_s = _transfer_s(case, answers, replace(pools, prefill=first, decode=second))
+    work: dict[str, Any] = {
+        "decode_workers": second_count,
+        "concurrency": float(case.load),
+        "input_len": input_len,
+        "output_len": output_len,
+    }
     if first_count is None:
-        first_count = matching_workers(
-            prompts,
-            answers,
-            decode_workers=second_count,
-            concurrency=float(case.load),
-            input_len=input_len,
-            output_len=output_len,
-        )
+        first_count = matching_workers(prompts, answers, **work)
     found = disaggregated(
         prompts,
         answers,
         prefill_workers=first_count,
-        decode_workers=second_count,
-        concurrency=float(case.load),
-        input_len=input_len,
-        output_len=output_len,
-        transfer_s=transfer_s,
+        transfer_s=_transfer_s(case, answers, replace(pools, prefill=first, decode=second)),
         slots=_slots(case),
+        **work,
     )
-    return _with_first_wave(
-        case,
-        found,
-        batched_prompt_s(prompts, new=input_len) / (first_count * first.attention_dp * first.pp),
-    )
+    ranks = first_count * first.attention_dp * first.pp
+    return _with_first_wave(case, found, batched_prompt_s(prompts, new=input_len) / ranks)
 
 
 def _with_first_wave(case: ServingCase, found: Steady, each_s: float) -> Steady:
@@ -478,11 +419,11 @@ _MOST_DRAFTED = 3
 def drafting(count: int) -> Speculation | None:
     """So many tokens drafted, each right as often as the one before it was: accepted = share +
     share^2 + ..."""
-    return (
-        Speculation(drafted=count, accepted=sum(_RIGHT**place for place in range(1, count + 1)))
-        if count
-        else None
-    )
+    if count:
+        return Speculation(
+            drafted=count, accepted=sum(_RIGHT**place for place in range(1, count + 1))
+        )
+    return None
 
 
 _RIGHT = 0.664
@@ -497,7 +438,7 @@ def serving_predictions_csv(answers: ServingAnswers) -> str:
 
 
 def count_by_table(
-    answers: ServingAnswers, tables: Iterable[ServingTable]
+    answers: ServingAnswers, tables: Iterable[TruthTable]
 ) -> dict[str, tuple[int, int]]:
     """Return (answered, rows) by table."""
     answered = Counter(prediction.source for prediction in answers.predictions)

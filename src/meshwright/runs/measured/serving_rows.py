@@ -7,9 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast, get_args
 
-from meshwright.runs.measured.cells import Cells, UnansweredError, read_cells, require_rows
+from meshwright.runs.measured.cells import (
+    Cells,
+    TruthTable,
+    UnansweredError,
+    missing_columns,
+    read_cells,
+    require_rows,
+)
 from meshwright.runs.measured.machines import machines_of_row
 from meshwright.runs.measured.rows import Unanswerable
 from meshwright.serving.engine import (
@@ -30,7 +37,6 @@ __all__ = [
     "MEASURED",
     "Pools",
     "ServingCase",
-    "ServingTable",
     "open_experts",
     "read_serving_row",
     "read_serving_table",
@@ -59,42 +65,19 @@ _KINDS: Mapping[str, Kind] = {
 }
 _WEIGHTS: Mapping[str, Weights] = {
     "fp32": "fp32",
-    "bf16": "bf16",
-    "fp16": "fp16",
+    **dict.fromkeys(("bf16", "auto", "bfloat16"), "bf16"),
+    **dict.fromkeys(("fp16", "float16", "half"), "fp16"),
     "fp8": "fp8",
-    "int8": "int8",
-    "int4": "int4",
-    "fp4": "nvfp4",
-    "auto": "bf16",
-    "float16": "fp16",
-    "half": "fp16",
-    "bfloat16": "bf16",
-    "fp8-block": "fp8-blockwise",
-    "fp8-blockwise": "fp8-blockwise",
-    "w8a8": "int8",
-    **dict.fromkeys(("awq", "gptq", "w4a16"), "int4"),
-    "nvfp4": "nvfp4",
+    **dict.fromkeys(("fp8-block", "fp8-blockwise"), "fp8-blockwise"),
+    **dict.fromkeys(("int8", "w8a8"), "int8"),
+    **dict.fromkeys(("int4", "awq", "gptq", "w4a16"), "int4"),
+    **dict.fromkeys(("fp4", "nvfp4"), "nvfp4"),
     "mxfp4": "mxfp4",
 }
 """Words of tables and of engines' options (`auto`: as the checkpoint, which is bf16 where nothing
 else is said)."""
 _ENGINE_WORDS = ("tensorrt-llm", "trtllm", "trt-llm", "sglang", "vllm", "transformers")
 """Names that stand within others: `dynamo-vllm`, `vllm-ascend`, `HF transformers`."""
-_CACHES: Mapping[str, Cache] = {
-    "fp32": "fp32",
-    "bf16": "bf16",
-    "fp16": "fp16",
-    "fp8": "fp8",
-    "int8": "int8",
-}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ServingTable:
-    """One CSV file of serving runs."""
-
-    name: str
-    rows: tuple[dict[str, str], ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -142,15 +125,12 @@ class ServingCase:
     not tell."""
 
 
-def read_serving_table(path: Path) -> ServingTable:
+def read_serving_table(path: Path) -> TruthTable:
     """Read a table of serving runs; ConfigError in one line where it is none."""
     columns, rows = read_cells(path)
-    missing = [name for name in _REQUIRED if name not in columns]
-    if missing:
-        raise ConfigError(
-            f"{path}: column {', '.join(missing)} is missing; expected a table of serving runs"
-        )
-    return ServingTable(name=path.stem, rows=require_rows(rows, path))
+    if missing := missing_columns(_REQUIRED, columns, of="serving"):
+        raise ConfigError(f"{path}: {missing}")
+    return TruthTable(name=path.stem, rows=require_rows(rows, path))
 
 
 def read_serving_row(row: Mapping[str, str], *, source: str) -> ServingCase | Unanswerable:
@@ -198,10 +178,10 @@ def _day(cells: Cells) -> str:
     """The run's day; the first of a month or a year that is told alone, and blank where the cell
     holds no date."""
     found = re.match(r"(\d{4})(?:-(\d\d))?(?:-(\d\d))?(?!\d)", cells.text("date") or "")
+    if found is None:
+        return ""
     try:
-        return (
-            "" if found is None else date(*(int(part or 1) for part in found.groups())).isoformat()
-        )
+        return date(*(int(part or 1) for part in found.groups())).isoformat()
     except ValueError:
         return ""
 
@@ -255,9 +235,8 @@ def _engine(cells: Cells) -> Engine:
     try:
         return find_engine(name)
     except UnknownNameError:
-        within = next(
-            (word for word in _ENGINE_WORDS if word in name.lower().replace("_", "-")), None
-        )
+        words = name.lower().replace("_", "-")
+        within = next((word for word in _ENGINE_WORDS if word in words), None)
         if within is None:
             raise
         return find_engine(within)
@@ -277,17 +256,16 @@ def _weights(cells: Cells, model: ModelSpec) -> Weights:
 
 def _cache(cells: Cells, engine: Engine, weights: Weights) -> Cache:
     word = cells.words("kv_precision")
+    if word and word not in get_args(Cache):
+        raise UnansweredError(f"kv_precision: {word!r} is not known")
     if word:
-        found = _CACHES.get(word)
-        if found is None:
-            raise UnansweredError(f"kv_precision: {word!r} is not known")
-        return found
+        return cast("Cache", word)
     narrow = weights not in ("fp32", "bf16", "fp16")
-    return (
-        "fp8"
-        if narrow and engine.cache_follows_weights
-        else ("fp16" if weights == "fp16" else "bf16")
-    )
+    if narrow and engine.cache_follows_weights:
+        return "fp8"
+    if weights == "fp16":
+        return "fp16"
+    return "bf16"
 
 
 def _axis(cells: Cells, column: str) -> int:
@@ -327,15 +305,13 @@ def _worker(cells: Cells, model: ModelSpec, pool: str) -> Worker:
     """
     tp, ep, dp = (_axis(cells, f"{pool}{name}") for name in ("tp", "ep", "attention_dp"))
     if model.moe is None:
-        worker = Worker(tp=tp, pp=_axis(cells, "pp") if not pool else 1)
-    else:
-        if tp > 1 and dp == tp:
-            tp, ep = 1, dp
-        elif ep > 1 and tp * dp == ep * ep:
-            tp, dp = max(1, tp // ep), max(1, dp // ep)
-        if (tp * dp) % ep:
-            ep = 1
-        worker = Worker(tp=tp, pp=_axis(cells, "pp") if not pool else 1, ep=ep, attention_dp=dp)
+        ep, dp = 1, 1
+    elif tp > 1 and dp == tp:
+        tp, ep = 1, dp
+    elif ep > 1 and tp * dp == ep * ep:
+        tp, dp = max(1, tp // ep), max(1, dp // ep)
+    ep = 1 if (tp * dp) % ep else ep
+    worker = Worker(tp=tp, pp=_axis(cells, "pp") if not pool else 1, ep=ep, attention_dp=dp)
     check_worker(worker, model)
     return worker
 

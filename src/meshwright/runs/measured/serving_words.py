@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import date
 from functools import cache
@@ -51,27 +52,32 @@ class Load:
 
 def load_of(input_len: int, output_len: int) -> Load:
     """Return the load of the benchmark that runs these lengths."""
-    for row in package_rows("runs/measured/serving_loads.csv"):
-        if row["input_len"] in ("", str(input_len)) and row["output_len"] in ("", str(output_len)):
-            return Load(
-                name=row["name"],
-                shortest=float(row["shortest"]),
-                rounds=int(row["rounds"]),
-                client_gap_s=float(row["client_gap_s"]),
-                front=cast("Any", row["front"]),
-            )
-    raise AssertionError("the last row of serving_loads.csv matches everything")
+    told = {"input_len": str(input_len), "output_len": str(output_len)}
+    # The last row of serving_loads.csv matches everything.
+    row = next(row for row in _rows("loads") if _is_of(row, told))
+    return Load(
+        name=row["name"],
+        shortest=float(row["shortest"]),
+        rounds=int(row["rounds"]),
+        client_gap_s=float(row["client_gap_s"]),
+        front=cast("Any", row["front"]),
+    )
+
+
+def _rows(name: str) -> tuple[dict[str, str], ...]:
+    return package_rows(f"runs/measured/serving_{name}.csv")
+
+
+def _is_of(row: Mapping[str, str], told: Mapping[str, str]) -> bool:
+    """Whether a row is about what is told; blank cells are about all."""
+    return all(not row[name] or said in row[name].split() for name, said in told.items())
 
 
 def queued(input_len: int, output_len: int) -> int | None:
     """Return how many requests of these lengths a published run at maximum load queues at once;
     None where it is untold."""
-    lengths = (str(input_len), str(output_len))
-    rows = package_rows("runs/measured/serving_queues.csv")
-    return next(
-        (int(row["requests"]) for row in rows if (row["input_len"], row["output_len"]) == lengths),
-        None,
-    )
+    told = {"input_len": str(input_len), "output_len": str(output_len)}
+    return next((int(row["requests"]) for row in _rows("queues") if _is_of(row, told)), None)
 
 
 def requests_of(load: Load, *, input_len: int, output_len: int, clients: int) -> Requests:
@@ -126,7 +132,7 @@ def as_started(case: ServingCase, load: Load, *, tp: int) -> ServingCase:
     """
     changes: dict[str, Any] = {"token_s": 0.0} if load.front == "router" else {}
     stored, distinct, drafted = case.cache, case.distinct_prompts, case.drafted
-    for row in package_rows("runs/measured/serving_recipes.csv"):
+    for row in _rows("recipes"):
         if not _fits(row, case, load, tp):
             continue
         changes |= {name: int(row[name]) for name in _COUNTS if row[name]}
@@ -159,7 +165,7 @@ def _fits(row: dict[str, str], case: ServingCase, load: Load, tp: int) -> bool:
         "version": case.engine_version,
     }
     return (
-        all(not row[name] or said in row[name].split() for name, said in told.items())
+        _is_of(row, told)
         and (not row["tp_below"] or tp < int(row["tp_below"]))
         and (not row["clients_from"] or case.load >= int(row["clients_from"]))
         and (not row["since"] or case.date >= row["since"])
@@ -205,15 +211,8 @@ def published_pools(case: ServingCase) -> tuple[Published, ...]:
     weights = _NARROW.get(case.weights)
     if case.pools is None or weights is None:
         return ()
-    key = (
-        case.engine.name,
-        case.model.name,
-        weights,
-        case.node.chip.name,
-        str(case.input_len),
-        str(case.output_len),
-        case.load,
-    )
+    names = (case.engine.name, case.model.name, weights, case.node.chip.name)
+    key = (*names, str(case.input_len), str(case.output_len), case.load)
     fits = [row for row in _by_key().get(key, ()) if _told(row, case.pools)]
     away = [_days(row, case.date) for row in fits]
     near = [_entry(row) for row, days in zip(fits, away, strict=True) if days == min(away)]
@@ -233,14 +232,14 @@ def _priced(entry: Published, model: ModelSpec) -> bool:
 
 
 def _told(row: dict[str, str], pools: Pools) -> bool:
-    sides = (
-        ("prefill", pools.prefill, pools.prefill_workers),
-        ("decode", pools.decode, pools.decode_workers),
+    chips, counts = (
+        {side: int(row[f"{side}_{what}"]) for side in ("prefill", "decode")}
+        for what in ("chips", "workers")
     )
-    return all(
-        int(row[f"{side}_chips"]) == worker.chips
-        and (not count or count == int(row[f"{side}_workers"]))
-        for side, worker, count in sides
+    return (
+        chips == {"prefill": pools.prefill.chips, "decode": pools.decode.chips}
+        and pools.prefill_workers in (None, 0, counts["prefill"])
+        and pools.decode_workers in (None, 0, counts["decode"])
     )
 
 
@@ -282,19 +281,15 @@ def _count(cell: str) -> int | None:
     return int(cell) if cell else None
 
 
+_Key = tuple[str, str, str, str, str, str, int]
+
+
 @cache
-def _by_key() -> dict[tuple[str, str, str, str, str, str, int], list[dict[str, str]]]:
-    found: dict[tuple[str, str, str, str, str, str, int], list[dict[str, str]]] = {}
-    for row in package_rows("runs/measured/serving_pools.csv"):
+def _by_key() -> dict[_Key, list[dict[str, str]]]:
+    names = ("engine", "model", "weights", "chip", "input_len", "output_len")
+    found: dict[_Key, list[dict[str, str]]] = {}
+    for row in _rows("pools"):
         for clients in row["clients"].split():
-            key = (
-                row["engine"],
-                row["model"],
-                row["weights"],
-                row["chip"],
-                row["input_len"],
-                row["output_len"],
-                int(clients),
-            )
+            key = cast("_Key", (*(row[name] for name in names), int(clients)))
             found.setdefault(key, []).append(row)
     return found

@@ -7,10 +7,12 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 import numpy as np
 
 from meshwright.runs.belief import Prior, correlations
+from meshwright.runs.candidates import nothing_runs
 from meshwright.runs.choose import NEW_KIND, Options
 from meshwright.runs.loads.load import Load
 from meshwright.runs.serving.record import (
@@ -20,10 +22,11 @@ from meshwright.runs.serving.record import (
     ServingPrediction,
 )
 from meshwright.runs.serving.trial import ServingTrial, refusal_of_deployment
-from meshwright.serving.engine import Quantisation, Worker, check_worker
+from meshwright.serving.engine import Cache, Quantisation, Worker, check_worker
 from meshwright.serving.options import Candidate as Priced
 from meshwright.serving.options import candidate_of, candidates
 from meshwright.serving.request import Objective, ServingRequest
+from meshwright.serving.result import ServingOption
 from meshwright.serving.search import predict
 from meshwright.serving.steady import most_running
 from meshwright.values.errors import ConfigError
@@ -112,17 +115,20 @@ def _named(request: ServingRequest, trial: ServingTrial, worker: Worker) -> Serv
         check_worker(worker, request.model)
         if worker.chips > pool.num_chips:
             return f"{worker.name}: {worker.chips} chips, and there are {pool.num_chips}"
-        priced = candidate_of(
-            request,
-            pool,
-            worker,
-            weights,
-            request.cache[0] if request.cache else weights,  # type: ignore[arg-type]
-        )  # types of 16 and 32 bits are both
+        cache = request.cache[0] if request.cache else cast("Cache", weights)
+        priced = candidate_of(request, pool, worker, weights, cache)
     except ConfigError as error:
         return str(error)
+    return _member(request, trial, priced, pins={})
+
+
+def _member(
+    request: ServingRequest, trial: ServingTrial, priced: Priced, *, pins: Pins
+) -> ServingCandidate | str:
+    """A deployment with its prediction, or why it can't be run."""
     deployment = _deployment(priced)
-    reason = _beyond_node(priced) or refusal_of_deployment(trial, request, deployment)
+    reason = _pinned_out(deployment, pins) or _beyond_node(priced)
+    reason = reason or refusal_of_deployment(trial, request, deployment)
     return reason or ServingCandidate(
         deployment=deployment, predicted=_predicted(request, trial, priced), trial=trial
     )
@@ -136,20 +142,11 @@ def serving_candidates(
     left_out: Counter[str] = Counter()
     members: list[ServingCandidate] = []
     for priced in candidates(request, left_out):
-        deployment = _deployment(priced)
-        reason = (
-            _pinned_out(deployment, pins)
-            or _beyond_node(priced)
-            or refusal_of_deployment(trial, request, deployment)
-        )
-        if reason is not None:
-            left_out[reason] += 1
-            continue
-        members.append(
-            ServingCandidate(
-                deployment=deployment, predicted=_predicted(request, trial, priced), trial=trial
-            )
-        )
+        found = _member(request, trial, priced, pins=pins)
+        if isinstance(found, str):
+            left_out[found] += 1
+        else:
+            members.append(found)
     return _found(request, members, left_out, {})
 
 
@@ -160,10 +157,7 @@ def _found(
     refused: Mapping[Worker, str],
 ) -> ServingCandidates:
     if not members:
-        shown = "; ".join(f"{reason} ({count})" for reason, count in left_out.most_common(3))
-        raise ConfigError(
-            f"no deployment of {request.model.name} can be run: {shown or 'none keeps the rules'}"
-        )
+        raise nothing_runs(f"no deployment of {request.model.name} can be run", left_out)
     ordered = sorted(
         members, key=lambda member: (not member.predicted.keeps, member.predicted.cost_s)
     )
@@ -180,20 +174,17 @@ def _deployment(priced: Priced) -> Deployment:
 
 def _pinned_out(deployment: Deployment, pins: Pins) -> str | None:
     """The first axis whose size is none of those that were asked for."""
-    sizes = ((axis, getattr(deployment.worker, axis), allowed) for axis, allowed in pins.items())
-    return next(
-        (f"{axis}={size}: not asked for" for axis, size, allowed in sizes if size not in allowed),
-        None,
-    )
+    for axis, allowed in pins.items():
+        if (size := getattr(deployment.worker, axis)) not in allowed:
+            return f"{axis}={size}: not asked for"
+    return None
 
 
 def _beyond_node(priced: Priced) -> str | None:
     chips, node = priced.prices.worker.chips, priced.pool.node.chips_per_node
-    return (
-        f"{chips} chips on nodes of {node}: a run is one engine on one node"
-        if chips > node
-        else None
-    )
+    if chips > node:
+        return f"{chips} chips on nodes of {node}: a run is one engine on one node"
+    return None
 
 
 def _predicted(request: ServingRequest, trial: ServingTrial, priced: Priced) -> ServingPrediction:
@@ -211,17 +202,12 @@ def _predicted(request: ServingRequest, trial: ServingTrial, priced: Priced) -> 
         if trial.limits.kept({"ttft_s": point.ttft_s, "tpot_s": point.tpot_s, "e2e_s": point.e2e_s})
     ]
     chips = priced.prices.worker.chips
-    cost_s = min(
-        (_cost_s(point, chips, trial.objective) for point in kept or points), default=math.inf
-    )
-    held = (
-        min(most, trial.most_sequences)
-        * (request.input_len + request.output_len)
-        / priced.prices.worker.attention_dp
-    )
+    costs = (_cost_s(point, chips, trial.objective) for point in kept or points)
+    tokens = min(most, trial.most_sequences) * (request.input_len + request.output_len)
+    held = tokens / priced.prices.worker.attention_dp
     return ServingPrediction(
         points=points,
-        cost_s=cost_s,
+        cost_s=min(costs, default=math.inf),
         keeps=bool(kept),
         memory_bytes=priced.memory.used(min(held, priced.memory.cache_tokens)),
         limit_bytes=priced.memory.limit,
@@ -235,28 +221,19 @@ def _cost_s(point: PredictedPoint, chips: int, objective: Objective) -> float:
 def _point(request: ServingRequest, priced: Priced, load: Load, most: int) -> PredictedPoint:
     """Price a load: clients as many requests under way, or as many as the cache holds; a rate as
     what carries it."""
-    rate = _rate(load)
-    clients = (
-        min(load.clients, most)
-        if load.clients is not None
-        else _clients_at(request, priced, rate, most)
-    )
-    deployment = _deployment(priced)
-    found = predict(
-        request,
-        worker=deployment.worker,
-        weights=deployment.weights,
-        cache=deployment.cache,
-        concurrency=clients,
-    )
-    per_s = found.requests_per_s if load.clients is not None else min(rate, found.requests_per_s)
-    waited = load.clients / clients if load.clients is not None else 1.0
+    if load.clients is not None:
+        clients = min(load.clients, most)
+        waited, found = load.clients / clients, _steady(request, priced, clients)
+        per_s = found.requests_per_s
+    else:
+        rate = _rate(load)
+        waited, found = 1.0, _steady(request, priced, _clients_at(request, priced, rate, most))
+        per_s = min(rate, found.requests_per_s)
     e2e_s = found.e2e_s * waited
     return PredictedPoint(
         load=load.name,
-        ttft_s=found.ttft_s
-        + e2e_s
-        - found.e2e_s,  # what the cache has no room for waits before its first token
+        # What the cache has no room for waits before its first token.
+        ttft_s=found.ttft_s + e2e_s - found.e2e_s,
         tpot_s=found.tpot_s,
         e2e_s=e2e_s,
         tokens_per_s=per_s * request.output_len,
@@ -273,21 +250,21 @@ def _rate(load: Load) -> float:
 
 def _clients_at(request: ServingRequest, priced: Priced, rate: float, most: int) -> int:
     """The fewest requests under way that carry a rate, by bisection; all that fit where none do."""
-    deployment = _deployment(priced)
     low, high = 1, most
     for _ in range(_BISECTIONS):
         if low >= high:
             break
         middle = (low + high) // 2
-        found = predict(
-            request,
-            worker=deployment.worker,
-            weights=deployment.weights,
-            cache=deployment.cache,
-            concurrency=middle,
-        )
+        found = _steady(request, priced, middle)
         low, high = (low, middle) if found.requests_per_s >= rate else (middle + 1, high)
     return low
+
+
+def _steady(request: ServingRequest, priced: Priced, clients: int) -> ServingOption:
+    one = _deployment(priced)
+    return predict(
+        request, worker=one.worker, weights=one.weights, cache=one.cache, concurrency=clients
+    )
 
 
 def serving_options(members: Sequence[ServingCandidate], *, on_cores: bool) -> Options:
@@ -300,16 +277,13 @@ def serving_options(members: Sequence[ServingCandidate], *, on_cores: bool) -> O
     """
     wide = NEW_KIND if on_cores else 1.0
     axes = np.array([_axes(member.deployment) for member in members])
+    predicted = [member.predicted for member in members]
     # One that is not predicted to keep the limits is behind all that are: e times the worst of
     # them.
-    costs = np.array([member.predicted.cost_s for member in members])
+    costs, behind = np.array([(one.cost_s, float(not one.keeps)) for one in predicted]).T
     worst = costs[np.isfinite(costs)].max(initial=1.0)
-    logs = np.log(np.where(np.isfinite(costs), costs, worst)) + np.array(
-        [0.0 if member.predicted.keeps else 1.0 for member in members]
-    )
-    fills = np.log(
-        [member.predicted.memory_bytes / member.predicted.limit_bytes for member in members]
-    )
+    logs = np.log(np.where(np.isfinite(costs), costs, worst)) + behind
+    fills = np.log([one.memory_bytes / one.limit_bytes for one in predicted])
     return Options(
         step=_prior(logs, axes, wide * SPREAD, wide * OWN),
         fill=_prior(fills, axes, FILL_SPREAD, FILL_SPREAD / 2),
@@ -318,9 +292,8 @@ def serving_options(members: Sequence[ServingCandidate], *, on_cores: bool) -> O
 
 
 def _prior(mean: np.ndarray, axes: np.ndarray, spread: float, own: float) -> Prior:
-    none = np.zeros((len(mean), 1))
     return correlations(
-        slopes=none,
+        slopes=np.zeros((len(mean), 1)),
         widths=np.zeros(1),
         axes=axes,
         noise=own * math.sqrt(2.0),
@@ -330,12 +303,6 @@ def _prior(mean: np.ndarray, axes: np.ndarray, spread: float, own: float) -> Pri
 
 
 def _axes(deployment: Deployment) -> list[float]:
-    worker = deployment.worker
-    sizes = (
-        worker.tp,
-        worker.pp,
-        worker.ep,
-        worker.attention_dp,
-        Quantisation.bytes_of(deployment.weights),
-    )
-    return [*map(math.log2, sizes), float(deployment.cache == deployment.weights)]
+    at, width = deployment.worker, Quantisation.bytes_of(deployment.weights)
+    sizes = map(math.log2, (at.tp, at.pp, at.ep, at.attention_dp, width))
+    return [*sizes, float(deployment.cache == deployment.weights)]

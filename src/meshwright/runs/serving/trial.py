@@ -13,10 +13,10 @@ import yaml
 
 from meshwright.platforms.executor import JobStatus
 from meshwright.platforms.job import Job, JobOptions, job_of
-from meshwright.runs.failures import Evidence, Failure, FailureClass, classify
 from meshwright.runs.loads.figures import Figures, Limits, Served, ServedPoint
 from meshwright.runs.loads.load import MARK, PORT, Line, Load, ServeJob, line_of
-from meshwright.runs.outcome import read_run_logs
+from meshwright.runs.loop import Judge
+from meshwright.runs.outcome import Evidence, Failure, FailureClass, classify, read_run_logs
 from meshwright.runs.record import Outcome
 from meshwright.runs.serving.record import Deployment
 from meshwright.runs.store import RUN_LOGS
@@ -43,24 +43,21 @@ __all__ = [
 
 def judge_serving(
     chips_of: Callable[[str], int],
-) -> Callable[[JobStatus, Path, float | None], Outcome | None]:
+) -> Judge:
     """Return what reads the folder of a run; `chips_of` gives the chips of a run by its id, which
     is its folder's name."""
 
     def judge(status: JobStatus, folder: Path, silent_s: float | None) -> Outcome | None:
         if not status.ended and silent_s is None:
             return None
-        lines = [line for path in (folder / name for name in RUN_LOGS) for line in _lines(path)]
-        logs = read_run_logs([folder / name for name in RUN_LOGS])
-        evidence = [
-            found for found in logs.evidence if MARK not in found.line
-        ]  # what we wrote of it ourselves is no cause
+        logs = [folder / name for name in RUN_LOGS]
+        # What we wrote of it ourselves is no cause.
+        evidence = [found for found in read_run_logs(logs).evidence if MARK not in found.line]
         failure = classify(status, evidence=evidence, silent_s=silent_s)
         if not status.ended and failure is None:
             return None
-        return outcome_of_lines(
-            lines, failure=failure, evidence=evidence, chips=chips_of(folder.name)
-        )
+        lines, chips = [line for path in logs for line in _lines(path)], chips_of(folder.name)
+        return outcome_of_lines(lines, failure=failure, evidence=evidence, chips=chips)
 
     return judge
 
@@ -82,35 +79,26 @@ def outcome_of_lines(
             points=tuple(points), ready_s=float(ready["ready_s"]), chips=chips, notes=notes
         )
     if cause is not None and cause.failure_class != "unknown":
-        return Failure(
-            failure_class=cause.failure_class, message=cause.message, evidence=cause.line
-        )
+        return cause.failure()
     told = next((line.content for line in lines if line.kind == "failed"), None)
     if told is not None:
         word = cast("FailureClass", told["failure_class"])
         line = cause.line if cause is not None else cast("str | None", told["evidence"])
         return Failure(failure_class=word, message=str(told["message"]), evidence=line)
     if points:
-        return Failure(
-            failure_class="unknown", message=str(points[0].error), evidence=points[0].evidence
-        )
-    return failure or Failure(
-        failure_class="unknown", message="it ended without a word of what was measured"
-    )
+        first = points[0]
+        return Failure(failure_class="unknown", message=str(first.error), evidence=first.evidence)
+    words = "it ended without a word of what was measured"
+    return failure or Failure(failure_class="unknown", message=words)
 
 
 def _point(content: Mapping[str, Any], cause: Evidence | None) -> ServedPoint:
-    figures = None if content["figures"] is None else Figures.of(content["figures"])
-    point = ServedPoint(
+    told, error = content["evidence"], content["error"]
+    return ServedPoint(
         load=str(content["name"]),
-        figures=figures,
-        error=content["error"],
-        evidence=content["evidence"],
-    )
-    return (
-        replace(point, evidence=cause.line)
-        if point.error is not None and cause is not None
-        else point
+        figures=None if content["figures"] is None else Figures.of(content["figures"]),
+        error=error,
+        evidence=cause.line if error is not None and cause is not None else told,
     )
 
 
@@ -163,27 +151,18 @@ class ServingTrial:
                 "name": load.name,
                 "requests": len(load.asks),
                 "seed": load.seed,
-                **({"asks": load.to_dict()["asks"]} if load.value is None else {}),
+                **({"asks": [asdict(ask) for ask in load.asks]} if load.value is None else {}),
             }
             for load in self.loads
         ]
-        return {
-            "kind": "serving",
-            "loads": [json.loads(json.dumps(load)) for load in loads],
-            "limits": asdict(self.limits),
-            "objective": self.objective,
-            "model_path": self.model_path,
-            "port": self.port,
-            "ready_s": self.ready_s,
-            "patience_s": self.patience_s,
-            "extra": list(self.extra),
-        }
+        return {"kind": "serving", **asdict(self), "loads": loads, "extra": list(self.extra)}
 
 
 def served_worker(
     trial: ServingTrial, request: ServingRequest, deployment: Deployment
 ) -> ServedWorker:
     """Return what the engine's command says of a deployment."""
+    sequences = -(-trial.most_sequences // deployment.worker.attention_dp)
     return ServedWorker(
         model=request.model,
         path=_MODEL_FILE if trial.model_path is None else trial.model_path,
@@ -192,9 +171,7 @@ def served_worker(
         weights=deployment.weights,
         cache=deployment.cache,
         max_len=trial.longest,
-        max_sequences=min(
-            -(-trial.most_sequences // deployment.worker.attention_dp), request.engine.max_sequences
-        ),
+        max_sequences=min(sequences, request.engine.max_sequences),
         port=PORT,
         extra=trial.extra,
     )
@@ -212,24 +189,19 @@ def job_of_deployment(
     the deployment."""
     pool = _pool(request.cluster.pools[0], deployment)
     command = engine_command(served_worker(trial, request, deployment))
-    files = [ExportedFile(name=_JOB_FILE, text=_serve_job(trial, request, pool, command).to_json())]
+    texts = {_JOB_FILE: _serve_job(trial, request, pool, command).to_json()}
     if command.config is not None:
-        files.append(
-            ExportedFile(
-                name=CONFIG_FILE, text=yaml.safe_dump(dict(command.config), sort_keys=False)
-            )
-        )
+        texts[CONFIG_FILE] = yaml.safe_dump(dict(command.config), sort_keys=False)
     if trial.model_path is None:
-        files.append(ExportedFile(name=_MODEL_FILE, text=_model_file(request, trial.longest)))
+        texts[_MODEL_FILE] = _model_file(request, trial.longest)
     exported = Exported(
         target=request.engine.name,
-        files=tuple(files),
+        files=tuple(ExportedFile(name=name, text=text) for name, text in texts.items()),
         command=("python3", "-m", "meshwright.runs.loads", _JOB_FILE),
         runs_on="node",
     )
-    return replace(
-        job_of(exported, model=request.model.name, pool=pool, options=options), time_limit_s=seconds
-    )
+    job = job_of(exported, model=request.model.name, pool=pool, options=options)
+    return replace(job, time_limit_s=seconds)
 
 
 def _serve_job(
@@ -269,10 +241,8 @@ def _model_file(request: ServingRequest, longest: int) -> str:
         )
     model = request.model
     details = complete_details(ModelDetails(), model=model, work=Workload(seq_len=longest))
-    return (
-        json.dumps(decoder_config(model, details, max_positions=longest, name=OWN_ENGINE), indent=1)
-        + "\n"
-    )
+    config = decoder_config(model, details, max_positions=longest, name=OWN_ENGINE)
+    return json.dumps(config, indent=1) + "\n"
 
 
 def refusal_of_deployment(

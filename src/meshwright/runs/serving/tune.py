@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
 from meshwright.platforms.executor import Executor
 from meshwright.platforms.given import cluster_from_flag, find_local_cluster
 from meshwright.platforms.job import Job, JobOptions, JobText
-from meshwright.platforms.registry import executor, find_runner, job_text
-from meshwright.runs.choose import Choice, Options, choose
+from meshwright.platforms.registry import executor, job_text
+from meshwright.runs.choose import Options
 from meshwright.runs.loads.figures import Limits
 from meshwright.runs.loads.load import Load
-from meshwright.runs.lock import locked
-from meshwright.runs.loop import StudyLimits, Tuner, View
+from meshwright.runs.loop import StudyLimits, View
 from meshwright.runs.processors import probed_processors
+from meshwright.runs.results import write_best, write_tables
 from meshwright.runs.serving.candidates import (
     Pins,
     ServingCandidate,
@@ -35,14 +34,8 @@ from meshwright.runs.serving.record import (
     served_record_of,
 )
 from meshwright.runs.serving.trial import OWN_ENGINE, ServingTrial, job_of_deployment, judge_serving
-from meshwright.runs.store import Store, study_folder, write_whole
-from meshwright.runs.tune import (
-    MACHINE_FILE,
-    interrupted_study,
-    kept_machine,
-    with_room,
-    writing_too,
-)
+from meshwright.runs.store import Store
+from meshwright.runs.tune import Conduct, StudyOptions, first_choice, folder_of, kept_machine
 from meshwright.search.link_rates import (
     local_pool,
 )
@@ -51,16 +44,14 @@ from meshwright.serving.request import Objective, ServingRequest
 from meshwright.values.errors import ConfigError
 from meshwright.values.hardware.cluster import Cluster
 from meshwright.values.hardware.parse import LOCAL, parse_count
-from meshwright.values.hardware.profile import Profile, profile_to_bytes
+from meshwright.values.hardware.profile import Profile
 from meshwright.values.models.catalogue import named_model
 from meshwright.values.models.spec import ModelSpec
-from meshwright.values.text import write_yaml
 
 __all__ = [
     "Place",
     "PreparedServing",
     "ServingStudy",
-    "ServingTuning",
     "default_serving_folder",
     "first_serving_job",
     "prepare_serving",
@@ -69,20 +60,6 @@ __all__ = [
     "tune",
     "tune_serving",
 ]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ServingTuning:
-    """What is asked of a study of serving beyond its request and its trial."""
-
-    folder: Path
-    limits: StudyLimits = field(default_factory=StudyLimits)
-    launcher: str = "local"
-    job: JobOptions = field(default_factory=JobOptions)
-
-    def __post_init__(self) -> None:
-        """Refuse a launcher that nothing can be started on; keep the name that runs have for it."""
-        object.__setattr__(self, "launcher", find_runner(self.launcher).launcher)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -108,14 +85,7 @@ class ServingStudy:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the object that `serving tune --json` prints."""
-        best = self.view.best
-        return {
-            "study": str(self.folder),
-            "best": None if best is None else _run_dict(best),
-            "runs": [_run_dict(record) for record in self.view.records],
-            "stop": self.view.stop,
-            "gpu_hours": self.view.gpu_hours,
-        }
+        return {"study": str(self.folder), **self.view.to_dict(_run_dict)}
 
 
 def _run_dict(record: ServedRecord) -> dict[str, Any]:
@@ -132,8 +102,7 @@ def _run_dict(record: ServedRecord) -> dict[str, Any]:
 
 def default_serving_folder(model: ModelSpec, engine: str, cluster: str) -> Path:
     """Name the study by its model, engine and cluster, so that the same command finds it again."""
-    words = f"serving-{model.name}-{engine}-{Path(cluster).name}"
-    return Path(re.sub(r"[^A-Za-z0-9.]+", "-", words).strip("-").lower())
+    return folder_of(f"serving-{model.name}-{engine}", cluster)
 
 
 def prepare_serving(
@@ -173,28 +142,27 @@ def prepare_serving(
 
 
 def first_serving_job(
-    prepared: PreparedServing, tuning: ServingTuning
+    prepared: PreparedServing, tuning: StudyOptions
 ) -> tuple[ServingCandidate, str, JobText, Job]:
     """Return what would be run first, why, and what would be sent."""
-    found = choose(
-        prepared.options, {}, strategy=tuning.limits.strategy, tolerance=tuning.limits.tolerance
-    )
-    assert isinstance(found, Choice)
-    candidate = prepared.candidates.members[found.index]
+    candidate, found = first_choice(prepared.candidates.members, prepared.options, tuning)
     job = _job(prepared, tuning, candidate.deployment)
     return candidate, found.because, job_text(job, launcher=tuning.launcher), job
 
 
-def _job(prepared: PreparedServing, tuning: ServingTuning, deployment: Deployment) -> Job:
-    seconds = round(tuning.limits.minutes_per_run * 60)
+def _job(prepared: PreparedServing, tuning: StudyOptions, deployment: Deployment) -> Job:
     return job_of_deployment(
-        prepared.trial, prepared.request, deployment, options=tuning.job, seconds=seconds
+        prepared.trial,
+        prepared.request,
+        deployment,
+        options=tuning.job,
+        seconds=tuning.seconds_per_run,
     )
 
 
 def tune_serving(
     prepared: PreparedServing,
-    tuning: ServingTuning,
+    tuning: StudyOptions,
     *,
     starter: Executor | None = None,
     show: Callable[[View[ServedRecord]], None] = lambda view: None,
@@ -203,55 +171,38 @@ def tune_serving(
 ) -> ServingStudy:
     """Run a study of serving, or go on with it; Interrupted after Ctrl-C, StudyError where the
     folder or the launcher is in the way."""
-    starter = starter or executor(tuning.launcher)
-    starter.check()
-    store = _store(prepared, tuning)
     members = prepared.candidates.members
     chips = {member.run_id: member.deployment.worker.chips for member in members}
     largest = max(members, key=lambda member: member.deployment.worker.chips)
-    with locked(store.folder) as lock:
-        tuner: Tuner[ServedRecord] = Tuner(
-            store=store,
-            lock=lock,
-            candidates=members,
-            options=prepared.options,
-            limits=with_room(tuning.limits, starter, _job(prepared, tuning, largest.deployment)),
-            executor=starter,
-            num_chips=largest.deployment.worker.chips,
-            job=lambda record: _job(prepared, tuning, record.deployment),
-            judge=judge_serving(lambda run_id: chips[run_id]),
-            now=now,
-            sleep=sleep,
-            show=writing_too(lambda view: _write(store, view, prepared, tuning), show),
-        )
-        try:
-            view = tuner.run()
-        except KeyboardInterrupt:
-            raise interrupted_study(tuner, sleep) from None
-        finally:
-            _write(store, tuner.view(), prepared, tuning)
-    return ServingStudy(folder=store.folder, view=view)
-
-
-def _store(prepared: PreparedServing, tuning: ServingTuning) -> Store[ServedRecord]:
-    trial = {**prepared.trial.to_dict(), "launcher": tuning.launcher}
-    found = study_folder(tuning.folder, request=dict(prepared.asked), trial=trial)
-    if prepared.machine is not None:
-        write_whole(
-            found.folder / MACHINE_FILE, profile_to_bytes(prepared.machine, form="json").decode()
-        )
-    return Store(folder=found.folder, study=found.study, read=served_record_of)
+    conduct = Conduct(
+        asked=tuning,
+        request=prepared.asked,
+        trial=prepared.trial.to_dict(),
+        machine=prepared.machine,
+        members=members,
+        options=prepared.options,
+        num_chips=largest.deployment.worker.chips,
+        largest=_job(prepared, tuning, largest.deployment),
+        job=lambda record: _job(prepared, tuning, record.deployment),
+        judge=judge_serving(lambda run_id: chips[run_id]),
+        read=served_record_of,
+        write=lambda store, view: _write(store, view, prepared, tuning),
+        starter=starter or executor(tuning.launcher),
+        now=now,
+        sleep=sleep,
+    )
+    store = conduct.opened()
+    return ServingStudy(folder=store.folder, view=conduct.run(store, show))
 
 
 def _write(
     store: Store[ServedRecord],
     view: View[ServedRecord],
     prepared: PreparedServing,
-    tuning: ServingTuning,
+    tuning: StudyOptions,
 ) -> None:
-    """Write what follows from the runs; each file appears whole."""
-    write_whole(store.folder / "results.csv", results_csv(view.records))
-    write_whole(store.folder / "failed.csv", failed_csv(view.records))
+    results, failed = results_csv(view.records), failed_csv(view.records)
+    write_tables(store.folder, {"results.csv": results, "failed.csv": failed})
     best = view.best
     if best is None or best.best_point is None or best.best_point.figures is None:
         return
@@ -259,16 +210,13 @@ def _write(
     content = {
         "run_id": best.run_id,
         "engine": prepared.request.engine.name,
-        "deployment": best.deployment.to_dict(),
+        "deployment": asdict(best.deployment),
         "load": point.load,
         "measured": figures.to_dict(),
         "request": dict(prepared.asked),
     }
-    write_whole(store.folder / "best.yaml", write_yaml(content))
-    folder = store.folder / "best"
-    folder.mkdir(exist_ok=True)
-    for file in _job(prepared, replace(tuning, job=JobOptions()), best.deployment).files:
-        write_whole(folder / file.name, file.text)
+    plain = replace(tuning, job=JobOptions())
+    write_best(store.folder, content, files=lambda: _job(prepared, plain, best.deployment).files)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -326,6 +274,7 @@ def prepare_serving_study(
     asks = [ask for load in loads for ask in load.asks]
     kept = limits or Limits()
     types = tuple(weights or (("fp32",) if place.on_cores else ("bf16",)))
+    kept_cache = types if all(word in _HALVES for word in types) else None
     request = ServingRequest(
         model=model,
         cluster=place.cluster,
@@ -338,13 +287,7 @@ def prepare_serving_study(
         objective=objective,
         modes=("aggregated",),
         weights=cast("Any", types),
-        cache=(
-            cast("Any", tuple(cache))
-            if cache
-            else cast("Any", types)
-            if all(word in _HALVES for word in types)
-            else None
-        ),
+        cache=cast("Any", tuple(cache) if cache else kept_cache),
     )
     trial = ServingTrial(
         loads=tuple(loads),
@@ -391,5 +334,5 @@ def tune(
     prepared = prepare_serving_study(spec, place, engine=engine, loads=loads, **asked)
     return tune_serving(
         prepared,
-        ServingTuning(folder=Path(folder), limits=study or StudyLimits(), launcher=launcher),
+        StudyOptions(folder=Path(folder), limits=study or StudyLimits(), launcher=launcher),
     )

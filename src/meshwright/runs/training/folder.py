@@ -6,22 +6,28 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from meshwright.platforms.executor import JobState
 from meshwright.platforms.given import load_profile
-from meshwright.runs.failures import Failure
-from meshwright.runs.outcome import read_run_logs
-from meshwright.runs.store import append_line, read_lines, write_whole
+from meshwright.runs.outcome import Failure, read_run_logs
+from meshwright.runs.store import (
+    append_line,
+    read_form,
+    read_lines,
+    refuse_foreign,
+    write_whole,
+)
 from meshwright.runs.training.request import TrainRequest
 from meshwright.runs.watch.restart import Attempt, RestartPolicy, next_start
 from meshwright.software.log import LogReading, Report
 from meshwright.software.log_reader import read_log
 from meshwright.values.errors import ConfigError, StudyError
 from meshwright.values.hardware.profile import Profile, profile_to_bytes
+from meshwright.values.text import write_yaml
 from meshwright.values.units import counted
 
 __all__ = [
@@ -45,14 +51,8 @@ __all__ = [
 FORM = 1
 """Version of the directory's form."""
 LOGS = ("stdout.log", "stderr.log")
-_TRAIN, _PLAN, _JOBS, _EVENTS, _JOB, _MACHINE = (
-    "train.yaml",
-    "plan.json",
-    "jobs",
-    "events.jsonl",
-    "job.json",
-    "machine.json",
-)
+_TRAIN, _PLAN, _MACHINE = "train.yaml", "plan.json", "machine.json"
+_JOBS, _EVENTS, _JOB = "jobs", "events.jsonl", "job.json"
 _OURS = {_TRAIN, _PLAN, _JOBS, _EVENTS, _MACHINE, "lock", "checkpoints"}
 _STAYS = ("plan", "software", "program", "settings", "save_dir")
 """What may not change between two jobs of one training."""
@@ -126,9 +126,8 @@ class TrainFolder:
 
     def add_event(self, event: str, *, at_s: float, **values: Any) -> None:
         """Append what happened, on the disk before this returns."""
-        append_line(
-            self.folder / _EVENTS, json.dumps({"event": event, "at_s": at_s, **values}) + "\n"
-        )
+        line = json.dumps({"event": event, "at_s": at_s, **values}) + "\n"
+        append_line(self.folder / _EVENTS, line)
 
     def events(self) -> Iterator[dict[str, Any]]:
         """Yield what happened, oldest first."""
@@ -170,21 +169,7 @@ def open_folder(
     folder: Path, request: TrainRequest, *, plan: dict[str, Any], machine: Profile | None
 ) -> TrainFolder:
     """Begin a training in a folder; StudyError where it holds something else."""
-    try:
-        strange = sorted(
-            path.name
-            for path in folder.iterdir()
-            if path.name not in _OURS and not path.name.startswith(".")
-        )
-    except FileNotFoundError:
-        strange = []
-    except OSError as error:
-        raise StudyError(f"{folder}: {error.strerror or error}") from None
-    if strange:
-        raise StudyError(
-            f"{folder}: holds {strange[0]} and no {_TRAIN}, so it is no training; give an empty or"
-            " a new folder"
-        )
+    refuse_foreign(folder, _OURS, f"no {_TRAIN}, so it is no training")
     begun = TrainFolder(folder=folder, train_id=train_id_of(folder, request), request=request)
     _make(folder)
     write_whole(folder / _PLAN, json.dumps(plan, indent=1) + "\n")
@@ -196,29 +181,15 @@ def open_folder(
 
 def read_folder(folder: Path) -> TrainFolder | None:
     """Open the training of a folder; None where there is none."""
-    from meshwright.values.text import read_yaml
-
     path = folder / _TRAIN
-    try:
-        text = path.read_bytes().decode("utf-8")
-    except (FileNotFoundError, NotADirectoryError):
+    if folder.is_file():
         return None
-    except (OSError, ValueError) as error:
-        raise StudyError(
-            f"{path}: cannot be read ({getattr(error, 'strerror', None) or 'not a text in UTF-8'})"
-        ) from None
-    content = read_yaml(text, what=str(path))
-    if content.get("train") != FORM:
-        raise StudyError(
-            f"{path}: form {content.get('train')!r} of a training; this version of Meshwright knows"
-            f" form {FORM}"
-        )
+    content = read_form(path, key="train", what="a training", form=FORM)
+    if content is None:
+        return None
     try:
-        return TrainFolder(
-            folder=folder,
-            train_id=str(content["train_id"]),
-            request=TrainRequest.of(content["request"]),
-        )
+        request = TrainRequest.of(content["request"])
+        return TrainFolder(folder=folder, train_id=str(content["train_id"]), request=request)
     except (KeyError, TypeError, ConfigError) as error:
         raise StudyError(f"{path}: no training as `meshwright train` writes it ({error})") from None
 
@@ -236,8 +207,6 @@ def find_trainings(root: Path, *, depth: int = 3) -> list[TrainFolder]:
 
 
 def _train_text(train_id: str, request: TrainRequest) -> str:
-    from meshwright.values.text import write_yaml
-
     return write_yaml({"train": FORM, "train_id": train_id, "request": request.to_dict()})
 
 
@@ -298,9 +267,7 @@ def newest_checkpoint(folder: Path) -> int | None:
     except OSError:
         word = ""
     steps += [int(word)] if word.isdecimal() else []
-    unknown = not steps and any(
-        child for child in folder.iterdir() if not child.name.startswith("part-")
-    )
+    unknown = not steps and any(not one.name.startswith("part-") for one in folder.iterdir())
     return None if unknown else max(steps, default=0)
 
 
@@ -353,44 +320,26 @@ def decide(
     if not jobs:
         return Decision(action="submit", why="the first job")
     reached = max((job.last_step for job in jobs if job.last_step is not None), default=None)
-    if reached is not None and any(
-        job.state == "succeeded" and _is_last(job, total_steps, report_every) for job in jobs
-    ):
+    ends = (job.last_step or 0 for job in jobs if job.state == "succeeded")
+    if reached is not None and any(step > total_steps - report_every for step in ends):
         return Decision(action="done", why=f"step {reached:,} of {total_steps:,} is done")
     last = jobs[-1]
     if last.state in _OPEN:
-        return Decision(
-            action="wait",
-            why=f"job {last.number} is {last.state}{f' ({last.reason})' if last.reason else ''}",
-        )
+        reason = f" ({last.reason})" if last.reason else ""
+        return Decision(action="wait", why=f"job {last.number} is {last.state}{reason}")
     if last.state == "succeeded" and reached is None:
-        return Decision(
-            action="stop",
-            why=(
-                f"job {last.number} ended well, but its log reports no step: nobody can tell how"
-                " far it came"
-            ),
-        )
-    following = next_start(
-        [_attempt(job, jobs[: place + 1]) for place, job in enumerate(jobs)], policy=policy
-    )
+        why = "ended well, but its log reports no step: nobody can tell how far it came"
+        return Decision(action="stop", why=f"job {last.number} {why}")
+    attempts = [_attempt(job, jobs[: place + 1]) for place, job in enumerate(jobs)]
+    following = next_start(attempts, policy=policy)
+    why = f"job {last.number}: {following.why}"
     if following.action == "stop":
-        return Decision(action="stop", why=f"job {last.number}: {following.why}")
+        return Decision(action="stop", why=why)
     if most_jobs is not None and len(jobs) >= most_jobs:
-        return Decision(
-            action="stop",
-            why=(
-                f"{_count(len(jobs))} of at most {most_jobs} ended, at step {reached or 0:,} of"
-                f" {total_steps:,}"
-            ),
-        )
-    return Decision(
-        action="submit", why=f"job {last.number}: {following.why}", wait_s=following.wait_s
-    )
-
-
-def _is_last(job: PastJob, total_steps: int, report_every: int) -> bool:
-    return job.last_step is not None and job.last_step > total_steps - report_every
+        ended = f"{counted(len(jobs), 'job')} of at most {most_jobs} ended"
+        why = f"{ended}, at step {reached or 0:,} of {total_steps:,}"
+        return Decision(action="stop", why=why)
+    return Decision(action="submit", why=why, wait_s=following.wait_s)
 
 
 def _attempt(job: PastJob, so_far: Sequence[PastJob]) -> Attempt:
@@ -399,22 +348,18 @@ def _attempt(job: PastJob, so_far: Sequence[PastJob]) -> Attempt:
     seen = [found.last_step for found in so_far if found.last_step is not None]
     saved = job.saved_step if job.saved_step is not None else max(seen, default=None)
     failure = job.failure
-    if job.state in ("succeeded", "timed_out") and (
-        failure is None or failure.failure_class == "time_limit"
-    ):
-        # Without the scheduler's line, which says it of a step or of a job: two limits that were
-        # reached are the same way to end.
-        message = (
-            "the software stopped at its limit"
-            if job.state == "succeeded"
-            else "the time limit was reached"
-        )
+    if job.state in _AT_LIMIT and (failure is None or failure.failure_class == "time_limit"):
+        message = _AT_LIMIT[job.state]
         failure = Failure(failure_class="time_limit", message=message, step=job.last_step)
     return Attempt(failure=failure, saved_step=saved, cancelled=job.state == "cancelled")
 
 
-def _count(jobs: int) -> str:
-    return counted(jobs, "job")
+_AT_LIMIT: Mapping[JobState, str] = {
+    "succeeded": "the software stopped at its limit",
+    "timed_out": "the time limit was reached",
+}
+"""Without the scheduler's line, which says it of a step or of a job: two limits that were reached
+are the same way to end."""
 
 
 def jobs_needed(*, train_s: float, steps_s: int | None) -> int:

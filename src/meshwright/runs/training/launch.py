@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from meshwright.platforms.executor import Executor, JobStatus
-from meshwright.runs.failures import Failure, classify
 from meshwright.runs.lock import Lock
-from meshwright.runs.outcome import read_run_logs
+from meshwright.runs.outcome import Failure, classify, read_run_logs
 from meshwright.runs.training.folder import (
     LOGS,
     Decision,
@@ -24,6 +23,7 @@ from meshwright.runs.training.folder import (
     newest_checkpoint,
 )
 from meshwright.runs.training.prepare import Prepared
+from meshwright.runs.trial import OWN_TRAINER
 from meshwright.values.errors import LauncherSilent
 
 __all__ = [
@@ -126,17 +126,12 @@ class Launch:
         most = self.prepared.request.most_jobs
         found = sum(job.number <= self.last_found for job in jobs)
         self._room = None if most is None else most + found - len(jobs)
-        report_every = (
-            self.prepared.settings.log_interval
-            if self.prepared.software.name != "meshwright"
-            else 1
-        )
-        bound = None if most is None else found + most
+        own = self.prepared.software.name == OWN_TRAINER
         return decide(
             jobs,
             total_steps=self.prepared.total_steps,
-            report_every=report_every or 1,
-            most_jobs=bound,
+            report_every=1 if own else self.prepared.settings.log_interval or 1,
+            most_jobs=None if most is None else found + most,
         )
 
     def submit(self, *, why: str) -> list[JobNote]:
@@ -145,13 +140,10 @@ class Launch:
         sent: list[JobNote] = []
         after: str | None = None
         first = max((job.number for job in self.training.jobs()), default=0) + 1
-        for number in range(
-            first,
-            first + self.prepared.at_once(done_steps=self.prepared.saved_steps, most=self._room),
-        ):
-            note, after = self._send(
-                number, after=after, why=why if not sent else f"behind job {number - 1}"
-            )
+        count = self.prepared.at_once(done_steps=self.prepared.saved_steps, most=self._room)
+        for number in range(first, first + count):
+            note, after = self._send(number, after=after, why=why)
+            why = f"behind job {number}"
             sent.append(note)
         return sent
 
@@ -165,14 +157,12 @@ class Launch:
                 decision = Decision(action="wait", why="")
             if decision.action in ("done", "stop"):
                 self.end_queued(decision)
-                self._event(
-                    "finished" if decision.action == "done" else "stopped", why=decision.why
-                )
+                event = "finished" if decision.action == "done" else "stopped"
+                self._event(event, why=decision.why)
                 return decision
             if decision.action == "submit":
-                self.say(
-                    f"{decision.why}{f'; in {decision.wait_s:.0f} s' if decision.wait_s else ''}"
-                )
+                wait = f"; in {decision.wait_s:.0f} s" if decision.wait_s else ""
+                self.say(f"{decision.why}{wait}")
                 self._sleep(decision.wait_s)
                 self.submit(why=decision.why)
             self._tell_progress()
@@ -215,35 +205,27 @@ class Launch:
             after=after,
         )
         self.training.add_job(note)
-        handle = self.starter.submit(
-            job, directory=self.training.job_folder(number), label=note.label
-        )
+        folder = self.training.job_folder(number)
+        handle = self.starter.submit(job, directory=folder, label=note.label)
         self._event("submitted", job=number, handle=handle, why=why)
         self.say(f"job {number} was sent: {note.label}, {handle}")
         return note, handle
 
     def _past(self, watched: Watched) -> PastJob:
         """Return what is known of a job; its end is written down when it is seen first."""
-        number, status = watched.note.number, watched.status
+        number, status, ended = watched.note.number, watched.status, watched.ended
+        past = PastJob(number=number, state=status.state, reason=status.reason)
         if not status.ended:
-            return PastJob(number=number, state=status.state, reason=status.reason)
-        if watched.ended is not None:
-            failure = watched.ended["failure"]
-            return PastJob(
-                number=number,
-                state=status.state,
-                reason=status.reason,
-                failure=None if failure is None else Failure(**failure),
-                last_step=watched.ended["last_step"],
-                saved_step=watched.ended["saved_step"],
-            )
+            return past
+        if ended is not None:
+            failure = None if ended["failure"] is None else Failure(**ended["failure"])
+            steps = {name: ended[name] for name in ("last_step", "saved_step")}
+            return replace(past, failure=failure, **steps)
         logs = read_run_logs([self.training.job_folder(number) / name for name in LOGS])
         last = None if logs.reading is None else logs.reading.last_step
         saved = newest_checkpoint(Path(self.prepared.settings.save_dir or ""))
-        past = PastJob(
-            number=number,
-            state=status.state,
-            reason=status.reason,
+        past = replace(
+            past,
             failure=classify(status, evidence=logs.evidence, reading=logs.reading),
             last_step=last,
             # Of jobs whose end is seen late, a later one may have written the newest.
@@ -258,10 +240,8 @@ class Launch:
             last_step=past.last_step,
             saved_step=past.saved_step,
         )
-        self.say(
-            f"job {number} {status.state}{f' ({status.reason})' if status.reason else ''} at step"
-            f" {past.last_step or 0:,}"
-        )
+        reason = f" ({status.reason})" if status.reason else ""
+        self.say(f"job {number} {status.state}{reason} at step {past.last_step or 0:,}")
         return past
 
     def _event(self, event: str, **values: Any) -> None:

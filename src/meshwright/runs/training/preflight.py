@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import shutil
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 import numpy as np
 
@@ -16,12 +17,8 @@ from meshwright.cost.ends import padded_vocab
 from meshwright.data.indexed import IndexedFile
 from meshwright.data.verifying import quick_look, verify
 from meshwright.platforms.job import Mount, parse_mount
-from meshwright.runs.training.division import divide
-from meshwright.runs.training.prepare import Prepared
-from meshwright.runs.training.request import (
-    held_out,
-)
-from meshwright.runs.training.software import written
+from meshwright.runs.training.prepare import Prepared, divide
+from meshwright.runs.training.request import held_out, written
 from meshwright.runs.trial import OWN_TRAINER
 from meshwright.trainer.checks import VOCAB_MULTIPLE
 from meshwright.values.errors import ConfigError, UnknownNameError
@@ -63,18 +60,7 @@ def preflight(prepared: Prepared, *, look: Look = "quick") -> tuple[Finding, ...
     """Look at everything that can be seen from here."""
     return tuple(
         Finding(name=name, verdict=verdict, words=words)
-        for part in (
-            _layout,
-            _memory,
-            _length,
-            _limits,
-            _data,
-            _vocabulary,
-            _storage,
-            _container,
-            _environment,
-            _adds,
-        )
+        for part in _PARTS
         for name, verdict, words in part(prepared, look)
     )
 
@@ -86,11 +72,7 @@ def problems(findings: Sequence[Finding], *, allow: Collection[str] = ()) -> lis
     for name in allow:
         if name not in names:
             raise UnknownNameError("finding of preflight", name, names)
-    return [
-        finding
-        for finding in findings
-        if finding.verdict == "problem" and finding.name not in allow
-    ]
+    return [one for one in findings if one.verdict == "problem" and one.name not in allow]
 
 
 def require_clear(findings: Sequence[Finding], *, allow: Collection[str] = ()) -> None:
@@ -111,68 +93,42 @@ def _layout(prepared: Prepared, _look: Look) -> _Found:
 def _memory(prepared: Prepared, _look: Look) -> _Found:
     limit = prepared.problem.setting.limit_bytes / GIB
     words = f"{prepared.peak_gib:.1f} of {limit:.1f} GiB on the fullest chip, predicted"
-    if prepared.fits == "no":
-        yield (
-            "memory",
-            "problem",
-            f"{words}: it does not fit; `meshwright why-oom` has a ladder of fixes",
-        )
-    elif prepared.fits == "at risk":
-        yield (
-            "memory",
-            "warning",
-            f"{words}: it may not fit, the upper end of the prediction does not",
-        )
-    else:
-        yield "memory", "ok", words
+    verdict, more = _BY_FIT.get(prepared.fits, ("ok", ""))
+    yield "memory", verdict, f"{words}{more}"
+
+
+_BY_FIT: Mapping[str, tuple[Verdict, str]] = {
+    "no": ("problem", ": it does not fit; `meshwright why-oom` has a ladder of fixes"),
+    "at risk": ("warning", ": it may not fit, the upper end of the prediction does not"),
+}
 
 
 def _length(prepared: Prepared, _look: Look) -> _Found:
     tokens = prepared.total_steps * prepared.tokens_per_step
     words = (
         f"{counted(prepared.total_steps, 'step')} of {prepared.tokens_per_step:,} tokens:"
-        f" {format_count(tokens)} tokens"
-    )
-    words += (
-        f" in {_hours(prepared.train_s)} by prediction"
+        f" {format_count(tokens)} tokens in {_hours(prepared.train_s)} by prediction"
         f" ({_hours(prepared.total_steps * prepared.slow_step_s)} at its slow end)"
     )
     needed, most = prepared.needed_jobs(), prepared.request.most_jobs
     if prepared.limits is not None:
-        words += (
-            f"; {'1 job' if needed == 1 else f'{needed} jobs'} of {_hours(prepared.limits.steps_s)}"
-            " of steps each"
-        )
+        jobs = "1 job" if needed == 1 else f"{needed} jobs"
+        words += f"; {jobs} of {_hours(prepared.limits.steps_s)} of steps each"
     if most is not None and most < needed:
-        yield (
-            "length",
-            "warning",
-            (
-                f"{words}, and --jobs allows {most}: `meshwright train {prepared.folder}` goes on"
-                " from there"
-            ),
-        )
-    elif needed > 1 and not prepared.platform.chains:
-        yield (
-            "length",
-            "ok",
-            (
-                f"{words}; this platform starts none behind another: --follow sends the next, or"
-                " the same command again"
-            ),
-        )
-    else:
-        yield "length", "ok", words
+        words += f", and --jobs allows {most}: `meshwright train {prepared.folder}` goes on"
+        yield "length", "warning", f"{words} from there"
+        return
+    if needed > 1 and not prepared.platform.chains:
+        words += "; this platform starts none behind another: --follow sends the next, or the"
+        words += " same command again"
+    yield "length", "ok", words
 
 
 def _limits(prepared: Prepared, _look: Look) -> _Found:
     limits, platform, software = prepared.limits, prepared.platform, prepared.software
     if limits is None:
-        yield (
-            "time",
-            "ok" if platform.launcher == "local" else "warning",
-            "no limit is given (--time); the platform's own holds, if it has one",
-        )
+        words = "no limit is given (--time); the platform's own holds, if it has one"
+        yield "time", "ok" if platform.launcher == "local" else "warning", words
         return
     where = platform.limit.format(time=written(limits.platform_s, platform.form))
     if limits.framework_s is None:
@@ -184,16 +140,10 @@ def _limits(prepared: Prepared, _look: Look) -> _Found:
     else:
         stop = " ".join(software.stop_words(limits.framework_s))
         order = f"{where} > {stop} ({written(limits.framework_s, 'days:hours:minutes:seconds')})"
-        words = (
-            f"{order} > {limits.margin_s} s to save, of which {limits.needed_s} s are needed by"
-            " prediction"
-        )
+        words = f"{order} > {limits.margin_s} s to save, of which {limits.needed_s} s are needed"
         short = limits.margin_s < limits.needed_s
-        yield (
-            "time",
-            "warning" if short else "ok",
-            f"{words}{': too few, the last checkpoint may be cut off' if short else ''}",
-        )
+        more = ": too few, the last checkpoint may be cut off" if short else ""
+        yield "time", "warning" if short else "ok", f"{words} by prediction{more}"
     for caveat in platform.caveats:
         yield "time", "warning", caveat
 
@@ -201,89 +151,64 @@ def _limits(prepared: Prepared, _look: Look) -> _Found:
 def _hours(seconds: float) -> str:
     if seconds < 2 * HOUR_S:
         return f"{seconds:.0f} s" if seconds < 600 else f"{seconds / 60:.0f} min"
-    return (
-        f"{seconds / HOUR_S:.1f} h"
-        if seconds < 72 * HOUR_S
-        else f"{seconds / HOUR_S / 24:.1f} days"
-    )
+    if seconds < 72 * HOUR_S:
+        return f"{seconds / HOUR_S:.1f} h"
+    return f"{seconds / HOUR_S / 24:.1f} days"
 
 
 def _data(prepared: Prepared, look: Look) -> _Found:
-    settings = prepared.settings
-    if not settings.data:
-        yield (
-            "data",
-            "warning",
-            "none is given (--data): random or mock tokens, which teach nothing",
-        )
-        return
-    tokens = 0
-    for dataset in settings.data:
+    data = prepared.settings.data
+    if not data:
+        words = "none is given (--data): random or mock tokens, which teach nothing"
+        yield "data", "warning", words
+    files: list[IndexedFile] = []
+    for dataset in data:
         here = _remote(prepared, dataset.path)
         if here is None:
-            yield (
-                "data",
-                "warning",
-                f"{dataset.path}: the job sees it, this machine does not; it was not looked at",
-            )
-            continue
-        if not prepared.software.reads_indexed:
-            there = (
-                "it is there"
-                if Path(here).exists()
-                else "it is not there, unless that is a name of Hugging Face's"
-            )
-            yield (
-                "data",
-                "ok" if Path(here).exists() else "warning",
-                f"{here}: text that {prepared.software.name} reads itself; {there}",
-            )
-            continue
-        try:
-            found = verify([here])[0] if look == "full" else quick_look(here)
-        except ConfigError as error:
-            yield "data", "problem", str(error)
-            continue
-        wrong = [check for check in found.checks if not check.passed]
-        if wrong:
-            yield "data", "problem", f"{here}: {wrong[0].name}: {wrong[0].found}"
-            continue
-        file = IndexedFile(here)
-        tokens += file.num_tokens
-        if (
-            file.num_documents < 2
-            and prepared.software.name == OWN_TRAINER
-            and held_out(settings) is not None
-        ):
-            words = (
-                "1 document, and one is held out for the validation loss: nothing is left;"
-                " --setting split=100,0,0 holds none out"
-            )
-            yield "data", "problem", f"{here}: {words}"
-        how = (
-            "every byte was read"
-            if look == "full"
-            else "its index fits its ids (--verify-data reads every byte)"
-        )
-        yield (
-            "data",
-            "ok",
-            (
-                f"{here}: {counted(file.num_documents, 'document')},"
-                f" {format_count(file.num_tokens)} tokens, weight {dataset.weight:g}; {how}"
-            ),
-        )
-    if tokens:
-        epochs = prepared.total_steps * prepared.tokens_per_step / tokens
-        if epochs > _MANY_EPOCHS:
-            yield (
-                "data",
-                "warning",
-                (
-                    f"{epochs:.1f} epochs of {format_count(tokens)} tokens: repeated data teach"
-                    " less beyond about four"
-                ),
-            )
+            words = "the job sees it, this machine does not; it was not looked at"
+            yield "data", "warning", f"{dataset.path}: {words}"
+        elif not prepared.software.reads_indexed:
+            yield _text(prepared, here)
+        elif (wrong := _wrong(here, look)) is not None:
+            yield "data", "problem", wrong
+        else:
+            files.append(IndexedFile(here))
+            yield from _indexed(prepared, here, files[-1], dataset.weight, look)
+    tokens = sum(file.num_tokens for file in files)
+    epochs = prepared.total_steps * prepared.tokens_per_step / (tokens or math.inf)
+    if epochs > _MANY_EPOCHS:
+        words = f"{epochs:.1f} epochs of {format_count(tokens)} tokens: repeated data teach less"
+        yield "data", "warning", f"{words} beyond about four"
+
+
+def _text(prepared: Prepared, here: str) -> tuple[str, Verdict, str]:
+    there, verdict = "it is there", "ok"
+    if not Path(here).exists():
+        there, verdict = "it is not there, unless that is a name of Hugging Face's", "warning"
+    words = f"{here}: text that {prepared.software.name} reads itself; {there}"
+    return "data", cast("Verdict", verdict), words
+
+
+def _wrong(here: str, look: Look) -> str | None:
+    """What is wrong with a pair of .bin and .idx; None where nothing is."""
+    try:
+        found = verify([here])[0] if look == "full" else quick_look(here)
+    except ConfigError as error:
+        return str(error)
+    failed = (f"{here}: {one.name}: {one.found}" for one in found.checks if not one.passed)
+    return next(failed, None)
+
+
+def _indexed(prepared: Prepared, here: str, file: IndexedFile, weight: float, look: Look) -> _Found:
+    own = prepared.software.name == OWN_TRAINER
+    if file.num_documents < 2 and own and held_out(prepared.settings) is not None:
+        words = "1 document, and one is held out for the validation loss: nothing is left;"
+        yield "data", "problem", f"{here}: {words} --setting split=100,0,0 holds none out"
+    how = "its index fits its ids (--verify-data reads every byte)"
+    if look == "full":
+        how = "every byte was read"
+    documents, tokens = counted(file.num_documents, "document"), format_count(file.num_tokens)
+    yield "data", "ok", f"{here}: {documents}, {tokens} tokens, weight {weight:g}; {how}"
 
 
 def _remote(prepared: Prepared, path: str) -> str | None:
@@ -294,13 +219,9 @@ def _remote(prepared: Prepared, path: str) -> str | None:
     for mount in mounts:
         if mount.kind == "path" and _is_below(path, mount.target):
             here = mount.source + path[len(mount.target.rstrip("/")) :]
-            return (
-                here
-                if Path(f"{here}.idx").exists()
-                or Path(here).exists()
-                or Path(mount.source).is_dir()
-                else None
-            )
+            if Path(f"{here}.idx").exists() or Path(here).exists() or Path(mount.source).is_dir():
+                return here
+            return None
     return None
 
 
@@ -363,59 +284,37 @@ def _storage(prepared: Prepared, _look: Look) -> _Found:
         f" parameters), one every {settings.save_interval:,} steps, {how} and one is being written;"
         f" logs {_gib(logs)}: {_gib(peak)}"
     )
-    save_dir = settings.save_dir or ""
-    mounts = _mounts(prepared)
-    if mounts is not None and not any(
-        _is_below(save_dir, mount.target) and not mount.read_only for mount in mounts
-    ):
-        yield (
-            "storage",
-            "problem",
-            (
-                f"checkpoints go to {save_dir}, which no writable mount of the container holds:"
-                " give --mount and --save-dir"
-            ),
-        )
-    elif (
-        mounts is not None
-        and prepared.platform.copies_paths
-        and not any(_is_bucket_of(mount, save_dir) for mount in mounts)
-    ):
-        words_of_copies = (
-            f"checkpoints go to {save_dir}, a path that {prepared.platform.launcher} copies to each"
-            " node and drops with it"
-        )
-        yield (
-            "storage",
-            "problem",
-            (
-                f"{words_of_copies}: mount a bucket, such as --mount s3://NAME:/ckpt, and give"
-                " --save-dir"
-            ),
-        )
+    if (lost := _lost(prepared)) is not None:
+        yield "storage", "problem", f"checkpoints go to {settings.save_dir or ''}, {lost}"
     free, what = _free(prepared)
     if free is None:
-        yield (
-            "storage",
-            "warning",
-            f"{words}; {save_dir} is not seen from here, and no --quota is given",
-        )
+        words += f"; {settings.save_dir or ''} is not seen from here, and no --quota is given"
+        yield "storage", "warning", words
     elif peak > free:
-        yield (
-            "storage",
-            "problem",
-            f"{words}, and {what} is {_gib(free)}; save less often, keep fewer, or save elsewhere",
-        )
+        words += f", and {what} is {_gib(free)}; save less often, keep fewer, or save elsewhere"
+        yield "storage", "problem", words
     else:
         yield "storage", "ok", f"{words}, of {what} {_gib(free)}"
 
 
+def _lost(prepared: Prepared) -> str | None:
+    """Why checkpoints would go with the container or the node; None where they stay."""
+    mounts, platform = _mounts(prepared), prepared.platform
+    if mounts is None:
+        return None
+    at = [mount for mount in mounts if _is_below(prepared.settings.save_dir or "", mount.target)]
+    if all(mount.read_only for mount in at):
+        return "which no writable mount of the container holds: give --mount and --save-dir"
+    if platform.copies_paths and not any("://" in mount.source for mount in at):
+        return (
+            f"a path that {platform.launcher} copies to each node and drops with it: mount a"
+            " bucket, such as --mount s3://NAME:/ckpt, and give --save-dir"
+        )
+    return None
+
+
 def _gib(count: float) -> str:
     return f"{format_digits(count / GIB)} GiB"
-
-
-def _is_bucket_of(mount: Mount, path: str) -> bool:
-    return "://" in mount.source and _is_below(path, mount.target)
 
 
 def _free(prepared: Prepared) -> tuple[float | None, str]:
@@ -437,18 +336,12 @@ def _container(prepared: Prepared, _look: Look) -> _Found:
     except ConfigError as error:  # what the platform can't do without, or has no word for
         yield "job", "problem", str(error)
     if options.image is None:
-        yield (
-            "image",
-            "ok",
-            "none: the program runs by the nodes' own software, and sees their paths",
-        )
+        words = "none: the program runs by the nodes' own software, and sees their paths"
+        yield "image", "ok", words
         return
     mounts = ", ".join(options.mounts)
-    yield (
-        "image",
-        "ok" if mounts else "warning",
-        f"{options.image}; it sees {mounts or 'nothing outside itself (--mount)'}",
-    )
+    words = f"{options.image}; it sees {mounts or 'nothing outside itself (--mount)'}"
+    yield "image", "ok" if mounts else "warning", words
 
 
 def _environment(prepared: Prepared, _look: Look) -> _Found:
@@ -463,11 +356,8 @@ def _environment(prepared: Prepared, _look: Look) -> _Found:
     )
     absent = [name for name in asked if name not in given and not (inherits and name in os.environ)]
     if absent:
-        words = (
-            f"the program's files read {', '.join(absent)}, which nothing sets: --env"
-            f" {absent[0]}=..."
-        )
-        yield "environment", "problem", words
+        words = f"the program's files read {', '.join(absent)}, which nothing sets"
+        yield "environment", "problem", f"{words}: --env {absent[0]}=..."
 
 
 def _adds(prepared: Prepared, _look: Look) -> _Found:
@@ -475,6 +365,11 @@ def _adds(prepared: Prepared, _look: Look) -> _Found:
     settings = prepared.settings
     added = [f"save_dir={settings.save_dir}", f"save_interval={settings.save_interval}"]
     added += [f"load_dir={settings.load_dir}"] if settings.load_dir else []
-    if prepared.limits is not None and prepared.limits.framework_s is not None:
-        added += [" ".join(prepared.software.stop_words(prepared.limits.framework_s))]
+    added += [" ".join(prepared.stop_words)] if prepared.stops_itself else []
     yield "adds", "ok", f"to the plan's own words: {'; '.join(added)}"
+
+
+_PARTS: tuple[Callable[[Prepared, Look], _Found], ...] = (
+    *(_layout, _memory, _length, _limits, _data, _vocabulary),
+    *(_storage, _container, _environment, _adds),
+)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from meshwright.runs.lock import locked
+from meshwright.runs.record import of_plain
 from meshwright.runs.training.folder import (
     Decision,
     TrainFolder,
@@ -125,11 +126,7 @@ def _of_plan(
     plan: dict[str, Any],
 ) -> Start:
     record = plan["plans"][0]
-    given = {
-        key: tuple(value) if isinstance(value, list) else value
-        for key, value in record["layout"].items()
-    }
-    layout = ask(given, problem).layout
+    layout = ask(of_plain(dict, record["layout"]), problem).layout
     there = read_folder(folder)
     return Start(
         prepared=prepare(request, folder=folder, problem=problem, layout=layout, record=record),
@@ -186,39 +183,27 @@ class TrainState:
         """Seconds that the rest takes at the last reported rate; None where none is known, or
         nothing runs."""
         running = any(job.status.state == "running" for job in self.jobs)
-        if (
-            not running
-            or not self.tokens_per_s
-            or self.done_steps is None
-            or self.total_steps is None
-        ):
+        if self.done_steps is None or self.total_steps is None:
+            return None
+        if not running or not self.tokens_per_s:
             return None
         return (self.total_steps - self.done_steps) * self.tokens_per_step / self.tokens_per_s
 
     def to_dict(self) -> dict[str, Any]:
         """Return the object that `train status --json` prints."""
-        values = {
-            name: getattr(self, name)
-            for name in (
-                *(
-                    "launcher",
-                    "software",
-                    "model",
-                    "total_steps",
-                    "done_steps",
-                    "saved_steps",
-                    "first_loss",
-                    "last_loss",
-                ),
-                *("tokens_per_s", "predicted_tokens_per_s", "eta_s", "silent"),
-            )
-        }
+        values = {name: getattr(self, name) for name in _PRINTED}
         jobs = [
             {**asdict(job.note), "handle": job.handle, "status": asdict(job.status)}
             for job in self.jobs
         ]
         decision = None if self.decision is None else asdict(self.decision)
         return {"training": str(self.folder), **values, "jobs": jobs, "decision": decision}
+
+
+_PRINTED = (
+    *("launcher", "software", "model", "total_steps", "done_steps", "saved_steps"),
+    *("first_loss", "last_loss", "tokens_per_s", "predicted_tokens_per_s", "eta_s", "silent"),
+)
 
 
 def start_training(
@@ -239,12 +224,9 @@ def start_training(
     starter.check()
     if prepared.request.launcher == "local":
         starter.slots(prepared.job())
-    there = read_folder(prepared.folder)
-    training = (
-        open_folder(prepared.folder, prepared.request, plan=plan, machine=machine)
-        if there is None
-        else there
-    )
+    training = read_folder(prepared.folder)
+    if training is None:
+        training = open_folder(prepared.folder, prepared.request, plan=plan, machine=machine)
     with locked(training.folder) as lock:
         training = training.with_request(prepared.request)
         launch = Launch(training=training, prepared=prepared, starter=starter, lock=lock, say=say)
@@ -257,9 +239,8 @@ def start_training(
             say(f"{decision.why}; nothing is sent")
         else:
             # Where the rules would stop, somebody asked all the same: what was wrong may be mended.
-            launch.submit(
-                why=decision.why if decision.action == "submit" else f"asked for; {decision.why}"
-            )
+            asked = "" if decision.action == "submit" else "asked for; "
+            launch.submit(why=f"{asked}{decision.why}")
             decision = Decision(action="wait", why="sent")
         if follow and decision.action == "wait":
             decision = launch.follow()
@@ -322,9 +303,8 @@ def cancel_training(training: TrainFolder, *, now: Callable[[], float] = time.ti
     that one who follows is no hindrance."""
     starter = launcher_of(training.request)
     ended = []
-    for watched in reversed(
-        past_jobs(training, starter)
-    ):  # the last first, or the next of a chain would start
+    # The last first, or the next of a chain would start.
+    for watched in reversed(past_jobs(training, starter)):
         if watched.handle is not None and not watched.status.ended:
             starter.cancel(watched.handle)
             ended.append(watched.note.number)
@@ -348,11 +328,10 @@ def follow_logs(
     those behind it have ended."""
     jobs = training.jobs()
     known = [job.number for job in jobs]
-    if not jobs or (number is not None and number not in known):
-        raise ConfigError(
-            f"{training.folder}:"
-            f" {'no job was sent yet' if not jobs else f'no job {number}; it has {known}'}"
-        )
+    if not jobs:
+        raise ConfigError(f"{training.folder}: no job was sent yet")
+    if number is not None and number not in known:
+        raise ConfigError(f"{training.folder}: no job {number}; it has {known}")
     place = known[-1] if number is None else number
     starter, log = launcher_of(training.request), _Log(training.job_folder(place) / name)
     while True:

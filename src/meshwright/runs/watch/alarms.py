@@ -25,22 +25,14 @@ from itertools import pairwise
 from statistics import median
 from typing import Any, Literal, get_args
 
-from meshwright.runs.failures import START_LIMIT_S, Failure
+from meshwright.runs.outcome import START_LIMIT_S, Failure
 from meshwright.software.log import Report, steady_reports
 from meshwright.values.errors import ConfigError
 from meshwright.values.units import format_seconds
 
 __all__ = [
     "ALARMS",
-    "LEAST",
     "NO_FACTS",
-    "QUIET_LEAST_S",
-    "QUIET_REPORTS",
-    "QUIET_STEPS",
-    "RECENT",
-    "SLOW",
-    "SPIKE_LEAST",
-    "SPIKE_SIGMAS",
     "WINDOW",
     "Alarm",
     "AlarmKind",
@@ -192,14 +184,8 @@ def find_alarms(
     last = reports[-1].step if reports else None
     if failure is not None:
         evidence = f" ({failure.evidence})" if failure.evidence else ""
-        found.insert(
-            0,
-            Alarm(
-                kind="failed",
-                message=f"{failure.failure_class}: {failure.message}{evidence}",
-                step=last,
-            ),
-        )
+        message = f"{failure.failure_class}: {failure.message}{evidence}"
+        found.insert(0, Alarm(kind="failed", message=message, step=last))
     elif not ended and silent_s is not None and silent_s > limit_s:
         message = (
             f"no line for {_time(silent_s)}, where {_time(limit_s)} are long: it hangs, or has"
@@ -226,21 +212,16 @@ def _no_number(reports: Sequence[Report]) -> Iterator[Alarm]:
     recent = reports[-RECENT:]
     if not recent:
         return
-    for name, values in (
-        ("loss", [r.loss for r in recent]),
-        ("gradient norm", [r.grad_norm for r in recent]),
-    ):
+    step = recent[-1].step
+    for name, words in (("loss", "loss"), ("grad_norm", "gradient norm")):
+        values = (getattr(report, name) for report in recent)
         told = [value for value in values if value is not None]
         if told and not math.isfinite(told[-1]):
-            yield Alarm(kind="nan", message=f"the {name} is {told[-1]}", step=recent[-1].step)
+            yield Alarm(kind="nan", message=f"the {words} is {told[-1]}", step=step)
             return
-    counted = sum(report.nan for report in recent)
-    if counted:
-        yield Alarm(
-            kind="nan",
-            message=f"{counted} of the last iterations gave no number",
-            step=recent[-1].step,
-        )
+    if counted := sum(report.nan for report in recent):
+        message = f"{counted} of the last iterations gave no number"
+        yield Alarm(kind="nan", message=message, step=step)
 
 
 def _spike(reports: Sequence[Report]) -> Iterator[Alarm]:
@@ -258,11 +239,8 @@ def _spike(reports: Sequence[Report]) -> Iterator[Alarm]:
     step, highest = max(told[-RECENT:], key=lambda one: one[1])
     if highest - middle > max(SPIKE_SIGMAS * spread, SPIKE_LEAST * abs(middle)):
         now = "" if told[-1][1] == highest else f"; now {told[-1][1]:.4g}"
-        yield Alarm(
-            kind="loss_spike",
-            message=f"the loss rose to {highest:.4g} from {middle:.4g}{now}",
-            step=step,
-        )
+        message = f"the loss rose to {highest:.4g} from {middle:.4g}{now}"
+        yield Alarm(kind="loss_spike", message=message, step=step)
 
 
 def _slow(steady: Sequence[Report], facts: RunFacts) -> Iterator[Alarm]:

@@ -6,11 +6,11 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from meshwright.runs.failures import TIERS, Evidence, EvidenceReader, Failure, Tier
+from meshwright.runs.outcome import EvidenceReader, Failure, Tier
 from meshwright.runs.store import read_lines
 from meshwright.runs.watch.alarms import NO_FACTS, RunFacts, facts_of_plan
 from meshwright.runs.watch.status import (
@@ -93,26 +93,22 @@ class Follower:
     tails: dict[Path, _Tail] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not self.path.exists():
-            raise ConfigError(f"{self.path}: no such file or folder")
-        if (
-            self.path.is_dir()
-            and not self._is_training()
-            and not any((self.path / name).exists() for name in _LOGS)
-        ):
+        path = self.path
+        if not path.exists():
+            raise ConfigError(f"{path}: no such file or folder")
+        if path.is_dir() and not any((path / name).exists() for name in (_TRAIN, *_LOGS)):
             raise ConfigError(
-                f"{self.path}: neither a training (train.yaml) nor a run (stdout.log); give one, or"
+                f"{path}: neither a training (train.yaml) nor a run (stdout.log); give one, or"
                 " a log file"
             )
-        if (
-            self.path.is_file() and self.path.suffix == ".json" and "plans" in _json(self.path)
-        ):  # a log, however long, is not read whole
+        # A log, however long, is not read whole.
+        if path.is_file() and path.suffix == ".json" and "plans" in _json(path):
             raise ConfigError(
-                f"{self.path}: what `plan --json` wrote, no log; give the run's directory or log,"
-                f" with --plan {self.path}"
+                f"{path}: what `plan --json` wrote, no log; give the run's directory or log,"
+                f" with --plan {path}"
             )
-        if self._is_training():
-            self.facts = _with_given(_facts_of_training(self.path), self.facts)
+        if self._is_training() and (plan := path / _PLAN).exists():
+            self.facts = _with_given(facts_of_plan(_json(plan), source=str(plan)), self.facts)
 
     def _is_training(self) -> bool:
         return self.path.is_dir() and (self.path / _TRAIN).exists()
@@ -138,11 +134,9 @@ class Follower:
         grown = [tail.grew_s for tail in self.tails.values() if tail.grew_s is not None]
         silent_s = max(0.0, now_s - max(grown)) if grown else None
         events = list(read_lines(self.path / _EVENTS)) if self._is_training() else []
-        facts = (
-            self.facts
-            if not self._is_training()
-            else replace(self.facts, total_steps=self._total_steps())
-        )
+        facts = self.facts
+        if self._is_training():
+            facts = replace(facts, total_steps=self._total_steps())
         return status_of(
             self.path.name or str(self.path),
             self.reader.reading(),
@@ -171,11 +165,8 @@ class Follower:
     def _newest(self) -> list[_Tail]:
         """Logs of the job that wrote last."""
         written = [path for path in self._paths() if self.tails[path].grew_s is not None]
-        return (
-            []
-            if not written
-            else [tail for path, tail in self.tails.items() if path.parent == written[-1].parent]
-        )
+        last = written[-1].parent if written else None
+        return [tail for path, tail in self.tails.items() if path.parent == last]
 
     def _end(self, events: list[dict[str, Any]]) -> Literal["done", "ended"] | None:
         """A training is done when its starter says so; a run has ended when the embedded trainer
@@ -192,18 +183,10 @@ class Follower:
             )
         if silent_s is None or silent_s < _QUIET_S:
             return None
-        found: list[Evidence] = [
-            one
-            for tail in self._newest()
-            for one in tail.evidence.evidence()
-            if one.tier in _TELLING
-        ]
-        if not found:
-            return None
-        first = min(found, key=lambda one: (TIERS.index(one.tier), one.failure_class == "unknown"))
-        return Failure(
-            failure_class=first.failure_class, message=first.message, evidence=first.line
-        )
+        found = (one for tail in self._newest() for one in tail.evidence.evidence())
+        telling = (one for one in found if one.tier in _TELLING)
+        first = min(telling, key=lambda one: one.nearness, default=None)
+        return None if first is None else first.failure()
 
     def _total_steps(self) -> int | None:
         """As the newest job of a training was sent to do."""
@@ -230,12 +213,8 @@ def follow(
         if value is not None and not 0 < value < float("inf"):
             raise ConfigError(f"{name}={value}: expected a positive number")
     facts = NO_FACTS if plan is None else read_plan(plan)
-    return Follower(
-        path=path,
-        facts=_with_given(
-            facts, RunFacts(total_steps=steps, chips=chips, usd_per_chip_hour=usd_per_hour)
-        ),
-    )
+    given = RunFacts(total_steps=steps, chips=chips, usd_per_chip_hour=usd_per_hour)
+    return Follower(path=path, facts=_with_given(facts, given))
 
 
 def read_plan(path: Path) -> RunFacts:
@@ -249,21 +228,9 @@ def read_plan(path: Path) -> RunFacts:
     return facts_of_plan(_json(Path(name)), rank=int(rank or 1), source=f"plan {name}")
 
 
-def _facts_of_training(folder: Path) -> RunFacts:
-    return (
-        facts_of_plan(_json(folder / _PLAN), source=str(folder / _PLAN))
-        if (folder / _PLAN).exists()
-        else NO_FACTS
-    )
-
-
 def _with_given(found: RunFacts, given: RunFacts) -> RunFacts:
     """Facts of the directory, with what the user said instead."""
-    said = {
-        name: value
-        for name in RunFacts.__dataclass_fields__
-        if (value := getattr(given, name)) is not None
-    }
+    said = {name: value for name, value in asdict(given).items() if value is not None}
     return replace(found, **said)
 
 
@@ -312,11 +279,10 @@ def watched(
     """Show a run's status at every look, until all its steps are done or its starter gave it up;
     return the last one."""
     newest = [output.write(follower.poll(now_s=time.time()))]
-    stop = (
-        None
-        if output.port is None
-        else serve_metrics(lambda: newest[0], port=output.port, host=output.host or LOCAL_ADDRESS)
-    )
+    stop = None
+    if output.port is not None:
+        host = output.host or LOCAL_ADDRESS
+        stop = serve_metrics(lambda: newest[0], port=output.port, host=host)
     try:
         while True:
             show(newest[0])
@@ -343,11 +309,6 @@ def watch_run(
     `meshwright.runs.watch.follow.follow` returns what can be asked again and again, and then reads
     only what is new.
     """
-    found = follow(
-        Path(path),
-        plan=None if plan is None else Path(plan),
-        steps=steps,
-        chips=gpus,
-        usd_per_hour=usd_per_hour,
-    )
+    given = None if plan is None else Path(plan)
+    found = follow(Path(path), plan=given, steps=steps, chips=gpus, usd_per_hour=usd_per_hour)
     return found.poll(now_s=time.time())

@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from meshwright.runs.failures import Failure, FailureClass
+from meshwright.runs.outcome import Failure, FailureClass
 from meshwright.values.errors import ConfigError
 
 __all__ = [
@@ -122,33 +122,20 @@ def next_start(attempts: Sequence[Attempt], *, policy: RestartPolicy | None = No
     if last.failure is None:
         return Restart(action="done", why="it ended well")
     failures, stuck = _failures(attempts)
-    said = (
-        last.failure.message
-        if last.failure.evidence is None
-        else f"{last.failure.message} ({last.failure.evidence})"
-    )
+    said, evidence = last.failure.message, last.failure.evidence
+    said += "" if evidence is None else f" ({evidence})"
     if any(_same_way(earlier, last.failure) for earlier in stuck[:-1]):
-        return Restart(
-            action="stop",
-            why=(
-                f"it failed the same way twice {_since(last)}:"
-                f" {said}{_ADVICE.get(last.failure.failure_class, '')}"
-            ),
-        )
+        advice = _ADVICE.get(last.failure.failure_class, "")
+        why = f"it failed the same way twice {_since(last)}: {said}{advice}"
+        return Restart(action="stop", why=why)
     if len(stuck) > policy.most_in_a_row:
         limit = f"limit: {policy.most_in_a_row} restarts in a row"
-        return Restart(
-            action="stop",
-            why=f"{_times(len(stuck))} {_since(last)} it ended ({limit}); last: {said}",
-        )
+        why = f"{_times(len(stuck))} {_since(last)} it ended ({limit}); last: {said}"
+        return Restart(action="stop", why=why)
     if len(failures) > policy.most:
-        return Restart(
-            action="stop",
-            why=(
-                f"it failed {_times(len(failures))} in all (limit: {policy.most} restarts); last:"
-                f" {said}"
-            ),
-        )
+        limit = f"limit: {policy.most} restarts"
+        why = f"it failed {_times(len(failures))} in all ({limit}); last: {said}"
+        return Restart(action="stop", why=why)
     if last.failure.failure_class == "time_limit":
         return Restart(action="start", why=f"its time was over; it goes on from {_place(last)}")
     wait_s = min(policy.first_wait_s * 2.0 ** (len(stuck) - 1), policy.longest_wait_s)
@@ -169,11 +156,10 @@ def _failures(attempts: Sequence[Attempt]) -> tuple[list[Failure], list[Failure]
         newer = (attempt.saved_step or 0) > newest
         if newer:
             newest, stuck = attempt.saved_step or 0, []
-        if attempt.failure is not None and not (
-            newer and attempt.failure.failure_class == "time_limit"
-        ):
-            every.append(attempt.failure)
-            stuck.append(attempt.failure)
+        found = attempt.failure
+        if found is not None and not (newer and found.failure_class == "time_limit"):
+            every.append(found)
+            stuck.append(found)
     return every, stuck
 
 
@@ -182,25 +168,20 @@ def _same_way(one: Failure, other: Failure) -> bool:
     numbers."""
     if one.failure_class != other.failure_class or one.failure_class in _BY_CHANCE:
         return False
-    return _NUMBERS.sub("#", one.evidence or one.message) == _NUMBERS.sub(
-        "#", other.evidence or other.message
-    )
+    lines = {_NUMBERS.sub("#", each.evidence or each.message) for each in (one, other)}
+    return len(lines) == 1
 
 
 def _since(last: Attempt) -> str:
-    return (
-        "without a checkpoint"
-        if last.saved_step is None
-        else f"without a checkpoint behind step {last.saved_step:,}"
-    )
+    if last.saved_step is None:
+        return "without a checkpoint"
+    return f"without a checkpoint behind step {last.saved_step:,}"
 
 
 def _place(last: Attempt) -> str:
-    return (
-        "the start, for there is no checkpoint"
-        if last.saved_step is None
-        else f"step {last.saved_step:,}"
-    )
+    if last.saved_step is None:
+        return "the start, for there is no checkpoint"
+    return f"step {last.saved_step:,}"
 
 
 def _times(count: int) -> str:

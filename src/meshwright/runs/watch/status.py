@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Literal
 
-from meshwright.runs.failures import Failure
+from meshwright.runs.outcome import Failure
 from meshwright.runs.watch.alarms import ALARMS, WINDOW, Alarm, RunFacts, find_alarms, quiet_limit_s
 from meshwright.software.log import Evaluation, LogReading, Report, steady_reports
 from meshwright.values.errors import ConfigError, MissingExtraError
@@ -94,72 +94,58 @@ class RunStatus:
 
     def _usd(self, seconds: float | None) -> float | None:
         chips, price = self.facts.chips, self.facts.usd_per_chip_hour
-        return (
-            None
-            if chips is None or price is None or seconds is None
-            else chips * price * seconds / HOUR_S
-        )
+        if chips is None or price is None or seconds is None:
+            return None
+        return chips * price * seconds / HOUR_S
 
     @property
     def over_plan(self) -> float | None:
         """Times the predicted step."""
-        return (
-            None
-            if self.step_s is None or not self.facts.step_s
-            else self.step_s / self.facts.step_s
-        )
+        if self.step_s is None or not self.facts.step_s:
+            return None
+        return self.step_s / self.facts.step_s
 
     def to_dict(self) -> dict[str, Any]:
         """Return the object that `watch --json` prints; no number is NaN or infinite, which JSON
         has not."""
-        facts, tokens = self.facts, self.tokens_per_s
-        interval = facts.step_interval_s
-        found = {
-            "run": self.name,
-            "framework": self.framework,
-            "state": self.state,
-            "step": self.step,
-            "total_steps": self.total_steps,
-            "restarts": self.restarts,
-            "loss": self.loss,
-            "grad_norm": self.grad_norm,
-            "validation": None if self.validation is None else _plain(self.validation),
-            "best_validation": (
-                None if self.best_validation is None else _plain(self.best_validation)
-            ),
-            "saved_step": self.saved_step,
-            "step_s": self.step_s,
-            "tokens_per_s": tokens,
-            "tokens_per_s_per_gpu": (
-                None if tokens is None or facts.chips is None else tokens / facts.chips
-            ),
-            "tflops_per_gpu": self.tflops_per_gpu,
-            "mfu": self.mfu,
-            "peak_memory_gib": (
-                None if self.peak_memory_bytes is None else self.peak_memory_bytes / GIB
-            ),
-            "predicted": {
-                "step_s": facts.step_s,
-                "mfu": facts.mfu,
-                "interval": {"step_s": None if interval is None else list(interval)},
-            },
-            "over_plan": self.over_plan,
-            "busy_s": self.busy_s,
-            "left_s": self.left_s,
-            "usd": self.usd,
-            "usd_left": self.usd_left,
-            "silent_s": self.silent_s,
-            "notes": list(self.notes),
-        }
-        plain = {
-            name: None if isinstance(value, float) and not math.isfinite(value) else value
-            for name, value in found.items()
-        }
-        return {**plain, "alarms": [alarm.to_dict() for alarm in self.alarms]}
+        return {name: _plain(getattr(self, _FIELDS.get(name, name))) for name in _PRINTED}
+
+    @property
+    def tokens_per_s_per_gpu(self) -> float | None:
+        """Of one chip."""
+        tokens, chips = self.tokens_per_s, self.facts.chips
+        return None if tokens is None or chips is None else tokens / chips
+
+    @property
+    def peak_memory_gib(self) -> float | None:
+        """The peak as it is printed."""
+        return None if self.peak_memory_bytes is None else self.peak_memory_bytes / GIB
+
+    @property
+    def predicted(self) -> dict[str, Any]:
+        """What the plan says of a step."""
+        facts = self.facts
+        interval = None if facts.step_interval_s is None else list(facts.step_interval_s)
+        return {"step_s": facts.step_s, "mfu": facts.mfu, "interval": {"step_s": interval}}
 
 
-def _plain(found: Evaluation) -> dict[str, Any]:
-    return {"step": found.step, "loss": found.loss if math.isfinite(found.loss) else None}
+_PRINTED = (
+    *("run", "framework", "state", "step", "total_steps", "restarts", "loss", "grad_norm"),
+    *("validation", "best_validation", "saved_step", "step_s", "tokens_per_s"),
+    *("tokens_per_s_per_gpu", "tflops_per_gpu", "mfu", "peak_memory_gib", "predicted"),
+    *("over_plan", "busy_s", "left_s", "usd", "usd_left", "silent_s", "notes", "alarms"),
+)
+"""What `watch --json` prints, in its order."""
+_FIELDS = {"run": "name"}
+
+
+def _plain(value: Any) -> Any:
+    """Return a field in plain types; what is no finite number is None."""
+    if isinstance(value, Evaluation):
+        return {"step": value.step, "loss": _plain(value.loss)}
+    if isinstance(value, tuple):
+        return [part.to_dict() if isinstance(part, Alarm) else part for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def status_of(
@@ -192,6 +178,7 @@ def status_of(
     total = facts.total_steps or (reading.total_steps if reading else None)
     step = reports[-1].step if reports else None
     evaluations = reading.evaluations if reading else ()
+    finite = (one for one in evaluations if math.isfinite(one.loss))
     is_done = end == "done" or (step is not None and total is not None and step >= total)
     ended = is_done or end == "ended"
     limit_s = quiet_limit_s(
@@ -205,14 +192,10 @@ def status_of(
         failure=None if ended else failure,
         ended=ended,
     )
-    tflops = next(
-        (
-            report.tflops_per_gpu
-            for report in reversed(reports)
-            if report.tflops_per_gpu is not None
-        ),
-        None,
-    )
+    left_s = None
+    if not (is_done or total is None or step is None or step_s is None):
+        left_s = (total - step) * step_s
+    tflops = _newest(reports, "tflops_per_gpu")
     if facts.tflops_per_gpu is not None and facts.step_s and step_s:
         tflops = facts.tflops_per_gpu * facts.step_s / step_s
     return RunStatus(
@@ -223,16 +206,10 @@ def status_of(
         step=step,
         total_steps=total,
         restarts=reports[-1].start if reports else 0,
-        loss=next((report.loss for report in reversed(reports) if report.loss is not None), None),
-        grad_norm=next(
-            (report.grad_norm for report in reversed(reports) if report.grad_norm is not None), None
-        ),
+        loss=_newest(reports, "loss"),
+        grad_norm=_newest(reports, "grad_norm"),
         validation=evaluations[-1] if evaluations else None,
-        best_validation=min(
-            (one for one in evaluations if math.isfinite(one.loss)),
-            key=lambda one: one.loss,
-            default=None,
-        ),
+        best_validation=min(finite, key=lambda one: one.loss, default=None),
         saved_step=reading.saved_step if reading else None,
         step_s=step_s,
         tokens_per_s=_tokens_per_s(reports, facts, step_s),
@@ -240,11 +217,7 @@ def status_of(
         mfu=facts.mfu * facts.step_s / step_s if facts.mfu and facts.step_s and step_s else None,
         peak_memory_bytes=_peak(reading),
         busy_s=_busy_s(reports, facts, num_reports=reading.num_reports if reading else 0),
-        left_s=(
-            None
-            if is_done or total is None or step is None or step_s is None
-            else (total - step) * step_s
-        ),
+        left_s=left_s,
         silent_s=silent_s,
         alarms=alarms,
         notes=tuple(notes),
@@ -260,6 +233,12 @@ def _state(
     if ended:
         return "done" if is_done else "ended"
     return "running" if reports else "waiting"
+
+
+def _newest(reports: Sequence[Report], name: str) -> float | None:
+    """The newest figure of that name that a report tells."""
+    told = (getattr(report, name) for report in reversed(reports))
+    return next((value for value in told if value is not None), None)
 
 
 def _peak(reading: LogReading | None) -> float | None:
@@ -310,48 +289,29 @@ def _usual_s(reports: Sequence[Report], facts: RunFacts) -> float | None:
 
 
 LOCAL_ADDRESS = "127.0.0.1"
+_MFU_HELP = "Model FLOPs utilisation, full attention, recompute not counted."
 
-GAUGES: dict[str, tuple[str, Callable[[RunStatus], float | None]]] = {
-    "meshwright_step": ("Steps that are done.", lambda status: status.step),
-    "meshwright_total_steps": ("Steps of the whole run.", lambda status: status.total_steps),
-    "meshwright_restarts": (
-        "Starts of the software behind the first.",
-        lambda status: status.restarts,
-    ),
-    "meshwright_loss": ("The newest training loss.", lambda status: status.loss),
-    "meshwright_validation_loss": (
-        "The newest of held-out data.",
-        lambda status: None if status.validation is None else status.validation.loss,
-    ),
-    "meshwright_saved_step": (
-        "Of the newest checkpoint that the log calls written.",
-        lambda status: status.saved_step,
-    ),
-    "meshwright_gradient_norm": ("The newest gradient norm.", lambda status: status.grad_norm),
-    "meshwright_step_seconds": ("Median of the newest steps.", lambda status: status.step_s),
-    "meshwright_predicted_step_seconds": ("By the plan.", lambda status: status.facts.step_s),
-    "meshwright_tokens_per_second": ("Of all chips.", lambda status: status.tokens_per_s),
-    "meshwright_mfu_ratio": (
-        "Model FLOPs utilisation, full attention, recompute not counted.",
-        lambda status: status.mfu,
-    ),
-    "meshwright_predicted_mfu_ratio": ("By the plan.", lambda status: status.facts.mfu),
-    "meshwright_tflops_per_gpu": (
-        "Model TFLOPS of one chip.",
-        lambda status: status.tflops_per_gpu,
-    ),
-    "meshwright_peak_memory_bytes": (
-        "Largest that a rank reported.",
-        lambda status: status.peak_memory_bytes,
-    ),
-    "meshwright_left_seconds": (
-        "Until the last step, at this speed.",
-        lambda status: status.left_s,
-    ),
-    "meshwright_cost_usd": ("Of the reported steps.", lambda status: status.usd),
-    "meshwright_silent_seconds": ("Since the log last grew.", lambda status: status.silent_s),
-}
-"""What is exported, with its help; what is not known is left out. All carry the label `run`."""
+GAUGES: tuple[tuple[str, str, str], ...] = (
+    ("meshwright_step", "step", "Steps that are done."),
+    ("meshwright_total_steps", "total_steps", "Steps of the whole run."),
+    ("meshwright_restarts", "restarts", "Starts of the software behind the first."),
+    ("meshwright_loss", "loss", "The newest training loss."),
+    ("meshwright_validation_loss", "validation.loss", "The newest of held-out data."),
+    ("meshwright_saved_step", "saved_step", "Of the newest checkpoint that the log calls written."),
+    ("meshwright_gradient_norm", "grad_norm", "The newest gradient norm."),
+    ("meshwright_step_seconds", "step_s", "Median of the newest steps."),
+    ("meshwright_predicted_step_seconds", "facts.step_s", "By the plan."),
+    ("meshwright_tokens_per_second", "tokens_per_s", "Of all chips."),
+    ("meshwright_mfu_ratio", "mfu", _MFU_HELP),
+    ("meshwright_predicted_mfu_ratio", "facts.mfu", "By the plan."),
+    ("meshwright_tflops_per_gpu", "tflops_per_gpu", "Model TFLOPS of one chip."),
+    ("meshwright_peak_memory_bytes", "peak_memory_bytes", "Largest that a rank reported."),
+    ("meshwright_left_seconds", "left_s", "Until the last step, at this speed."),
+    ("meshwright_cost_usd", "usd", "Of the reported steps."),
+    ("meshwright_silent_seconds", "silent_s", "Since the log last grew."),
+)
+"""What is exported: its name, the field of RunStatus, its help; what is not known is left out. All
+carry the label `run`."""
 
 
 class _Collector:
@@ -364,8 +324,10 @@ class _Collector:
         from prometheus_client.core import GaugeMetricFamily
 
         status = self.newest()
-        for name, (says, value_of) in GAUGES.items():
-            value = value_of(status)
+        for name, path, says in GAUGES:
+            value: Any = status
+            for field in path.split("."):
+                value = None if value is None else getattr(value, field)
             if value is not None:
                 gauge = GaugeMetricFamily(name, says, labels=["run"])
                 gauge.add_metric([status.name], float(value))

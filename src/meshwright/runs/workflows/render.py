@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -15,8 +15,15 @@ from meshwright.data.progress import format_size
 from meshwright.platforms.job import Job, JobText
 from meshwright.platforms.registry import job_text
 from meshwright.runs.workflows.spec import WorkflowSpec, read_spec
-from meshwright.runs.workflows.stages import Stage, data_stages, notebook_stage
-from meshwright.runs.workflows.training import Trained, read_blend, replicas_that_work, train_stage
+from meshwright.runs.workflows.stages import (
+    Stage,
+    Trained,
+    data_stages,
+    notebook_stage,
+    read_blend,
+    replicas_that_work,
+    train_stage,
+)
 from meshwright.software.contract import ExportedFile
 from meshwright.values.errors import ConfigError
 from meshwright.values.units import DAY_S, HOUR_S, counted
@@ -98,10 +105,7 @@ class Workflow:
                 }
                 for job in self.jobs
             ],
-            "checks": [
-                {"name": check.name, "passed": check.passed, "found": check.found}
-                for check in self.checks
-            ],
+            "checks": [asdict(check) for check in self.checks],
             "notes": list(self.notes),
             "submit_all": None if self.submit_all is None else self.submit_all.text,
         }
@@ -130,9 +134,8 @@ def workflow(
         spec = read_spec(spec, words=words)
     trained = None
     if spec.train is not None:
-        trained = train_stage(
-            spec, launcher=launcher, weights=None if blend is None else read_blend(blend, spec)
-        )
+        weights = None if blend is None else read_blend(blend, spec)
+        trained = train_stage(spec, launcher=launcher, weights=weights)
     stages = [
         *data_stages(spec),
         *([trained.stage] if trained else []),
@@ -159,9 +162,8 @@ def _rendered(number: int, stage: Stage, launcher: str) -> RenderedJob:
     try:
         text = job_text(stage.job, launcher=launcher)
     except ConfigError as error:
-        raise ConfigError(
-            f"{stage.name}: {error}" + ("; notebook=null does" if stage.name == "notebook" else "")
-        ) from None
+        way_out = "; notebook=null does" if stage.name == "notebook" else ""
+        raise ConfigError(f"{stage.name}: {error}{way_out}") from None
     return RenderedJob(
         stage=stage.name, does=stage.does, nodes=stage.job.nodes, folder=folder, text=text
     )
@@ -208,70 +210,37 @@ def _mounted(spec: WorkflowSpec, job: Job) -> Check:
     for mount in job.mounts:
         if folder.is_relative_to(mount.target):
             writable = not mount.read_only and mount.kind != "dataset"
-            return Check(
-                name="mount",
-                passed=writable,
-                found=f"{spec.folder} is on {mount.source}{'' if writable else ', read only'}",
-            )
-    return Check(
-        name="mount",
-        passed=False,
-        found=f"{job.name}: {spec.folder} is on none of its mounts, and would be lost with the job",
-    )
+            found = f"{spec.folder} is on {mount.source}{'' if writable else ', read only'}"
+            return Check(name="mount", passed=writable, found=found)
+    found = f"{job.name}: {spec.folder} is on none of its mounts, and would be lost with the job"
+    return Check(name="mount", passed=False, found=found)
 
 
 def _of_training(trained: Trained) -> Sequence[Check]:
-    layout, nodes = trained.plan.layout, trained.stage.job.nodes
+    at, nodes, weights = trained.plan.layout, trained.stage.job.nodes, trained.weights
     replicas = replicas_that_work(trained.plan)
-    total_s = trained.steps * trained.step_s
-    rounds = _rounds(trained)
-    stop = (
-        "has no stop of its own here"
-        if trained.stop_s is None
-        else f"stops at {_hours(trained.stop_s)}"
+    others = ", ".join(str(other) for other in replicas if other != nodes)
+    days, rounds = trained.steps * trained.step_s / DAY_S, _rounds(trained)
+    stop = "has no stop of its own here"
+    if trained.stop_s is not None:
+        stop = f"stops at {_hours(trained.stop_s)}"
+    jobs = "in one job"
+    if rounds != 1:
+        jobs = f"{rounds} jobs one after the other; each goes on from the newest checkpoint"
+    sizes = f"tp={at.tp} pp={at.pp} cp={at.cp} mbs={at.mbs} gbs={at.gbs}"
+    even = abs(sum(weights) - 1) < 1e-9
+    pairs = f"{counted(len(weights), 'pair')} of {min(weights):.6f} to {max(weights):.6f}"
+    steps = f"{trained.steps:,} steps of {trained.step_s:.3g} s (predicted)"
+    divides = f"{nodes} nodes make dp={at.dp}; {sizes} also divide on {others} nodes"
+    limits = f"the platform's {_hours(trained.limit_s)}; the software {stop}"
+    found = (
+        ("replicas", nodes in replicas, divides),
+        ("memory", trained.fits != "no", f"fits by our prediction: {trained.fits}"),
+        ("weights", even, f"{pairs}, their sum is 1"),
+        ("limits", True, limits),
+        ("length", True, f"{steps}: {days:.1f} days, {jobs}"),
     )
-    return (
-        Check(
-            name="replicas",
-            passed=nodes in replicas,
-            found=(
-                f"{nodes} nodes make dp={layout.dp}; tp={layout.tp} pp={layout.pp} cp={layout.cp}"
-                f" mbs={layout.mbs} gbs={layout.gbs} also divide on"
-                f" {', '.join(str(other) for other in replicas if other != nodes)} nodes"
-            ),
-        ),
-        Check(
-            name="memory",
-            passed=trained.fits != "no",
-            found=f"fits by our prediction: {trained.fits}",
-        ),
-        Check(
-            name="weights",
-            passed=abs(sum(trained.weights) - 1) < 1e-9,
-            found=(
-                f"{counted(len(trained.weights), 'pair')} of {min(trained.weights):.6f} to"
-                f" {max(trained.weights):.6f}, their sum is 1"
-            ),
-        ),
-        Check(
-            name="limits",
-            passed=True,
-            found=f"the platform's {_hours(trained.limit_s)}; the software {stop}",
-        ),
-        Check(
-            name="length",
-            passed=True,
-            found=(
-                f"{trained.steps:,} steps of {trained.step_s:.3g} s (predicted):"
-                f" {total_s / DAY_S:.1f} days, "
-            )
-            + (
-                "in one job"
-                if rounds == 1
-                else f"{rounds} jobs one after the other; each goes on from the newest checkpoint"
-            ),
-        ),
-    )
+    return [Check(name=name, passed=passed, found=words) for name, passed, words in found]
 
 
 def _hours(seconds: int) -> str:

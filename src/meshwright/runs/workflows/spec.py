@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -81,11 +81,8 @@ class TrainWords:
     job: JobOptions = field(default_factory=JobOptions)
 
     def __post_init__(self) -> None:
-        limit_s, before_s = (
-            parse_duration(self.time, name="train.time"),
-            parse_duration(self.stop_before, name="train.stop_before"),
-        )
-        if before_s >= limit_s:
+        before_s = parse_duration(self.stop_before, name="train.stop_before")
+        if before_s >= parse_duration(self.time, name="train.time"):
             raise ConfigError(
                 f"train.stop_before={self.stop_before}: leaves nothing of train.time={self.time}"
             )
@@ -146,27 +143,16 @@ _PARTS: dict[str, type] = {
 
 def _built(kind: type, given: Mapping[str, Any], path: str) -> Any:
     known = {entry.name: entry for entry in fields(kind)}
-    required = [
-        name
-        for name, entry in known.items()
-        if entry.default is MISSING and entry.default_factory is MISSING
-    ]
-    job = (
-        {entry.name for entry in fields(JobOptions)} - set(known)
-        if path in ("data", "train", "notebook")
-        else set()
-    )
+    job = {entry.name for entry in fields(JobOptions)} - set(known) if "job" in known else set()
+    job = job if path else set()
+    allowed = {*known, *job} - ({"job"} if path else set())
     values: dict[str, Any] = {}
     words: dict[str, Any] = {}
     for key, value in given.items():
+        if key not in allowed:
+            raise UnknownNameError(f"key of {path or 'a work flow'}", str(key), sorted(allowed))
         if key in job:
             words[key] = value
-        elif key not in known or (key == "job" and path):
-            raise UnknownNameError(
-                f"key of {path or 'a work flow'}",
-                str(key),
-                sorted({*known, *job} - ({"job"} if path else set())),
-            )
         elif key == "job":
             values[key] = JobOptions.of(_mapping(key, value))
         elif key in _PARTS and not path:
@@ -175,23 +161,29 @@ def _built(kind: type, given: Mapping[str, Any], path: str) -> Any:
             values[key] = _checked(f"{path}.{key}" if path else key, value, str(known[key].type))
     if words:
         values["job"] = JobOptions.of(words)
-    if missing := [name for name in required if name not in values]:
+    if missing := [name for name, one in known.items() if _needed(one) and name not in values]:
         raise ConfigError(f"{path or 'work flow'}: {', '.join(missing)} is missing")
     return kind(**values)
 
 
+def _needed(entry: Field[Any]) -> bool:
+    return entry.default is MISSING and entry.default_factory is MISSING
+
+
+_KINDS: dict[str, tuple[type, str]] = {
+    "int": (int, "a whole number"),
+    "str": (str, "a text"),
+    "bool": (bool, "true or false"),
+    "Mapping[str, Any]": (dict, "keys and values"),
+}
+
+
 def _checked(key: str, value: Any, kind: str) -> Any:
     """Look at the kind of a plain value, as the field's annotation has it."""
-    kinds: dict[str, tuple[type, str]] = {
-        "int": (int, "a whole number"),
-        "str": (str, "a text"),
-        "bool": (bool, "true or false"),
-        "Mapping[str, Any]": (dict, "keys and values"),
-    }
-    expected, words = kinds[kind.removesuffix(" | None")]
-    if (value is None and kind.endswith("None")) or (
-        isinstance(value, expected) and (kind == "bool" or not isinstance(value, bool))
-    ):
+    expected, words = _KINDS[kind.removesuffix(" | None")]
+    if value is None and kind.endswith("None"):
+        return value
+    if isinstance(value, expected) and (kind == "bool" or not isinstance(value, bool)):
         return value
     raise ConfigError(f"{key}={value}: expected {words}")
 
@@ -222,9 +214,8 @@ def plain_spec(name: str, *, words: Sequence[tuple[str, Any]] = ()) -> dict[str,
         try:
             given = read_yaml(path.read_text(encoding="utf-8"), what=name)
         except (OSError, ValueError) as error:
-            raise ConfigError(
-                f"work flow {path}: {getattr(error, 'strerror', None) or 'not a text in UTF-8'}"
-            ) from None
+            why = getattr(error, "strerror", None) or "not a text in UTF-8"
+            raise ConfigError(f"work flow {path}: {why}") from None
         title = str(given.pop("name", path.stem))
     elif name in named_specs():
         given, title = deepcopy(dict(named_specs()[name])), name

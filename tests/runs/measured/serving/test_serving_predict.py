@@ -11,6 +11,7 @@ import pytest
 from tests.runs.measured.serving.examples import ROW
 
 from meshwright.cli import run
+from meshwright.runs.measured.cells import TruthTable
 from meshwright.runs.measured.rows import Unanswerable
 from meshwright.runs.measured.serving_predict import (
     COLUMNS,
@@ -23,7 +24,6 @@ from meshwright.runs.measured.serving_predict import (
 from meshwright.runs.measured.serving_rows import (
     MEASURED,
     ServingCase,
-    ServingTable,
     read_serving_row,
     read_serving_table,
 )
@@ -361,13 +361,13 @@ def test_a_model_that_is_not_known_by_name_is_read_from_its_dims() -> None:
 
 def test_measured_columns_change_nothing(truth_dir: Path) -> None:
     tables = [read_serving_table(path) for path in sorted(truth_dir.glob("inference_*.csv"))]
-    some = [ServingTable(name=table.name, rows=table.rows[::97]) for table in tables]
+    some = [TruthTable(name=table.name, rows=table.rows[::97]) for table in tables]
     blank = [
-        ServingTable(name=t.name, rows=tuple(row | dict.fromkeys(MEASURED, "") for row in t.rows))
+        TruthTable(name=t.name, rows=tuple(row | dict.fromkeys(MEASURED, "") for row in t.rows))
         for t in some
     ]
     absent = [
-        ServingTable(
+        TruthTable(
             name=t.name,
             rows=tuple({k: v for k, v in row.items() if k not in MEASURED} for row in t.rows),
         )
@@ -387,7 +387,7 @@ def test_figures_are_those_of_the_reference_script(truth_dir: Path, tmp_path: Pa
     if not script.is_file():
         pytest.skip("the reference script is absent")
     table = read_serving_table(truth_dir / "inference_trtllm_docs.csv")
-    answers = predict_serving([ServingTable(name=table.name, rows=table.rows[:60])])
+    answers = predict_serving([TruthTable(name=table.name, rows=table.rows[:60])])
     predictions, shown = tmp_path / "p.csv", tmp_path / "scores.json"
     predictions.write_text(serving_predictions_csv(answers))
     command = [
@@ -416,7 +416,7 @@ def test_scores_by_hand() -> None:
         for i, (oom, _, _) in enumerate(told)
     )
     guesses = {("t", f"r{i}"): {"tpot_ms": ms, "oom": oom} for i, (_, ms, oom) in enumerate(told)}
-    found = score_serving([ServingTable(name="t", rows=rows)], guesses)["t"]
+    found = score_serving([TruthTable(name="t", rows=rows)], guesses)["t"]
     assert found.errors["tpot_ms"].mape == pytest.approx(0.15)
     assert found.errors["tpot_ms"].bias == pytest.approx((1.1 * 0.8) ** 0.5 - 1)
     assert found.oom_f1 == pytest.approx(2 / 3)
