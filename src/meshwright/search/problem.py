@@ -12,7 +12,7 @@ from meshwright.search.quote import Setting
 from meshwright.search.request import PlanRequest
 from meshwright.search.rules.check import complete_layout, require_valid
 from meshwright.search.rules.rule import RuleCase
-from meshwright.search.rules.software import known_version, stack_rules
+from meshwright.search.rules.software import known_version, stack_rules, usual_attention
 from meshwright.trust.calibration import Calibrated, Calibration, apply_calibration
 from meshwright.values.data import package_rows
 from meshwright.values.errors import ConfigError, UnknownNameError
@@ -109,12 +109,7 @@ def resolve(request: PlanRequest, *, files: Files | None = None) -> Problem:
 
 def completed(request: PlanRequest, chips: Iterable[Chip]) -> PlanRequest:
     """Return the request with what suits all its chips where it leaves that open: software, number
-    format, attention kernel.
-
-    Flash attention has no kernels for chips before Ampere (Dao-AILab/flash-attention, README);
-    Megatron's attention then keeps the scores, torch's scaled_dot_product_attention has its
-    memory-efficient kernel.
-    """
+    format, attention kernel."""
     chips = tuple(chips)
     makers = {chip.vendor for chip in chips}
     stack = request.stack or (
@@ -129,11 +124,11 @@ def completed(request: PlanRequest, chips: Iterable[Chip]) -> PlanRequest:
             (name for name in USUAL_PRECISIONS if name in shared), USUAL_PRECISIONS[0]
         )
     if request.attention is None:
-        old = (
-            not all(chip.has_flash_attention for chip in chips)
-            and find_stack(stack).family == "megatron"
+        found["attention"] = usual_attention(
+            find_stack(stack),
+            seq_len=request.seq_len,
+            has_flash=all(chip.has_flash_attention for chip in chips),
         )
-        found["attention"] = "fused-softmax" if old else "flash"
     return request.model_copy(update=found) if found else request
 
 

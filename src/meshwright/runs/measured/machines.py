@@ -16,6 +16,7 @@ from meshwright.runs.measured.cells import (
     read_rules,
 )
 from meshwright.runs.measured.models import usual_seq_len
+from meshwright.search.rules.software import usual_attention
 from meshwright.values.errors import UnknownNameError
 from meshwright.values.hardware.catalogue import default_node, find_chip, find_link, network_link
 from meshwright.values.hardware.chip import Chip
@@ -377,9 +378,7 @@ def _precision(cells: Cells, notes: Notes, framework: Rule, chip: Chip) -> Preci
 def _attention(
     cells: Cells, notes: Notes, framework: Rule, chip: Chip, *, seq_len: int
 ) -> AttentionKernel:
-    """The kernel that the row names, else the software's usual one, `KERNEL` or `KERNEL to TOKENS`
-    and flash attention of longer sequences; Megatron's keeps the scores on chips without flash
-    attention, where torch has another kernel."""
+    """The kernel that the row names, else the software's usual one."""
     backend = notes.flags.get("attention-backend")
     if backend is not None:
         return "fused-softmax" if backend in ("unfused", "local") else "flash"
@@ -387,9 +386,9 @@ def _attention(
         return "fused-softmax"
     text = cells.words("attention_kernel")
     named = next((kernel for pattern, kernel in _KERNELS if pattern.search(text)), None)
-    short, _, most = framework["attention"].partition(" to ")
-    usual = cast("AttentionKernel", "flash" if most and seq_len > int(most) else short)
-    if usual == "flash" and not chip.has_flash_attention:
-        megatron = find_stack(framework["stack"]).family == "megatron"
-        usual = "fused-softmax" if megatron else usual
-    return named or usual
+    return named or usual_attention(
+        find_stack(framework["stack"]),
+        seq_len=seq_len,
+        has_flash=chip.has_flash_attention,
+        kernels=framework["attention"],
+    )

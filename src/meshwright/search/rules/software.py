@@ -7,13 +7,13 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, Literal
+from typing import Any, Literal, cast, get_args
 
 from meshwright.values.errors import ConfigError, UnknownNameError
 from meshwright.values.layout import RECOMPUTE_MODULES, SCHEDULES, SHARDINGS
 from meshwright.values.stack import Stack, find_stack, stack_names
 from meshwright.values.stack_files import StackEntry, all_entries, find_entry
-from meshwright.values.workload import PRECISIONS
+from meshwright.values.workload import PRECISIONS, AttentionKernel
 
 __all__ = [
     "DEALT",
@@ -24,6 +24,7 @@ __all__ = [
     "stack_rules",
     "stacks_with_axis",
     "stacks_with_schedule",
+    "usual_attention",
 ]
 
 DEALT = ("any", "filled")
@@ -60,6 +61,9 @@ class StackRules:
     least; as even as can be; or by nanotron's rule, `split.split_by_cost`."""
     precisions: tuple[str, ...]
     """Number formats of its matrix products."""
+    attention: str
+    """The kernel that it runs where nobody says: its name, or `NAME to TOKENS` where longer
+    sequences take flash attention."""
     half_by_sharding: bool
     """Whether it computes in half precision only where data parallelism shards, or does all."""
     kv_copies_from: tuple[int, ...] | None
@@ -138,6 +142,15 @@ def _sets(name: str, value: Any, place: str) -> tuple[tuple[str, ...], ...]:
     return tuple(_MODULES(name, one, place) for one in value)
 
 
+def _kernel(name: str, value: Any, place: str) -> str:
+    kernel, _, most = str(value).partition(" to ")
+    if kernel not in get_args(AttentionKernel):
+        raise UnknownNameError(f"{place}: {name}", kernel, get_args(AttentionKernel))
+    if most and not most.isdecimal():
+        raise ConfigError(f"{place}: {name}={value}: expected a kernel, or `KERNEL to TOKENS`")
+    return str(value)
+
+
 def _flag(name: str, value: Any, place: str) -> bool:
     if not isinstance(value, bool):
         raise ConfigError(f"{place}: {name}={value}: expected true or false")
@@ -175,11 +188,29 @@ _READ: dict[str, _Reader] = {
     "searched_schedules": _listed(SCHEDULES),
     "splits": _split,
     "precisions": _listed(PRECISIONS),
+    "attention": _kernel,
     "half_by_sharding": _flag,
     "kv_copies_from": _version,
     "source": _text,
 }
 """What a file may say, and how it is read."""
+
+
+def usual_attention(
+    stack: Stack, *, seq_len: int, has_flash: bool, kernels: str = ""
+) -> AttentionKernel:
+    """Return the attention kernel that a software runs where nobody names one; `kernels` stands
+    before the software's own `StackRules.attention`.
+
+    Flash attention has no kernels for chips before Ampere (Dao-AILab/flash-attention, README);
+    Megatron's attention then keeps the scores, torch's scaled_dot_product_attention has its
+    memory-efficient kernel.
+    """
+    kernel, _, most = (kernels or stack_rules(stack).attention).partition(" to ")
+    usual = "flash" if most and seq_len > int(most) else kernel
+    if usual == "flash" and not has_flash and stack.family == "megatron":
+        return "fused-softmax"
+    return cast("AttentionKernel", usual)
 
 
 def parse_version(text: str) -> tuple[int, ...]:
