@@ -547,3 +547,20 @@ def test_megablox_computes_whole_tiles_and_reads_them_again() -> None:
     assert times(stack, 8.0, slow) == pytest.approx(
         (read * (512 + 1024) * 1024, read * 2 * 512 * 1024), rel=0.01
     )
+
+
+def test_latent_attention_gathers_its_latents() -> None:
+    """Megatron-Core runs the down projections on split tokens, and gathers what comes out of them;
+    DTensor plans gather the whole input, as every software does for the output projection."""
+    assert MLA.mla is not None
+    width = (MLA.mla.q_lora_rank or MLA.hidden) + MLA.mla.kv_lora_rank + MLA.mla.qk_rope_head_dim
+    place, block = site(MLA, tp=8, sp=True), Block(kind="attention")
+    part = tensor_exchange(place, block)
+    gather, scatter = (
+        all_gather_s(place.tp_group(), np.array([TOKENS * elements * 2.0]))
+        for elements in (float(width), float(MLA.hidden))
+    )
+    assert part.gather_s == pytest.approx(gather)
+    assert part.forward_s == part.backward_s == pytest.approx(gather + scatter)
+    plain = site(MLA, tp=8, sp=True, stack=replace(STACK, family="fsdp"))
+    assert tensor_exchange(plain, block).gather_s == pytest.approx(scatter)

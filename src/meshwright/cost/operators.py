@@ -367,7 +367,8 @@ def tensor_exchange(site: Site, block: Block, redone_by: frozenset[str] = frozen
     taken = site.model.takes_user_buffers & split if site.stack.family == "megatron" else True
     hides = (group.local >= group.size) & site.pool.node.domain_link.maps_peers & taken
     shown = 1.0 - np.where(hides, site.stack.tp_overlap, 0.0)
-    sent = elements if site.narrow_gathers else size
+    share = _gathered_width(site, block) / site.model.hidden
+    sent = (elements if site.narrow_gathers else size) * share
     order = site.stack.sequence_parallel
     strided = (order != "megatron") * (split & (site.shapes.tp > 1) & (site.shapes.mbs > 1))
     gather = all_gather_s(group, sent) * (
@@ -387,6 +388,21 @@ def tensor_exchange(site: Site, block: Block, redone_by: frozenset[str] = frozen
         redone_by=redone_by,
         gather_s=np.where(split, gather, 0.0),
     )
+
+
+def _gathered_width(site: Site, block: Block) -> float:
+    """Elements of a token that sequence parallelism gathers before a block's products.
+
+    Formula:  hidden; latent attention of Megatron-Core q_lora_rank + kv_lora_rank + qk_rope, or
+              hidden + kv_lora_rank + qk_rope where queries have no latent
+    Units:    elements.
+    Source:   Megatron-Core's multi_latent_attention.py: down projections are duplicated and run on
+              split tokens, gather_from_sequence_parallel_region takes what comes out of them.
+    """
+    mla, hidden = site.model.mla, float(site.model.hidden)
+    if mla is None or block.kind != "attention" or site.stack.family != "megatron":
+        return hidden
+    return (mla.q_lora_rank or hidden) + mla.kv_lora_rank + mla.qk_rope_head_dim
 
 
 def _input_products(site: Site, block: Block) -> float:
