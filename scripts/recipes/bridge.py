@@ -22,6 +22,7 @@ __all__ = ["FOLDERS", "Found", "read_recipes"]
 FOLDERS = ("scripts/performance", "scripts/common", "src/megatron/bridge", "docs")
 """What is read of a release."""
 _PERFORMANCE = "scripts/performance/"
+_MODELS = "src/megatron/bridge/models/"
 _FLAT = "src/megatron/bridge/perf_recipes/"
 _LEFT_OUT = ("qwen_vl", "wan")
 """Families of pictures and films, which are not language models."""
@@ -70,21 +71,29 @@ def read_recipes(tree: Tree) -> tuple[list[Found], list[str]]:
             failed.append(one)
         else:
             found.append(one)
+    default = _model_dispatcher(tree)
+    for one in found:
+        one.settings["dispatcher"] = one.settings["dispatcher"] or default
     return _without_doubles(found), failed
 
 
+def _model_dispatcher(tree: Tree) -> str:
+    """The exchange that all sparse models have before a recipe names another, where they agree."""
+    setting = re.compile(r'moe_token_dispatcher_type(?:: str)? = "(\w+)"')
+    models = [text for path, text in tree.items() if path.startswith(_MODELS)]
+    words = {word for text in models for word in setting.findall(text)}
+    return words.pop() if len(words) == 1 else ""
+
+
 def _without_doubles(found: Sequence[Found]) -> list[Found]:
-    """Drop variants that are the same as their default in all settings."""
-    kept: list[Found] = []
-    for one in sorted(found, key=lambda each: not each.is_default):
-        same = (
-            replace(one, variant=other.variant, is_default=True, source=other.source) == other
-            for other in kept
-            if other.is_default
-        )
-        if one.is_default or not any(same):
-            kept.append(one)
-    return kept
+    """Drop what differs from the default of its model, task, GPU and precision in the batch and the
+    number of GPUs alone, which a user chooses anyway."""
+    chosen = {_key(one): _shape(one) for one in found if one.is_default}
+    return [one for one in found if one.is_default or _shape(one) != chosen.get(_key(one))]
+
+
+def _shape(one: Found) -> dict[str, str]:
+    return {name: held for name, held in one.settings.items() if name != "gbs"}
 
 
 # --- v0.1: a YAML file per model ---
@@ -226,7 +235,7 @@ def _read_functions(tree: Tree) -> Iterator[Found | str]:
             if not words or f"def {name}(" not in tree[path]:
                 continue
             try:
-                config = evaluator.call(evaluator.lookup(name, _frame(module)))
+                config = evaluator.call(evaluator.resolve(module.values[name]))
             except (Raised, Unsupported) as error:
                 found.append(f"{path} {name}: {type(error).__name__} {error}")
                 continue
@@ -249,12 +258,6 @@ def _read_functions(tree: Tree) -> Iterator[Found | str]:
             yield one
         else:
             yield replace(one, is_default=_is_default_count(one, good, chosen))
-
-
-def _frame(module: ModuleValue):  # type: ignore[no-untyped-def]  # noqa: ANN202
-    from scripts.recipes.values import Frame
-
-    return Frame(module=module, values=module.values)
 
 
 def _default_counts(tree: Tree) -> dict[tuple[object, ...], int]:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
-
 from scripts.recipes.builtins import COMMON_EXTERNALS
 from scripts.recipes.evaluate import Evaluator
 from scripts.recipes.trees import Tree
@@ -21,6 +20,17 @@ _PARSER = "scripts/performance/argument_parser.py"
 _MAJOR = {"a100": 8, "h100": 9, "h200": 9, "b200": 10, "b300": 10, "gb200": 10, "gb300": 10}
 """CUDA compute capability, which decides about dispatchers
 (https://developer.nvidia.com/cuda-gpus); of others it stays unknown."""
+_MIXED = "megatron.bridge.training.mixed_precision"
+
+
+def _precision(evaluator: Evaluator, name: Any) -> Any:
+    """A precision by the name of its function, where it is not one already."""
+    if not isinstance(name, str):
+        return name
+    return evaluator.call(evaluator.member(_MIXED, name.replace("-", "_")))
+
+
+_PRECISIONS = {f"{_MIXED}.get_mixed_precision_config": _precision}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +74,9 @@ def _default(named: Mapping[str | None, ast.expr]) -> object:
 
 def evaluator_for(tree: Tree, *, gpu: str) -> Evaluator:
     """Return an evaluator of a release on a GPU."""
-    return Evaluator(tree, roots=_ROOTS, externals={**COMMON_EXTERNALS, **_device(gpu)})
+    return Evaluator(
+        tree, roots=_ROOTS, externals={**COMMON_EXTERNALS, **_device(gpu), **_PRECISIONS}
+    )
 
 
 def launch(how: Launch) -> Record:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import groupby
 from typing import Any
 
 from scripts.recipes.values import External, Record, is_known
@@ -56,20 +57,23 @@ def _words(held: Any) -> str:
 
 
 def _stages(config: Any) -> str:
-    """Stages between bars, E embedding, t layer, m next-token layer, L loss; runs as t*4."""
+    """Stages as Megatron-Core's layouts write them: bars between, E embedding, t layer, m
+    next-token layer, L loss; `t*4` for four layers, `(t*4|)*14` for fourteen such stages."""
     held = _at(config, "model.pipeline_model_parallel_layout")
     if held is None or isinstance(held, str):
         return held or ""
     letters = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
-    return "|".join(_runs("".join(letters[part] for part in stage)) for stage in held)
+    stages = [_runs([letters[part] for part in stage], form="{}*{}") for stage in held]
+    *first, last = stages
+    return _runs([f"{stage}|" for stage in first], form="({})*{}") + last
 
 
-def _runs(letters: str) -> str:
+def _runs(parts: Sequence[str], *, form: str) -> str:
+    """The parts in a row, with more than two equal ones written once and counted."""
     found = ""
-    while letters:
-        count = len(letters) - len(letters.lstrip(letters[0]))
-        found += letters[0] + (f"*{count}" if count > 2 else "") + letters[0] * (count == 2)
-        letters = letters[count:]
+    for part, group in groupby(parts):
+        count = len(list(group))
+        found += form.format(part, count) if count > 2 else part * count
     return found
 
 
@@ -97,16 +101,16 @@ def _dispatcher(config: Any) -> str:
 
 
 def _graph(config: Any) -> str:
-    """v0.1 has a switch instead: whole layers, which Megatron-Core calls local since it has a
-    choice."""
+    """v0.1 has a switch, which means `local` since there is a choice; where a recipe says nothing
+    it is `none` (Megatron-Core core_v0.15.0, transformer_config.py)."""
     if _at(config, "model.enable_cuda_graph") is True:
         return "local"
-    return _words(_at(config, "model.cuda_graph_impl"))
+    return _words(_at(config, "model.cuda_graph_impl")) or "none"
 
 
 def _graph_scope(config: Any) -> str:
     scope = _words(_at(config, "model.cuda_graph_scope"))
-    return scope if _graph(config) not in ("none", "") or scope == "full_iteration" else ""
+    return scope if _graph(config) != "none" or scope == "full_iteration" else ""
 
 
 def _tp_overlap(config: Any) -> str:
@@ -124,7 +128,8 @@ def _moments(config: Any) -> str:
     """The type of Adam's moments where the optimizer keeps them in another than fp32."""
     held = _at(config, "optimizer.exp_avg_dtype")
     aware = _at(config, "optimizer.use_precision_aware_optimizer") is True
-    return held.name.removeprefix("torch.") if aware and isinstance(held, External) else ""
+    name = held.name.removeprefix("torch.") if isinstance(held, External) else "float32"
+    return name if aware and name != "float32" else ""
 
 
 def _lora_targets(config: Any) -> str:
@@ -137,7 +142,7 @@ COLUMNS: dict[str, Callable[[Any], str]] = {
     "pp": _number("model.pipeline_model_parallel_size"),
     "cp": _number("model.context_parallel_size"),
     "vpp": _number("model.virtual_pipeline_model_parallel_size"),
-    "ep": _number("model.expert_model_parallel_size"),
+    "ep": lambda config: _number("model.expert_model_parallel_size")(config) or "1",
     "etp": _number("model.expert_tensor_parallel_size"),
     "gbs": _number("train.global_batch_size"),
     "mbs": _number("train.micro_batch_size"),
@@ -154,7 +159,9 @@ COLUMNS: dict[str, Callable[[Any], str]] = {
     "megatron_fsdp": _flag("ddp.use_megatron_fsdp"),
     "nccl_ub": _flag("ddp.nccl_ub"),
     "tp_comm_overlap": _tp_overlap,
-    "grad_reduce_in_fp32": _either("mixed_precision.grad_reduce_in_fp32", "ddp.grad_reduce_in_fp32"),
+    "grad_reduce_in_fp32": _either(
+        "mixed_precision.grad_reduce_in_fp32", "ddp.grad_reduce_in_fp32"
+    ),
     "router_fusion": _flag("model.moe_router_fusion"),
     "op_fuser": _flag("model.use_transformer_engine_op_fuser"),
     "expert_capacity_factor": _number("model.moe_expert_capacity_factor"),

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from meshwright.values.errors import UnknownNameError
-from meshwright.values.models.catalogue import find_model
 from scripts.recipes.bridge import FOLDERS, Found, read_recipes
 from scripts.recipes.trees import Tree, read_tree, release_tags
+
+from meshwright.values.errors import UnknownNameError
+from meshwright.values.models.catalogue import find_model
 
 __all__ = ["bridge_rows", "containers", "rows_of_release"]
 
@@ -24,8 +26,9 @@ _PRECISIONS = {
 """Our word of each precision: current and delayed scaling have one scale per tensor, subchannel
 scaling has blocks."""
 _KEY = ("model", "task", "gpu", "precision", "variant", "num_gpus")
-_VERSIONS = "docs/releases/software-versions.md"
-_SUMMARY = "docs/performance-summary.md"
+_VERSIONS = "docs/versions1.json"
+_PAIR = re.compile(r"(\d+\.\d+\.\d+)\D.*?(\d\d\.\d\d[.\d]*)$")
+"""0.4.2 (latest) · 26.04.01"""
 
 
 def bridge_rows(repository: Path) -> tuple[list[dict[str, str]], list[str]]:
@@ -103,35 +106,13 @@ def _same(row: Mapping[str, str], before: Mapping[str, str] | None) -> bool:
 
 
 def containers(trees: Mapping[str, Tree]) -> dict[str, str]:
-    """Return the NeMo container of each tag that the repository's own pages name.
+    """Return the NeMo container that ships each tag's release, blank where none is named.
 
-    A container's list of versions names Megatron-Bridge's; where none names a release, the newest
-    container whose speeds that release's page shows and no earlier release's did.
+    The newest list of versions of the documentation pairs them; a tag of a candidate stands for its
+    version.
     """
-    found: dict[str, str] = {}
-    shown: set[str] = set()
-    for tree in trees.values():
-        for name, version in _versions(tree.get(_VERSIONS, "")).items():
-            found.setdefault(_tag_of(version, trees), name)
-    for tag, tree in trees.items():
-        listed = re.findall(r"^## (\d\d\.\d\d[.\d]*) NeMo Container", tree.get(_SUMMARY, ""), re.M)
-        if listed and listed[0] not in shown | set(found.values()):
-            found.setdefault(tag, listed[0])
-        shown |= set(listed)
-    return found
-
-
-def _versions(page: str) -> dict[str, str]:
-    """The version of Megatron-Bridge by container."""
-    found: dict[str, str] = {}
-    for part in page.split("## NeMo Framework ")[1:]:
-        version = re.search(r"\|\s*Megatron-Bridge\s*\|\s*(\S+)\s*\|", part)
-        if version:
-            found[part.split()[0]] = version[1]
-    return found
-
-
-def _tag_of(version: str, trees: Mapping[str, Tree]) -> str:
-    """The tag of a version; a candidate stands for the last one of its version."""
-    stem = version.partition("rc")[0]
-    return next((tag for tag in trees if re.fullmatch(rf"v{re.escape(stem)}(rc\d+)?", tag)), "")
+    pages = [tree[_VERSIONS] for tree in trees.values() if _VERSIONS in tree]
+    listed = [one.get("name", "") for one in json.loads(pages[-1])] if pages else []
+    pairs = [_PAIR.match(name) for name in listed]
+    shipped = {pair[1]: pair[2] for pair in pairs if pair}
+    return {tag: shipped.get(tag.removeprefix("v").partition("rc")[0], "") for tag in trees}

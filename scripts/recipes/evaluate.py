@@ -8,12 +8,12 @@ meaning. What depends on an opaque value is unknown, and an unknown condition co
 from __future__ import annotations
 
 import ast
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
 from scripts.recipes.builtins import BUILTINS, PLAIN, of_type
+from scripts.recipes.operations import OPAQUE, binary, compare, is_unknown, items, truth
 from scripts.recipes.trees import Tree
 from scripts.recipes.values import (
     BoundMethod,
@@ -32,28 +32,7 @@ from scripts.recipes.values import (
 
 __all__ = ["Evaluator"]
 
-_BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add,
-    ast.BitOr: operator.or_,
-    ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-    ast.Mult: operator.mul,
-    ast.Pow: operator.pow,
-    ast.Sub: operator.sub,
-}
-_COMPARED: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
-    ast.Eq: operator.eq,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-    ast.In: lambda left, right: left in right,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.NotEq: operator.ne,
-    ast.NotIn: lambda left, right: left not in right,
-}
 _IDLE = (ast.Assert, ast.Delete, ast.Global, ast.Nonlocal, ast.Pass)
-_OPAQUE = (Record, External, ClassValue, FunctionValue, ModuleValue, BoundMethod)
 
 
 class Evaluator:
@@ -184,13 +163,13 @@ class Evaluator:
     def _do_AugAssign(self, node: ast.AugAssign, frame: Frame) -> None:
         before = self.value(_as_load(node.target), frame)
         change = self.value(node.value, frame)
-        self._put(node.target, self._binary(node.op, before, change), frame)
+        self._put(node.target, binary(node.op, before, change), frame)
 
     def _do_If(self, node: ast.If, frame: Frame) -> None:
         self.run(node.body if self.true(node.test, frame) else node.orelse, frame)
 
     def _do_For(self, node: ast.For, frame: Frame) -> None:
-        for item in _items(self.value(node.iter, frame)):
+        for item in items(self.value(node.iter, frame)):
             self._put(node.target, item, frame)
             self.run(node.body, frame)
 
@@ -227,7 +206,7 @@ class Evaluator:
             if isinstance(held, dict | list):
                 held[self.value(target.slice, frame)] = value
         elif isinstance(target, ast.Tuple):
-            parts = _items(value) or [unknown("part")] * len(target.elts)
+            parts = items(value) or [unknown("part")] * len(target.elts)
             for one, part in zip(target.elts, parts, strict=True):
                 self._put(one, part, frame)
         else:
@@ -237,7 +216,7 @@ class Evaluator:
 
     def true(self, node: ast.expr, frame: Frame) -> bool:
         """Return whether a condition holds; an unknown one does not."""
-        return _truth(self.value(node, frame))
+        return truth(self.value(node, frame))
 
     def value(self, node: ast.expr, frame: Frame) -> Any:
         """Return the value of an expression."""
@@ -275,7 +254,7 @@ class Evaluator:
         found: list[Any] = []
         for node in nodes:
             if isinstance(node, ast.Starred):
-                found.extend(_items(self.value(node.value, frame)))
+                found.extend(items(self.value(node.value, frame)))
             else:
                 found.append(self.value(node, frame))
         return found
@@ -285,7 +264,7 @@ class Evaluator:
         for part in node.values:
             inner = part.value if isinstance(part, ast.FormattedValue) else part
             held = self.value(inner, frame)
-            if isinstance(held, _OPAQUE):
+            if isinstance(held, OPAQUE):
                 return unknown("text")
             words.append(str(held))
         return "".join(words)
@@ -300,32 +279,27 @@ class Evaluator:
         found: Any = None
         for part in node.values:
             found = self.value(part, frame)
-            if _truth(found) == isinstance(node.op, ast.Or):
+            if truth(found) == isinstance(node.op, ast.Or):
                 return found
         return found
 
     def _of_UnaryOp(self, node: ast.UnaryOp, frame: Frame) -> Any:
         held = self.value(node.operand, frame)
-        if _is_unknown(held):
+        if is_unknown(held):
             return unknown("operation")
         if isinstance(node.op, ast.Not):
-            return not _truth(held)
+            return not truth(held)
         return -held if isinstance(node.op, ast.USub) else +held
 
     def _of_BinOp(self, node: ast.BinOp, frame: Frame) -> Any:
-        return self._binary(node.op, self.value(node.left, frame), self.value(node.right, frame))
-
-    def _binary(self, op: ast.operator, left: Any, right: Any) -> Any:
-        if isinstance(left, _OPAQUE) or isinstance(right, _OPAQUE) or type(op) not in _BINARY:
-            return unknown("operation")
-        return _BINARY[type(op)](left, right)
+        return binary(node.op, self.value(node.left, frame), self.value(node.right, frame))
 
     def _of_Compare(self, node: ast.Compare, frame: Frame) -> Any:
         left = self.value(node.left, frame)
         for op, after in zip(node.ops, node.comparators, strict=True):
             right = self.value(after, frame)
-            held = _compare(op, left, right)
-            if _is_unknown(held) or not held:
+            held = compare(op, left, right)
+            if is_unknown(held) or not held:
                 return held
             left = right
         return True
@@ -337,7 +311,7 @@ class Evaluator:
             index: Any = slice(*(None if end is None else self.value(end, frame) for end in ends))
         else:
             index = self.value(node.slice, frame)
-        if isinstance(held, _OPAQUE) or isinstance(index, _OPAQUE):
+        if isinstance(held, OPAQUE) or isinstance(index, OPAQUE):
             return unknown("item")
         try:
             return held[index]
@@ -353,9 +327,7 @@ class Evaluator:
         return self._of_ListComp(ast.ListComp(elt=node.elt, generators=node.generators), frame)
 
     def _of_SetComp(self, node: ast.SetComp, frame: Frame) -> set[Any]:
-        return set(
-            self._of_ListComp(ast.ListComp(elt=node.elt, generators=node.generators), frame)
-        )
+        return set(self._of_ListComp(ast.ListComp(elt=node.elt, generators=node.generators), frame))
 
     def _of_DictComp(self, node: ast.DictComp, frame: Frame) -> dict[Any, Any]:
         found: dict[Any, Any] = {}
@@ -374,7 +346,7 @@ class Evaluator:
             act(frame)
             return
         inner = Frame(module=frame.module, parent=frame)
-        for item in _items(self.value(loops[0].iter, frame)):
+        for item in items(self.value(loops[0].iter, frame)):
             self._put(loops[0].target, item, inner)
             if all(self.true(test, inner) for test in loops[0].ifs):
                 self._comprehend(loops[1:], inner, act)
@@ -453,7 +425,7 @@ class Evaluator:
             return unknown("call")
         if getattr(target, "takes_evaluator", False):
             return target(self, *given, **named)
-        if any(_is_unknown(one) for one in (*given, *named.values())) and not of_type(target, list):
+        if any(is_unknown(one) for one in (*given, *named.values())) and not of_type(target, list):
             return unknown("call")
         try:
             return target(*given, **named)
@@ -478,19 +450,19 @@ class Evaluator:
     ) -> None:
         """Bind arguments to a function's parameters."""
         declared = function.node.args
-        names = [one.arg for one in (*declared.posonlyargs, *declared.args)]
-        defaults = dict(zip(reversed(names), reversed(declared.defaults), strict=False))
+        places = [one.arg for one in (*declared.posonlyargs, *declared.args)]
+        names = [*places, *(one.arg for one in declared.kwonlyargs)]
+        defaults = dict(zip(reversed(places), reversed(declared.defaults), strict=False))
         for one, default in zip(declared.kwonlyargs, declared.kw_defaults, strict=True):
-            names.append(one.arg)
             if default is not None:
                 defaults[one.arg] = default
         for name, node in defaults.items():
             frame.values[name] = self.value(node, function.frame)
-        frame.values.update(zip(names, given, strict=False))
+        frame.values.update(zip(places, given, strict=False))
         rest = {name: value for name, value in named.items() if name not in names}
         frame.values.update({name: value for name, value in named.items() if name in names})
         if declared.vararg:
-            frame.values[declared.vararg.arg] = tuple(given[len(names) :])
+            frame.values[declared.vararg.arg] = tuple(given[len(places) :])
         if declared.kwarg:
             frame.values[declared.kwarg.arg] = rest
 
@@ -529,31 +501,3 @@ def _parsed(text: str) -> list[ast.stmt]:
 
 def _as_load(node: ast.expr) -> ast.expr:
     return ast.parse(ast.unparse(node), mode="eval").body
-
-
-def _is_unknown(value: Any) -> bool:
-    return isinstance(value, External) or (isinstance(value, Record) and value.of_class is None)
-
-
-def _truth(value: Any) -> bool:
-    if _is_unknown(value):
-        return False
-    return True if isinstance(value, _OPAQUE) else bool(value)
-
-
-def _items(value: Any) -> list[Any]:
-    """The items of something that is looped over; of an unknown one none."""
-    return [] if isinstance(value, _OPAQUE) else list(value)
-
-
-def _compare(op: ast.cmpop, left: Any, right: Any) -> Any:
-    if isinstance(op, ast.Is | ast.IsNot):
-        return (left is right) == isinstance(op, ast.Is)
-    if _is_unknown(left) or _is_unknown(right):
-        if isinstance(left, External) and isinstance(right, External):
-            return _COMPARED[type(op)](left, right)
-        return unknown("comparison")
-    try:
-        return _COMPARED[type(op)](left, right)
-    except TypeError as error:
-        raise Raised(repr(error)) from None

@@ -13,7 +13,7 @@ __all__ = ["Tree", "read_tree", "release_tags"]
 
 Tree = Mapping[str, str]
 """The text of each file by its path."""
-_ENDINGS = (".py", ".yaml", ".md")
+_ENDINGS = (".py", ".yaml", "versions1.json")
 _RELEASE = re.compile(r"v(\d+)\.(\d+)\.(\d+)(rc\d+)?")
 
 
