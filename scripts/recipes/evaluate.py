@@ -49,7 +49,6 @@ class Evaluator:
         self._modules: dict[str, ModuleValue | None] = {}
 
     # --- modules and names ---
-
     def module(self, name: str) -> ModuleValue | None:
         """Return the module called `name`, None where the tree has none."""
         if name not in self._modules:
@@ -105,7 +104,6 @@ class Evaluator:
         return BUILTINS.get(name, External(name))
 
     # --- statements ---
-
     def run(self, statements: Sequence[ast.stmt], frame: Frame) -> None:
         """Execute a block."""
         for statement in statements:
@@ -213,7 +211,6 @@ class Evaluator:
             raise Unsupported(ast.dump(target)[:80])
 
     # --- expressions ---
-
     def true(self, node: ast.expr, frame: Frame) -> bool:
         """Return whether a condition holds; an unknown one does not."""
         return truth(self.value(node, frame))
@@ -327,7 +324,8 @@ class Evaluator:
         return self._of_ListComp(ast.ListComp(elt=node.elt, generators=node.generators), frame)
 
     def _of_SetComp(self, node: ast.SetComp, frame: Frame) -> set[Any]:
-        return set(self._of_ListComp(ast.ListComp(elt=node.elt, generators=node.generators), frame))
+        inner = ast.ListComp(elt=node.elt, generators=node.generators)
+        return set(self._of_ListComp(inner, frame))
 
     def _of_DictComp(self, node: ast.DictComp, frame: Frame) -> dict[Any, Any]:
         found: dict[Any, Any] = {}
@@ -352,15 +350,12 @@ class Evaluator:
                 self._comprehend(loops[1:], inner, act)
 
     # --- attributes and calls ---
-
     def _of_Attribute(self, node: ast.Attribute, frame: Frame) -> Any:
         return self.attribute(self.value(node.value, frame), node.attr)
 
     def attribute(self, owner: Any, name: str) -> Any:
         """Return an attribute; of a Record, one that was never set is unknown from then on."""
-        if isinstance(owner, External):
-            return self.member(owner.name, name)
-        if isinstance(owner, ModuleValue):
+        if isinstance(owner, External | ModuleValue):
             return self.member(owner.name, name)
         if isinstance(owner, ClassValue):
             return External(f"{owner.node.name}.{name}")

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal, cast
+from typing import Literal
 
 from meshwright.values.data import package_rows
 from meshwright.values.errors import ConfigError
@@ -175,7 +175,8 @@ def _cell(text: str, *, kind: str) -> object:
         return text == "1"
     if not text:
         return None
-    for word, read in {"bool": "1".__eq__, "int": int, "float": float}.items():
-        if kind.startswith(word):
-            return cast("object", read(text))
+    if kind.startswith("bool"):
+        return text == "1"
+    if kind.startswith(("int", "float")):
+        return int(text) if kind.startswith("int") else float(text)
     return text
