@@ -1,0 +1,50 @@
+#!/usr/bin/env python3
+"""Write a training software's recipes.csv from a clone of its public repository.
+
+    scripts/distil_recipes.py megatron-bridge PATH_OF_A_CLONE
+
+The table holds one line per release, model, task, GPU, precision, variant and number of GPUs. The
+repository's source is evaluated as text (scripts/recipes/); none of its code runs, and none is
+copied. What could not be evaluated is named on stderr.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
+
+from scripts.recipes.bridge_table import bridge_rows  # noqa: E402
+
+SOFTWARE = {"megatron-bridge": ("megatron_bridge", bridge_rows)}
+
+
+def main() -> int:
+    """Read the flags and the repository, write the table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("software", choices=sorted(SOFTWARE))
+    parser.add_argument("repository", type=Path, help="path of a clone, bare or not")
+    parser.add_argument("-o", "--output", type=Path, help="default: the package's own table")
+    flags = parser.parse_args()
+    folder, read = SOFTWARE[flags.software]
+    output = flags.output or ROOT / "src" / "meshwright" / "software" / folder / "recipes.csv"
+    rows, failed = read(flags.repository)
+    for line in failed:
+        print(line, file=sys.stderr)
+    used = [name for name in rows[0] if any(row[name] for row in rows)]
+    with output.open("w", newline="") as file:
+        writer = csv.DictWriter(file, used, extrasaction="ignore", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    print(f"{output}: {len(rows)} recipes, {len(failed)} left out", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

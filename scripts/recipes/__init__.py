@@ -1,0 +1,4 @@
+"""Reads the recipes of training software from their repositories, without running any of their
+code."""
+
+from __future__ import annotations

@@ -1,0 +1,58 @@
+"""Files of a git repository at a tag."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+__all__ = ["Tree", "read_tree", "release_tags"]
+
+Tree = Mapping[str, str]
+"""The text of each file by its path."""
+_ENDINGS = (".py", ".yaml", "versions1.json")
+_RELEASE = re.compile(r"v(\d+)\.(\d+)\.(\d+)(rc\d+)?")
+
+
+def release_tags(repository: Path) -> tuple[str, ...]:
+    """Return the tags of releases, oldest first; of a version that has candidates only, its last
+    candidate."""
+    text = _git(repository, "tag", "--list").decode()
+    newest: dict[tuple[int, ...], tuple[int, str]] = {}
+    for tag in text.split():
+        found = _RELEASE.fullmatch(tag)
+        if not found:
+            continue
+        version = tuple(int(part) for part in found.groups()[:3])
+        candidate = int(found[4][2:]) if found[4] else 10**6
+        newest[version] = max(newest.get(version, (-1, "")), (candidate, tag))
+    return tuple(tag for _, (_, tag) in sorted(newest.items()))
+
+
+def read_tree(repository: Path, tag: str, *, folders: Sequence[str]) -> Tree:
+    """Return the source and pages of the folders that the tag has; a clone without large files
+    will do."""
+    listed = _git(repository, "ls-tree", "-r", "-z", tag, "--", *folders).decode().split("\0")
+    wanted = dict(reversed(line.split("\t")) for line in listed if line.endswith(_ENDINGS))
+    objects = [words.split()[2] for words in wanted.values()]
+    packed = io.BytesIO(_git(repository, "cat-file", "--batch", given="\n".join(objects)))
+    found: dict[str, str] = {}
+    for path in wanted:
+        head = packed.readline().split()
+        if head[-1] != b"missing":
+            found[path] = packed.read(int(head[2])).decode()
+            packed.readline()
+    return found
+
+
+def _git(repository: Path, *words: str, given: str = "") -> bytes:
+    return subprocess.run(
+        ["git", "-C", str(repository), *words],
+        input=given.encode(),
+        check=True,
+        capture_output=True,
+        env={**os.environ, "GIT_NO_LAZY_FETCH": "1"},
+    ).stdout
