@@ -184,15 +184,12 @@ class BaseCommandExecutor:
             return JobStatus(state="unknown", reason=f"Base Command knows no job {handle.key}")
         status = _status_of(job.get("jobStatus") or {})
         if status.state == "running" or (status.ended and status.started_s is not None):
-            self._fetch_log(handle, now=status.ended)
+            # Of the first node, to which bcprun brings all output.
+            words = ("ngc", "base-command", "job", "log", handle.key, *_of(handle.owner))
+            self._log.fetch(handle, lambda: self._ask(*words), now=status.ended)
         if status.ended and handle.folder.exists():
             keep_end(handle.folder, status)
         return status
-
-    def _fetch_log(self, handle: Handle, *, now: bool) -> None:
-        """Fetch the log of the first node, to which bcprun brings all output."""
-        words = ("ngc", "base-command", "job", "log", handle.key, *_of(handle.owner))
-        self._log.fetch(handle, lambda: self._ask(*words), now=now)
 
     def _list(self, organization: str) -> list[Mapping[str, Any]]:
         answer = self._ask(*LIST_JOBS, *JSON, *_of(organization))
