@@ -7,7 +7,6 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from meshwright.platforms.executor import (
     require,
     state_of,
     state_table,
+    unix_s,
 )
 from meshwright.platforms.job import Job, JobText, with_defaults
 from meshwright.platforms.registry import job_text
@@ -222,8 +222,8 @@ def _status_of(told: Mapping[str, Any]) -> JobStatus:
         state=state,
         exit_code=0 if state == "succeeded" else None,
         reason=reason,
-        started_s=None if state == "queued" else _unix(told.get("startedAt")),
-        ended_s=_unix(told.get("endedAt")) if ended else None,
+        started_s=None if state == "queued" else unix_s(told.get("startedAt")),
+        ended_s=unix_s(told.get("endedAt")) if ended else None,
         nodes=tuple(name for name in names if name),
     )
 
@@ -246,7 +246,3 @@ def json_of(text: str) -> Any:
         return json.loads(text[start.start() :]) if start else None
     except ValueError:
         return None
-
-
-def _unix(text: str | None) -> float | None:
-    return datetime.fromisoformat(text).timestamp() if text else None
