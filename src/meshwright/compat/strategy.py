@@ -98,7 +98,8 @@ def strategies_of(
     top: int = 10,
 ) -> Answer:
     """Return strategies for a Megatron-LM command line; flags of parallelism in it are held."""
-    given = _given(words)
+    flags = {word.partition("=")[0] for word in words}
+    given = {field for field, known in _FLAGS.items() if flags & set(known)}
     version = megatron_version or imported.megatron_version
     asked = _request(imported, given, version, device.max_memory_gib)
     asked |= _batch(imported, given, max_global_batch_size)
@@ -134,11 +135,6 @@ def _written(
         return str(error)
     added = _added(exported.command, given, version)
     return Strategy(words=added, environment=exported.environment, figures=_figures(plan))
-
-
-def _given(words: Sequence[str]) -> set[str]:
-    flags = {word.partition("=")[0] for word in words}
-    return {field for field, known in _FLAGS.items() if flags & set(known)}
 
 
 def _request(
@@ -204,15 +200,11 @@ def _added(command: Sequence[str], given: set[str], version: str | None) -> tupl
             if field in _NEWER_AXES and after == "1":
                 field = None
             unsaid = version is None and field == "recompute_modules"
-            adding = field is not None and not _family(field) & given and not unsaid
+            held = {*_RECOMPUTE} if field in _RECOMPUTE else {field}  # one word holds them together
+            adding = field is not None and not held & given and not unsaid
         if adding:
             found.append(word)
     return tuple(found)
-
-
-def _family(field: str) -> set[str]:
-    """Return the fields that one word holds together."""
-    return set(_RECOMPUTE) if field in _RECOMPUTE else {field}
 
 
 def _figures(plan: Plan) -> str:

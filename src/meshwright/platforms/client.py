@@ -188,7 +188,10 @@ class ClientExecutor:
         if status.ended:
             status = replace(status, ended_s=time.time())
         if state == "running" or status.ended:
-            self._fetch_log(handle, seen, now=status.ended)
+            words = self._words(self.client.log, handle, seen)
+            # The log of a job that ended well is no reason to doubt its end.
+            with suppress(LauncherSilent):
+                self._log.fetch(handle, lambda: self._ask(*words), now=status.ended)
         if status.ended and handle.folder.exists():
             keep_end(handle.folder, status)
         return status
@@ -202,12 +205,6 @@ class ClientExecutor:
             asked = shlex.join(self.client.status[:3])
             raise LauncherSilent(f"{self.client.name}: {asked}: {last_line(answer)}")
         return found
-
-    def _fetch_log(self, handle: Handle, seen: Seen, *, now: bool) -> None:
-        # The log of a job that ended well is no reason to doubt its end.
-        with suppress(LauncherSilent):
-            words = self._words(self.client.log, handle, seen)
-            self._log.fetch(handle, lambda: self._ask(*words), now=now)
 
     def _words(self, words: Sequence[str], handle: Handle, seen: Seen | None) -> list[str]:
         found: list[str] = []

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, Protocol
@@ -38,6 +39,7 @@ __all__ = [
     "require",
     "state_of",
     "state_table",
+    "unix_s",
     "was_sent",
 ]
 
@@ -298,6 +300,11 @@ def ask(
         ) from None
     except OSError as error:
         raise LauncherError(f"{launcher}: {words[0]} could not be run: {error}") from None
+
+
+def unix_s(text: str | None) -> float | None:
+    """Return a time of ISO 8601 as seconds."""
+    return datetime.fromisoformat(text).timestamp() if text else None
 
 
 def last_line(answer: Answer) -> str:

@@ -158,7 +158,9 @@ def under_arrivals(
     count = int(min(max(_LEAST, _ROUNDS * running), _MOST))
     sent = np.cumsum(np.random.default_rng(_SEED).exponential(1.0 / request.rate, count))
     if len(parts) == 1:
-        outcome = _one_pool(request, option, parts[0], sent)
+        ways = min(option.parts[0].count * parts[0].prices.worker.attention_dp, count)
+        length, cached = request.output_len, request.cached_share
+        outcome = _on_ranks(request, parts[0], sent, ways, output_len=length, cached=cached)
     else:
         outcome = _two_pools(request, option, parts, sent, transfer_s)
     figures = summaries(outcome)
@@ -171,14 +173,6 @@ def under_arrivals(
         requests_per_s=request.rate,
         arrivals=figures,
     )
-
-
-def _one_pool(
-    request: ServingRequest, option: ServingOption, one: Candidate, sent: Floats
-) -> Outcome:
-    ways = min(option.parts[0].count * one.prices.worker.attention_dp, len(sent))
-    length, cached = request.output_len, request.cached_share
-    return _on_ranks(request, one, sent, ways, output_len=length, cached=cached)
 
 
 def _on_ranks(

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from meshwright.serving.engine import Quantisation, cache_bytes
 from meshwright.serving.prices import Prices
 from meshwright.values.models.params import block_params, norm_params
-from meshwright.values.models.spec import ModelSpec
 from meshwright.values.units import GIB
 
 __all__ = ["Memory", "cache_bytes_per_token", "memory_of", "weight_bytes"]
@@ -72,6 +71,8 @@ def weight_bytes(prices: Prices) -> float:
     Checked:  tests/serving/test_memory.py
     """
     model, worker, kept = prices.model, prices.worker, prices.quantisation
+    width = model.head_dim if model.mla is None else model.mla.v_head_dim
+    after = float(model.hidden * model.num_heads * width)  # the projection after attention
     total = 0.0
     for block, count in prices.blocks:
         part = block_params(model, block)
@@ -80,18 +81,12 @@ def weight_bytes(prices: Prices) -> float:
         size = part.sharded / split * Quantisation.bytes_of(dense) + 2.0 * part.replicated
         if "attention" in block.kind:
             narrower = Quantisation.bytes_of(dense) - Quantisation.bytes_of(kept.output)
-            size -= _output_params(model) / split * narrower
+            size -= after / split * narrower
         experts = part.expert / worker.stage_chips * Quantisation.bytes_of(kept.experts)
         total += count * (size + experts)
     table = 2.0 * model.vocab * model.hidden / worker.tp
     ends = table if model.tied or worker.pp > 1 else 2.0 * table
     return total / worker.pp + ends + 2.0 * norm_params(model)
-
-
-def _output_params(model: ModelSpec) -> float:
-    """Of the projection after attention."""
-    width = model.head_dim if model.mla is None else model.mla.v_head_dim
-    return float(model.hidden * model.num_heads * width)
 
 
 def cache_bytes_per_token(prices: Prices) -> float:

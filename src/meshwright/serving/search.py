@@ -123,12 +123,11 @@ def _simulated(
 
 def _candidate(part: Part, option: ServingOption, found: Sequence[Candidate]) -> Candidate:
     wanted = (part.chip, part.worker, option.weights, option.cache)
-    priced = {(one.chip, one.prices.worker, *_types(one)): one for one in reversed(found)}
-    return priced[wanted]
-
-
-def _types(one: Candidate) -> tuple[Weights, Cache]:
-    return one.prices.quantisation.name, one.prices.cache
+    for one in found:
+        prices = one.prices
+        if (one.chip, prices.worker, prices.quantisation.name, prices.cache) == wanted:
+            return one
+    raise AssertionError(f"{wanted}: priced, and no candidate")
 
 
 def _notes(request: ServingRequest, found: Sequence[Candidate]) -> tuple[str, ...]:

@@ -83,8 +83,10 @@ def _first_s(prices: Prices, batch: float, input_len: int) -> float:
         device += sum(float(part) for part in prices.by_tokens_s(one, "decoder").values())
         count += prices.kernel_count("decoder")
     device = max(device, count * prices.engine.launch_s)
+    engine = prices.engine
     head, messages = float(prices.head_s(one)), float(prices.messages_s(tokens))
-    return device + head + messages + _host_s(prices, batch)
+    host = engine.host_s + engine.host_per_sequence_s * batch
+    return device + head + messages + host
 
 
 def _step_s(prices: Prices, batch: float, context: float, source: float) -> float:
@@ -95,7 +97,3 @@ def _step_s(prices: Prices, batch: float, context: float, source: float) -> floa
     if not prices.engine.graphs:
         device = max(device, prices.kernel_count(stream) * prices.engine.launch_s)
     return device + host
-
-
-def _host_s(prices: Prices, batch: float) -> float:
-    return prices.engine.host_s + prices.engine.host_per_sequence_s * batch

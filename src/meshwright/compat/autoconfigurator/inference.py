@@ -213,6 +213,7 @@ def inference_of(config: Mapping[str, Any]) -> InferenceSearch:
             " expected 1"
         )
     output_len = _count(_BENCHMARK, "output_len", benchmark)
+    engine = str(run.get("engine", "auto"))  # `auto` needs no checkpoint
     return InferenceSearch(
         model=model,
         name=str(run["model_train_name"]),
@@ -223,7 +224,7 @@ def inference_of(config: Mapping[str, Any]) -> InferenceSearch:
         output_len=1 if model.family == "encoder" else output_len,
         grid=tuple(itertools.product(lists[0], lists[1], lists[2])),
         folder=Path(run["results_dir"]) / "inference",
-        engine=_engine(run.get("engine", "auto")),
+        engine=OWN_ENGINE if engine == "auto" else find_engine(engine).name,
         model_path=None if run.get("model_path") is None else str(run["model_path"]),
         container=None if run.get("container") is None else str(run["container"]),
         minutes_per_run=_minutes(run.get("time_limit", "0:30:00")),
@@ -255,11 +256,6 @@ def _notes(model: ModelSpec, benchmark: Mapping[str, Any]) -> list[str]:
             " over the input"
         )
     return notes
-
-
-def _engine(word: Any) -> str:
-    """The engine that is measured; `auto` is the one that needs no checkpoint."""
-    return OWN_ENGINE if word == "auto" else find_engine(str(word)).name
 
 
 def _minutes(limit: Any) -> float:

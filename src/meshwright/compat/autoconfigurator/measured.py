@@ -80,13 +80,14 @@ def prepare_inference(
         gpus_per_node=None if here else search.gpus_per_node,
     )
     lengths = Lengths(input_len=search.input_len, output_len=search.output_len)
+    pairs = dict.fromkeys((tp, pp) for tp, pp, _ in search.grid)
     prepared = prepare_serving_study(
         search.model,
         place,
         engine=search.engine,
         loads=[closed_loop(n, lengths) for n in sorted({batch for _, _, batch in search.grid})],
         weights=(search.data_type,),
-        workers=[Worker(tp=tp, pp=pp) for tp, pp in _pairs(search)],
+        workers=[Worker(tp=tp, pp=pp) for tp, pp in pairs],
         model_path=search.model_path,
     )
     limits = StudyLimits(
@@ -99,10 +100,6 @@ def prepare_inference(
     job = platform.job if image is None else replace(platform.job, image=image)
     tuning = StudyOptions(folder=search.study, limits=limits, launcher=platform.launcher, job=job)
     return MeasuredInference(search=search, prepared=prepared, tuning=tuning, platform=platform)
-
-
-def _pairs(search: InferenceSearch) -> list[tuple[int, int]]:
-    return list(dict.fromkeys((tp, pp) for tp, pp, _ in search.grid))
 
 
 def measured_points(

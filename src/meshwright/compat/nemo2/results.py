@@ -133,11 +133,13 @@ def get_results(
         if isinstance(one.outcome, Measured):
             rows.append(_row(train_config, one, one.outcome))
         else:
-            failed.append(_failed_row(train_config, one, one.outcome))
+            lost = one.outcome
+            ours = (lost.message, one.chosen.name, lost.failure_class)
+            failed.append([*_shared(train_config, one), *ours])
     summary = csv_text((*RESULT_COLUMNS, *OURS), rows)
     write_whole(folder / f"final_summary_{nodes}nodes.csv", summary)
-    lost = csv_text((*ERROR_COLUMNS, *OURS_FAILED), failed)
-    write_whole(folder / f"failed_jobs_{nodes}nodes.csv", lost)
+    errors = csv_text((*ERROR_COLUMNS, *OURS_FAILED), failed)
+    write_whole(folder / f"failed_jobs_{nodes}nodes.csv", errors)
     flops = _step_flops(train_config) / train_config.given.num_gpus
     print("\n".join(_said(found, output_top_n, flops=flops)))
     return tuple(found)
@@ -195,10 +197,6 @@ def _row(runner: AutoConfigurator, result: Result, measured: Measured) -> list[A
     theirs += [round(each, 2), round(tflops, 2)]
     predicted = round(result.chosen.candidate.predicted.step_s, 4)
     return [*_shared(runner, result), *theirs, result.chosen.name, predicted, measured.steps]
-
-
-def _failed_row(runner: AutoConfigurator, result: Result, failure: Failure) -> list[Any]:
-    return [*_shared(runner, result), failure.message, result.chosen.name, failure.failure_class]
 
 
 def _said(found: Sequence[Result], top: int, *, flops: float) -> Iterable[str]:

@@ -7,7 +7,6 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from meshwright.platforms.executor import (
     require,
     state_of,
     state_table,
+    unix_s,
 )
 from meshwright.platforms.job import Job, JobText, with_defaults
 from meshwright.platforms.registry import job_text
@@ -184,15 +184,12 @@ class BaseCommandExecutor:
             return JobStatus(state="unknown", reason=f"Base Command knows no job {handle.key}")
         status = _status_of(job.get("jobStatus") or {})
         if status.state == "running" or (status.ended and status.started_s is not None):
-            self._fetch_log(handle, now=status.ended)
+            # Of the first node, to which bcprun brings all output.
+            words = ("ngc", "base-command", "job", "log", handle.key, *_of(handle.owner))
+            self._log.fetch(handle, lambda: self._ask(*words), now=status.ended)
         if status.ended and handle.folder.exists():
             keep_end(handle.folder, status)
         return status
-
-    def _fetch_log(self, handle: Handle, *, now: bool) -> None:
-        """Fetch the log of the first node, to which bcprun brings all output."""
-        words = ("ngc", "base-command", "job", "log", handle.key, *_of(handle.owner))
-        self._log.fetch(handle, lambda: self._ask(*words), now=now)
 
     def _list(self, organization: str) -> list[Mapping[str, Any]]:
         answer = self._ask(*LIST_JOBS, *JSON, *_of(organization))
@@ -225,8 +222,8 @@ def _status_of(told: Mapping[str, Any]) -> JobStatus:
         state=state,
         exit_code=0 if state == "succeeded" else None,
         reason=reason,
-        started_s=None if state == "queued" else _unix(told.get("startedAt")),
-        ended_s=_unix(told.get("endedAt")) if ended else None,
+        started_s=None if state == "queued" else unix_s(told.get("startedAt")),
+        ended_s=unix_s(told.get("endedAt")) if ended else None,
         nodes=tuple(name for name in names if name),
     )
 
@@ -249,7 +246,3 @@ def json_of(text: str) -> Any:
         return json.loads(text[start.start() :]) if start else None
     except ValueError:
         return None
-
-
-def _unix(text: str | None) -> float | None:
-    return datetime.fromisoformat(text).timestamp() if text else None

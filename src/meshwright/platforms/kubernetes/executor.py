@@ -37,6 +37,7 @@ from meshwright.values.text import read_yaml, write_yaml
 __all__ = ["KubernetesExecutor", "KubernetesKind", "KubernetesOptions"]
 
 _MARK = {"app.kubernetes.io/managed-by": "meshwright"}
+"""By which all runs are listed in one call."""
 _CANCEL = "cancel"
 _OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
@@ -148,7 +149,9 @@ class KubernetesExecutor:
         """Return the manifest, which goes through the API as `kubectl create` would send it."""
         text = job_text(self._full(job, label), launcher=f"k8s-{self.options.kind}")
         head = "".join(line + "\n" for line in text.text.splitlines() if line.startswith("#"))
-        return replace(text, text=head + write_yaml(_marked(text.text)))
+        content = read_yaml(text.text, what="manifest")
+        content["metadata"].setdefault("labels", {}).update(_MARK)
+        return replace(text, text=head + write_yaml(content))
 
     def submit(self, job: Job, *, directory: Path, label: str) -> str:
         """Create the resource that `job/` holds."""
@@ -364,13 +367,6 @@ def _connect(options: KubernetesOptions) -> tuple[Any, str]:
         namespace = _OWN_NAMESPACE.read_text().strip()
     settings.retries = False
     return client.ApiClient(settings), namespace
-
-
-def _marked(text: str) -> dict[str, Any]:
-    """Return the manifest with our mark, by which all runs are listed in one call."""
-    content = read_yaml(text, what="manifest")
-    content["metadata"].setdefault("labels", {}).update(_MARK)
-    return content
 
 
 def _gone(handle: _Handle, kind: _Kind) -> JobStatus:

@@ -5,10 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
-from meshwright.platforms.executor import JobState, JobStatus, by_word, state_table
+from meshwright.platforms.executor import JobState, JobStatus, by_word, state_table, unix_s
 
 __all__ = ["CONDITIONS", "REASONS", "status_of"]
 
@@ -63,15 +62,14 @@ def status_of(
     true = [condition for condition in _conditions(job) if condition.get("status") == "True"]
     end = next((found for found in true if CONDITIONS.get(found["type"]) in _ENDS), None)
     nodes = tuple(sorted({name for pod in pods if (name := pod["spec"].get("nodeName"))}))
-    started_s = min((time for pod in pods for time in _starts(pod)), default=None)
+    started_s = min(_times(pods, "startedAt", "running", "terminated"), default=None)
     if end is None:
         state = _open_state(true, pods)
         reason = _why_queued(true, pods, warnings) if state == "queued" else ""
         start = None if state == "queued" else started_s
         return JobStatus(state=state, reason=reason, started_s=start, nodes=nodes)
-    ended_s = max((time for pod in pods for time in _ends(pod)), default=None) or _unix(
-        end.get("lastTransitionTime")
-    )
+    ends = _times(pods, "finishedAt", "terminated")
+    ended_s = max(ends, default=None) or unix_s(end.get("lastTransitionTime"))
     if CONDITIONS[end["type"]] == "succeeded":
         return JobStatus(
             state="succeeded", exit_code=0, started_s=started_s, ended_s=ended_s, nodes=nodes
@@ -131,13 +129,13 @@ def _failures(pod: Mapping[str, Any]) -> Iterable[_Failure]:
             starved = end["reason"] == "Evicted" and "resource: memory" in end.get("message", "")
             state = "out_of_memory" if starved else REASONS[end["reason"]]
             yield _Failure(state=state, words=_said(end))
-    for container in _terminated(pod):
+    for container in _containers(pod, "terminated"):
         code = container.get("exitCode")
         if code:
             state = REASONS.get(container.get("reason", ""), "failed")
             said = container.get("reason") or "Error"
             words = f"{said}: exit code {code} of pod {pod['metadata']['name']}"
-            at_s = _unix(container.get("finishedAt"))
+            at_s = unix_s(container.get("finishedAt"))
             yield _Failure(state=state, words=words, exit_code=code, at_s=at_s)
 
 
@@ -158,23 +156,10 @@ def _containers(pod: Mapping[str, Any], state: str) -> list[Mapping[str, Any]]:
     return [found for found in states if found is not None]
 
 
-def _terminated(pod: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return _containers(pod, "terminated")
-
-
-def _starts(pod: Mapping[str, Any]) -> list[float]:
-    states = [*_containers(pod, "running"), *_terminated(pod)]
-    return [time for state in states if (time := _unix(state.get("startedAt"))) is not None]
-
-
-def _ends(pod: Mapping[str, Any]) -> list[float]:
-    states = _terminated(pod)
-    return [time for state in states if (time := _unix(state.get("finishedAt"))) is not None]
+def _times(pods: Sequence[Mapping[str, Any]], name: str, *kinds: str) -> list[float]:
+    states = [state for pod in pods for kind in kinds for state in _containers(pod, kind)]
+    return [time for state in states if (time := unix_s(state.get(name))) is not None]
 
 
 def _said(thing: Mapping[str, Any]) -> str:
     return ": ".join(word for word in (thing.get("reason"), thing.get("message")) if word)
-
-
-def _unix(text: str | None) -> float | None:
-    return datetime.fromisoformat(text).timestamp() if text else None

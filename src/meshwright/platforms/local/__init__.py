@@ -36,8 +36,9 @@ def _torchrun_script(job: Job) -> JobText:
         )
     several = job.nodes > 1
     submit = "MASTER_ADDR=FIRST_NODE NODE_RANK=0 bash job.sh" if several else "bash job.sh"
+    where = " on every node, NODE_RANK counting from 0" if several else ""
     blocks = [
-        f"#!/usr/bin/env bash\n{_head(job, submit)}\n{STRICT}",
+        f"#!/usr/bin/env bash\n{title(job)}\n# Start it{where}: {submit}\n{STRICT}",
         _rendezvous() if several else "",
         environment(job),
         program(job.command),
@@ -45,11 +46,6 @@ def _torchrun_script(job: Job) -> JobText:
         _launch(job),
     ]
     return JobText(file_name="job.sh", text=script(blocks), submit=submit)
-
-
-def _head(job: Job, submit: str) -> str:
-    where = " on every node, NODE_RANK counting from 0" if job.nodes > 1 else ""
-    return f"{title(job)}\n# Start it{where}: {submit}"
 
 
 def _rendezvous() -> str:

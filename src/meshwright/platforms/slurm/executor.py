@@ -344,14 +344,10 @@ def _environment() -> dict[str, str]:
 
 
 def _words(run: Path, label: str) -> list[str]:
-    folder = run / "job"
-    return [*_outputs(run), f"--chdir={folder}", f"--job-name={label}", str(folder / "job.sbatch")]
-
-
-def _outputs(run: Path) -> list[str]:
     """Logs start anew with a requeued job: two attempts in one would be read as one."""
-    folder = str(run).replace("%", "%%")
-    return [f"--output={folder}/stdout.log", f"--error={folder}/stderr.log", "--open-mode=truncate"]
+    folder, logs = run / "job", str(run).replace("%", "%%")
+    outputs = [f"--output={logs}/stdout.log", f"--error={logs}/stderr.log", "--open-mode=truncate"]
+    return [*outputs, f"--chdir={folder}", f"--job-name={label}", str(folder / "job.sbatch")]
 
 
 def _keep(folder: Path, label: str, *, array: str | None, task: int | None) -> None:
