@@ -12,7 +12,8 @@ from rich.console import Console
 
 from meshwright.cli.options import argument, command, option
 from meshwright.cli.study_view import interruptible, progress, serving_progress
-from meshwright.cli.terminal import JsonFlag, QuietFlag, make_folder, tell, tell_notes, write_steps
+from meshwright.cli.terminal import JsonFlag, QuietFlag, tell, tell_notes
+from meshwright.cli.traces import make_folder, write_steps
 from meshwright.compat.apss import ApssAnswer, ApssRequest
 from meshwright.compat.apss import apss as search
 from meshwright.compat.autoconfigurator.folders import (
