@@ -42,8 +42,7 @@ class Delivery:
     """Where files go, and whether they are written at all."""
 
     output: Annotated[
-        Path | None,
-        Option("Folder to write into.", ("--output", "-o"), metavar="DIR", read=Path),
+        Path | None, Option("Folder to write into.", ("--output", "-o"), metavar="DIR", read=Path)
     ] = None
     dry_run: Annotated[bool, Option("Print what would be written, and write nothing.")] = False
     force: Annotated[bool, Option("Write over files that differ.")] = False
