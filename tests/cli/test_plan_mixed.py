@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from meshwright import cli
-from meshwright.cli.terminal import for_export
+from meshwright.cli.export import for_export
 from meshwright.search.request import PlanRequest
 
 Capture = pytest.CaptureFixture[str]

@@ -24,51 +24,25 @@ from meshwright.values.errors import ConfigError, MeshwrightError, UnknownNameEr
 
 __all__ = ["app", "commands", "main", "run"]
 
-_NAMES = (
-    "size",
-    "estimate",
-    "plan",
-    "explain",
-    "why-oom",
-    "diff",
-    "export",
-    "tune",
-    "train",
-    "train status",
-    "train logs",
-    "train cancel",
-    "train list",
-    "ckpt",
-    "watch",
-    "report",
-    "autoconfigurator",
-    "apss",
-    "models",
-    "chips",
-    "predict",
-    "validate",
-    "calibrate",
-    "profile",
-    "ui",
-    "doctor",
-    "serving",
-    "data",
-    "workflow",
-    "bcp",
-)
-"""In the order of the help."""
-_COMMANDS = {name: name for name in _NAMES} | {
+_COMMANDS = {
     **dict.fromkeys(("size", "estimate"), "sizing"),
+    "plan": "plan",
     **dict.fromkeys(("explain", "why-oom", "diff"), "layouts"),
+    **{name: name for name in ("export", "tune", "train")},
     **dict.fromkeys(("train status", "train logs", "train cancel", "train list"), "train_jobs"),
-    **dict.fromkeys(("report", "ui"), "pages"),
+    **{name: name for name in ("ckpt", "watch")},
+    "report": "pages",
     **dict.fromkeys(("autoconfigurator", "apss"), "doors"),
     **dict.fromkeys(("models", "chips"), "catalogues"),
-    **dict.fromkeys(("predict", "calibrate", "profile"), "measured"),
+    "predict": "measured",
+    "validate": "validate",
+    **dict.fromkeys(("calibrate", "profile"), "measured"),
+    "ui": "pages",
+    **{name: name for name in ("doctor", "serving", "data", "workflow", "bcp")},
 }
-"""Module of each command. The command `why-oom` is the function `why_oom` there; a module with
-COMMANDS, such a table, is a group. `train logs` is the function `train_logs`: `train` takes other
-words too."""
+"""Module of each command, in the order of the help. The command `why-oom` is the function `why_oom`
+there; a module with COMMANDS, such a table, is a group. `train logs` is the function `train_logs`:
+`train` takes other words too."""
 
 _SETTINGS = {"help_option_names": ["-h", "--help"]}
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]

@@ -10,9 +10,10 @@ from typing import Any
 import typer
 from rich.console import Console
 
-from meshwright.cli.options import argument, command, option
+from meshwright.cli.options import Given, argument, command, fields_of, option
 from meshwright.cli.study_view import interruptible, progress, serving_progress
-from meshwright.cli.terminal import JsonFlag, QuietFlag, make_folder, tell, tell_notes, write_steps
+from meshwright.cli.terminal import JsonFlag, QuietFlag, tell, tell_notes
+from meshwright.cli.traces import make_folder, write_steps
 from meshwright.compat.apss import ApssAnswer, ApssRequest
 from meshwright.compat.apss import apss as search
 from meshwright.compat.autoconfigurator.folders import (
@@ -300,19 +301,7 @@ _MODES = ("fast", "analytic")
 
 @command
 def apss(
-    model_name: str = option(
-        "llama2-70b", "One of the tool's 14 models, or any of `meshwright models`."
-    ),
-    num_gpus: int = option(256, "Chips to use at most, to 1048576."),
-    nproc_per_node: int = option(8, "Chips in one server."),
-    gpu_infos: str = option(
-        "a800",
-        "Kinds of chips, each with how many there are at most; -1 or none: no limit.",
-        metavar="KIND[:MOST][,...]",
-    ),
-    global_batch_size: int = option(1024, "Sequences in one step; a multiple of 512."),
-    sequence_length: int = option(4096, "Tokens in one sequence; a multiple of 512."),
-    top: int = option(5, "Strategies to print."),
+    asked: Given = fields_of(ApssRequest),
     mode: str = option("fast", "fast, or analytic: also a trace of each strategy below ./cache."),
     no_legacy_limits: bool = option(False, "Take any batch and sequence."),
     json_output: bool = option(
@@ -340,22 +329,13 @@ def apss(
     """  # noqa: E501
     if mode not in _MODES:
         raise UnknownNameError("mode", mode, _MODES)
-    asked = ApssRequest(
-        model_name=model_name,
-        num_gpus=num_gpus,
-        nproc_per_node=nproc_per_node,
-        gpu_infos=gpu_infos,
-        global_batch_size=global_batch_size,
-        sequence_length=sequence_length,
-        top=top,
-        legacy_limits=not no_legacy_limits,
-    )
-    answer = search(asked)
+    request = ApssRequest(**asked, legacy_limits=not no_legacy_limits)
+    answer = search(request)
     _print(answer, json_output=json_output)
     if not answer.records:
         raise typer.Exit(1)
     if mode == "analytic":
-        _trace(answer, asked)
+        _trace(answer, request)
 
 
 def _print(answer: ApssAnswer, *, json_output: bool) -> None:

@@ -15,26 +15,25 @@ from meshwright import api
 from meshwright.cli.flags import HfFlag, JobFileFlag, job_for, model_words
 from meshwright.cli.options import REQUIRED, Given, argument, command, fields_of, option
 from meshwright.cli.plan_files import read_mixed, read_side
-from meshwright.cli.terminal import JsonFlag, export_mixed_plan, print_json, tell, tell_notes
+from meshwright.cli.terminal import JsonFlag, print_json, tell, tell_notes
 from meshwright.platforms.job import JobOptions, JobText
 from meshwright.report.plan_table import print_miss
 from meshwright.runs.candidates import fitting_candidates
-from meshwright.search.problem import (
-    Asked,
-    Problem,
-    ask,
-)
+from meshwright.search.mixed.problem import MixedProblem, is_mixed
+from meshwright.search.problem import Asked, Problem, ask
 from meshwright.search.request import PlanRequest
-from meshwright.search.result import Plan
+from meshwright.search.result import Plan, PlanResult
 from meshwright.software.contract import Exported, ExportedFile, ExportTarget, export_plan
+from meshwright.software.mixed import MIXED_TARGETS, SAME_STAGES, export_mixed
 from meshwright.software.plan import plan_of
 from meshwright.software.registry import find_target
 from meshwright.software.settings import TrainingSettings
 from meshwright.values.errors import CannotExpress, ConfigError, LayoutError
 from meshwright.values.layout import Layout
+from meshwright.values.mixed_layout import MixedLayout
 from meshwright.values.options import Option
 
-__all__ = ["Delivery", "export", "read_settings"]
+__all__ = ["Delivery", "export", "export_first", "export_mixed_plan", "for_export", "read_settings"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,8 +41,7 @@ class Delivery:
     """Where files go, and whether they are written at all."""
 
     output: Annotated[
-        Path | None,
-        Option("Folder to write into.", ("--output", "-o"), metavar="DIR", read=Path),
+        Path | None, Option("Folder to write into.", ("--output", "-o"), metavar="DIR", read=Path)
     ] = None
     dry_run: Annotated[bool, Option("Print what would be written, and write nothing.")] = False
     force: Annotated[bool, Option("Write over files that differ.")] = False
@@ -333,3 +331,66 @@ def _say_how(exported: Exported, script: JobText | None) -> None:
     for variable in exported.environment:
         tell(f"set {variable.name}={shlex.quote(variable.value)}: {variable.why}")
     tell(f"run behind torchrun or its like: {shlex.join(exported.command)}")
+
+
+def for_export(asked: PlanRequest, to: str) -> PlanRequest:
+    """Return the request with what one command for all ranks needs of its stages, saying so."""
+    known = api.cluster_file_of(asked)
+    if not is_mixed(asked, files=known) or len(known.cluster_of(asked).pools) == 1:
+        return asked
+    if to not in MIXED_TARGETS:
+        raise ConfigError(
+            f"--export ... --to {to}: it has no words for stages on several kinds of chips; --to"
+            f" {' or '.join(MIXED_TARGETS)} has, and --json says what each stage runs as"
+        )
+    if asked.unlike_batch:
+        raise ConfigError(
+            f"--unlike-batch: {to} has one dp and mbs for all ranks; leave it out, or leave out"
+            " --export"
+        )
+    missing = [name for name in SAME_STAGES if name not in asked.same]
+    if missing:
+        tell(f"note: searched with --same {','.join(missing)}, as {to} has one value for all ranks")
+    return asked.model_copy(update={"same": [*asked.same, *missing]})
+
+
+def export_first(result: PlanResult, problem: MixedProblem, folder: Path, to: str) -> None:
+    """Write the best plan that the software has words for, saying why others were passed over."""
+
+    refused: CannotExpress | None = None
+    for plan in result.plans:
+        assert plan.mixed is not None, "plans over several kinds of chips have stages"
+        try:
+            exported = _exported(plan.mixed, problem, to)
+        except CannotExpress as error:
+            refused = refused or error
+            continue
+        if refused is not None:
+            slower = plan.step_s / result.plans[0].step_s - 1.0
+            tell(f"#1 was passed over: {refused}")
+            tell(f"#{plan.rank} is written, {slower:.1%} slower by prediction")
+        Delivery(output=folder).deliver(exported.files)
+        tell_notes(exported.notes)
+        return
+    assert refused is not None, "there is a plan"
+    raise refused
+
+
+def export_mixed_plan(
+    plan: tuple[MixedLayout, MixedProblem],
+    target: ExportTarget,
+    settings: TrainingSettings,
+    *,
+    job_words: list[str],
+) -> Exported:
+    """Return a saved plan's files; job scripts, which are of nodes of one kind, are refused."""
+    if job_words:
+        raise ConfigError(
+            f"{', '.join(job_words)}: job scripts are written for nodes of one kind; leave it out,"
+            " and start train.sh on each node in the order that it says"
+        )
+    return export_mixed(plan[0], plan[1], target=target, settings=settings)
+
+
+def _exported(layout: MixedLayout, problem: MixedProblem, to: str) -> Exported:
+    return export_mixed(layout, problem, target=find_target(to))

@@ -7,7 +7,8 @@ from pathlib import Path
 from meshwright.cli.flags import HOW, LAYOUT, WHERE, HfFlag, asked_with, model_words
 from meshwright.cli.options import REQUIRED, Given, argument, command, fields_of, option
 from meshwright.cli.plan_files import Side, price_of, read_side
-from meshwright.cli.terminal import JsonFlag, narrow_console, print_json, write_step
+from meshwright.cli.terminal import JsonFlag, narrow_console, print_json
+from meshwright.cli.traces import write_step
 from meshwright.report.diff_text import print_comparison, print_ladder, print_prices
 from meshwright.report.explain_json import (
     comparison_record,

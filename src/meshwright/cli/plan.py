@@ -8,7 +8,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from meshwright import api
-from meshwright.cli.export import Delivery
+from meshwright.cli.export import Delivery, export_first, for_export
 from meshwright.cli.options import Given, command, fields_of, option
 from meshwright.cli.plan_files import (
     Run,
@@ -28,18 +28,8 @@ from meshwright.cli.plan_files import (
     request_to_yaml,
     side_of,
 )
-from meshwright.cli.terminal import (
-    Goal,
-    JsonFlag,
-    QuietFlag,
-    export_first,
-    for_export,
-    make_folder,
-    read_goal,
-    tell,
-    tell_notes,
-    write_steps,
-)
+from meshwright.cli.terminal import JsonFlag, QuietFlag, tell, tell_notes
+from meshwright.cli.traces import make_folder, write_steps
 from meshwright.platforms.given import read_hf_config
 from meshwright.report.columns import say
 from meshwright.report.mixed_table import print_mixed_miss, print_mixed_plans
@@ -64,12 +54,54 @@ from meshwright.software.plan import plan_of
 from meshwright.software.registry import find_target
 from meshwright.values.errors import ConfigError
 from meshwright.values.layout import Layout
+from meshwright.values.units import parse_count, parse_duration
 
 __all__ = ["plan"]
 
 _PIPE_WIDTH = 160
 _TARGET = "megatron-lm"
 """Software that --export writes for unless --to names another."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Goal:
+    """Tokens to train on until a deadline, at least cost."""
+
+    tokens: int
+    words: str
+    """As they were given."""
+    seconds: float
+
+    def fields(self, flags: dict[str, Any]) -> dict[str, Any]:
+        """Return what a request must hold; ConfigError where it says something else too."""
+        if flags.get("min_tokens_per_s") is not None:
+            raise ConfigError("--min-tokens-per-s: the deadline says how many; leave out either")
+        return {
+            "min_tokens_per_s": self.tokens / self.seconds,
+            "objective": flags.get("objective") or "tokens_per_dollar",
+        }
+
+
+def read_goal(tokens: str | None, deadline: str | None) -> Goal | None:
+    """Read --tokens and --deadline; ConfigError for one alone and for anything broken."""
+    if tokens is None and deadline is None:
+        return None
+    if tokens is None or deadline is None:
+        given, missing = (
+            ("--deadline", "--tokens, such as 300B")
+            if tokens is None
+            else ("--tokens", "--deadline, such as 30D")
+        )
+        raise ConfigError(f"{given}: of no effect without {missing}")
+    count, seconds = (
+        parse_count(tokens, name="--tokens"),
+        parse_duration(deadline, name="--deadline"),
+    )
+    if count < 1 or seconds < 1:
+        raise ConfigError(
+            f"--tokens {tokens} --deadline {deadline}: expected more than none of both"
+        )
+    return Goal(tokens=count, words=tokens, seconds=float(seconds))
 
 
 @command

@@ -17,14 +17,7 @@ from meshwright.cli.study_view import interruptible, print_result, progress
 from meshwright.cli.terminal import JsonFlag, QuietFlag, print_json, tell, warn
 from meshwright.runs.loop import StudyLimits
 from meshwright.runs.trial import OWN_TRAINER, Trial
-from meshwright.runs.tune import (
-    Prepared,
-    StudyResult,
-    Tuning,
-    default_folder,
-    first_job,
-    run_study,
-)
+from meshwright.runs.tune import Prepared, StudyResult, Tuning, default_folder, first_job, run_study
 from meshwright.search.request import PlanRequest
 from meshwright.values.errors import ConfigError
 from meshwright.values.units import counted, format_seconds

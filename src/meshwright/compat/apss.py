@@ -12,7 +12,7 @@ import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
-from typing import Any
+from typing import Annotated, Any
 
 from meshwright.platforms.given import ask_nvidia_smi
 from meshwright.search.mixed.plan import search_mixed_plans
@@ -26,6 +26,7 @@ from meshwright.values.hardware.parse import parse_count
 from meshwright.values.mixed_layout import MixedLayout, StageLayout
 from meshwright.values.models.catalogue import find_model
 from meshwright.values.models.spec import ModelSpec
+from meshwright.values.options import Option
 from meshwright.values.units import GIB, MIB
 
 __all__ = [
@@ -78,14 +79,27 @@ class Kind:
 class ApssRequest:
     """What the tool is asked with; the defaults are its own."""
 
-    model_name: str = "llama2-70b"
-    num_gpus: int = 256
-    nproc_per_node: int = 8
-    gpu_infos: str = "a800"
-    """`KIND[:MOST][,KIND[:MOST]...]`; without MOST, or with -1, there is no limit."""
-    global_batch_size: int = 1024
-    sequence_length: int = 4096
-    top: int = 5
+    model_name: Annotated[
+        str,
+        Option("One of the tool's 14 models, or any of `meshwright models`.", usual="llama2-70b"),
+    ] = "llama2-70b"
+    num_gpus: Annotated[int, Option("Chips to use at most, to 1048576.", usual=256)] = 256
+    nproc_per_node: Annotated[int, Option("Chips in one server.", usual=8)] = 8
+    gpu_infos: Annotated[
+        str,
+        Option(
+            "Kinds of chips, each with how many there are at most; -1 or none: no limit.",
+            metavar="KIND[:MOST][,...]",
+            usual="a800",
+        ),
+    ] = "a800"
+    global_batch_size: Annotated[
+        int, Option("Sequences in one step; a multiple of 512.", usual=1024)
+    ] = 1024
+    sequence_length: Annotated[
+        int, Option("Tokens in one sequence; a multiple of 512.", usual=4096)
+    ] = 4096
+    top: Annotated[int, Option("Strategies to print.", usual=5)] = 5
     legacy_limits: bool = True
     """Whether batch and sequence must be multiples of 512 up to 1,048,576."""
 

@@ -22,6 +22,7 @@ from meshwright.values.units import GIB, MIB, format_seconds
 
 __all__ = [
     "change_words",
+    "hanging",
     "header_lines",
     "plain_table",
     "print_explanation",
@@ -100,8 +101,8 @@ def print_intervals(found: Intervals, console: Console) -> None:
     step = " to ".join(_seconds(end) for end in found.step_s)
     memory = " to ".join(f"{end / GIB:.1f}" for end in found.peak_bytes)
     console.print(f"80 % interval: step {step}, memory {memory} GiB", soft_wrap=True)
-    _hanging(console, f"error against measured runs, time: {found.error}", indent="")
-    _hanging(console, f"error against measured runs, memory: {found.memory_error}", indent="")
+    hanging(console, f"error against measured runs, time: {found.error}", indent="")
+    hanging(console, f"error against measured runs, memory: {found.memory_error}", indent="")
 
 
 def _micro_batches(count: int) -> str:
@@ -281,7 +282,7 @@ def _print_provenance(found: Explanation, console: Console) -> None:
         if found.quote.fullest.memory_bytes[term]
     ]
     for formula, titles in _by_formula(pairs).items():
-        _hanging(console, f"meshwright.{formula}: {', '.join(titles)}")
+        hanging(console, f"meshwright.{formula}: {', '.join(titles)}")
     values: dict[str, list[str]] = {}
     for constant in {
         constant.name: constant for _, basis in pairs for constant in basis.constants
@@ -289,16 +290,16 @@ def _print_provenance(found: Explanation, console: Console) -> None:
         told = f"{constant.name}={_number(constant.value)}"
         values.setdefault(f"{constant.kind}: {constant.source}", []).append(told)
     for source, words in values.items():
-        _hanging(console, f"{', '.join(words)}: {source}")
+        hanging(console, f"{', '.join(words)}: {source}")
     if not values:
-        _hanging(
+        hanging(
             console,
             "`--term NAME` puts the numbers into a term's formula and names every constant that"
             " moves it; `--sources` lists the constants of all terms.",
         )
 
 
-def _hanging(console: Console, text: str, *, indent: str = "  ") -> None:
+def hanging(console: Console, text: str, *, indent: str = "  ") -> None:
     """Print a paragraph whose further lines are set in."""
     console.print(
         textwrap.fill(

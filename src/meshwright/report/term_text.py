@@ -9,7 +9,7 @@ from rich.console import Console
 
 from meshwright.cost.flops import mfu, model_flops_per_token, tokens_per_s
 from meshwright.cost.headroom import MOST_HEADROOM, headroom_bytes
-from meshwright.report.explain_text import plain_table
+from meshwright.report.explain_text import hanging, plain_table
 from meshwright.search.explain import Explanation
 from meshwright.search.provenance import (
     Constant,
@@ -153,14 +153,7 @@ def _print_constants(basis: Provenance, part: str, console: Console) -> None:
         sources.setdefault(constant.source, []).append(constant.name)
     console.print("\nSources", style="bold")
     for source, names in sources.items():
-        text = textwrap.fill(
-            f"{', '.join(names)}: {source}",
-            width=console.width,
-            initial_indent="  ",
-            subsequent_indent="    ",
-            break_on_hyphens=False,
-        )
-        console.print(text, style="dim", soft_wrap=True)
+        hanging(console, f"{', '.join(names)}: {source}")
 
 
 def _value_words(constant: Constant) -> str:

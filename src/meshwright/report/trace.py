@@ -37,22 +37,16 @@ class _Span:
 
     def event(self, thread: int) -> Event:
         """As a complete event, with what it belongs to."""
-        args = {
-            key: value
-            for key, value in (("chunk", self.chunk), ("microbatch", self.microbatch))
-            if value is not None
-        }
-        times = {
-            "ts": self.start_s * MICROSECONDS,
-            "dur": (self.end_s - self.start_s) * MICROSECONDS,
-        }
+        about = {"chunk": self.chunk, "microbatch": self.microbatch}
+        args = {key: value for key, value in about.items() if value is not None}
         return {
             "name": self.name,
             "cat": self.category,
             "ph": "X",
             "pid": 0,
             "tid": thread,
-            **times,
+            "ts": self.start_s * MICROSECONDS,
+            "dur": (self.end_s - self.start_s) * MICROSECONDS,
             **({"args": args} if args else {}),
         }
 
@@ -78,36 +72,22 @@ def chrome_trace(
     for number, stage in enumerate(step.stages):
         own = [operation for operation in operations if operation.stage == number]
         stops = [t for t in moved if t.sender == number and t.receiver is None]
-        tracks.append(
-            (stage.name, [*_filled(own, stops, step.chunks, end_s), *_after(step, end_s)])
-        )
+        spans = [*_filled(own, stops, step.chunks, end_s), *_after(step, end_s)]
+        tracks.append((stage.name, spans))
         beside += _beside(number, own, step)
     for sender, receiver in sorted(
         {(t.sender, t.receiver) for t in moved if t.receiver is not None}
     ):
-        beside.append(
-            (
-                f"stage {sender} to {receiver}",
-                [_message(t) for t in moved if (t.sender, t.receiver) == (sender, receiver)],
-            )
-        )
+        sent = [_message(t) for t in moved if (t.sender, t.receiver) == (sender, receiver)]
+        beside.append((f"stage {sender} to {receiver}", sent))
     listed = [*tracks, *beside]
     return {
         "displayTimeUnit": "ms",
         "otherData": metadata or {},
         "traceEvents": [
-            _named("process_name", 0, title),
-            *(_named("thread_name", tid, name) for tid, (name, _) in enumerate(listed)),
-            *(
-                {
-                    "name": "thread_sort_index",
-                    "ph": "M",
-                    "pid": 0,
-                    "tid": tid,
-                    "args": {"sort_index": tid},
-                }
-                for tid in range(len(listed))
-            ),
+            _about("process_name", 0, name=title),
+            *(_about("thread_name", tid, name=name) for tid, (name, _) in enumerate(listed)),
+            *(_about("thread_sort_index", tid, sort_index=tid) for tid in range(len(listed))),
             *(span.event(tid) for tid, (_, spans) in enumerate(listed) for span in spans),
             *(
                 event
@@ -251,8 +231,8 @@ def _counter(name: str, stage: int, when_s: float, values: dict[str, float]) -> 
     }
 
 
-def _named(kind: str, thread: int, name: str) -> Event:
-    return {"name": kind, "ph": "M", "pid": 0, "tid": thread, "args": {"name": name}}
+def _about(kind: str, thread: int, **args: Any) -> Event:
+    return {"name": kind, "ph": "M", "pid": 0, "tid": thread, "args": args}
 
 
 def write_trace(path: Path, trace: dict[str, Any]) -> None:

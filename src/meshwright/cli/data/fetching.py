@@ -9,13 +9,7 @@ from pathlib import Path
 import typer
 
 from meshwright import data
-from meshwright.cli.data.flags import (
-    ConsumeFlag,
-    InputsArgument,
-    OutputFlag,
-    WorkersFlag,
-    show,
-)
+from meshwright.cli.data.flags import ConsumeFlag, InputsArgument, OutputFlag, WorkersFlag, show
 from meshwright.cli.options import REQUIRED, Given, argument, command, fields_of, option
 from meshwright.cli.terminal import JsonFlag, QuietFlag, print_json
 from meshwright.data.atomic import parse_size

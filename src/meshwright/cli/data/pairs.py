@@ -11,12 +11,7 @@ from typing import get_args
 import typer
 
 from meshwright import data
-from meshwright.cli.data.flags import (
-    TOKENIZER_TYPE,
-    OutputFileFlag,
-    tokenizer_spec,
-    write_json,
-)
+from meshwright.cli.data.flags import TOKENIZER_TYPE, OutputFileFlag, tokenizer_spec, write_json
 from meshwright.cli.options import REQUIRED, Given, argument, command, fields_of, option
 from meshwright.cli.terminal import JsonFlag, print_json, tell
 from meshwright.data.atomic import parse_size

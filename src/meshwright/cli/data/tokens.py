@@ -9,11 +9,7 @@ from typing import Any
 import typer
 
 from meshwright import data
-from meshwright.cli.data.flags import (
-    TOKENIZER_TYPE,
-    InputsArgument,
-    tokenizer_spec,
-)
+from meshwright.cli.data.flags import TOKENIZER_TYPE, InputsArgument, tokenizer_spec
 from meshwright.cli.options import REQUIRED, Given, argument, command, fields_of, option
 from meshwright.cli.terminal import JsonFlag, QuietFlag, print_json, tell
 from meshwright.data.encoders import EncoderSpec

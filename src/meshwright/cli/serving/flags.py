@@ -47,8 +47,7 @@ class Sending:
         Option("Clients that each wait for their answer [default: 1,2,4,8].", metavar="N[,N...]"),
     ] = None
     rate: Annotated[
-        str | None,
-        Option("Instead: Poisson arrivals at these mean rates.", metavar="REQ/S[,...]"),
+        str | None, Option("Instead: Poisson arrivals at these mean rates.", metavar="REQ/S[,...]")
     ] = None
     trace: Annotated[
         Path | None,
@@ -61,8 +60,7 @@ class Sending:
     input_len: Annotated[int | None, Option("Mean tokens of a prompt.", usual=1024)] = None
     output_len: Annotated[int | None, Option("Mean new tokens of an answer.", usual=128)] = None
     spread: Annotated[
-        float,
-        Option("Lengths lie evenly within this share of the mean on both sides.", usual=0.0),
+        float, Option("Lengths lie evenly within this share of the mean on both sides.", usual=0.0)
     ] = 0.0
     requests: Annotated[
         int | None, Option("Requests of a load [default: 4 a client, or a minute's].")

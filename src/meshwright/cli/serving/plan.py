@@ -34,8 +34,7 @@ def plan(
     rates: Given = fields_of(ServingRequest, "target_rate", "rate"),
     engine: str = ENGINE,
     choices: Given = fields_of(
-        ServingRequest,
-        *("modes", "weights", "cache", "concurrency", "cached_share", "speculation"),
+        ServingRequest, *("modes", "weights", "cache", "concurrency", "cached_share", "speculation")
     ),
     chunk: int | None = CHUNK,
     top: int = option(10, "Deployments to print.", min=1),

@@ -8,12 +8,7 @@ import typer
 
 from meshwright.cli.flags import GPUS_PER_NODE, HF, RUN_JOB, JobFileFlag, job_options
 from meshwright.cli.options import Given, command, fields_of, option
-from meshwright.cli.serving.flags import (
-    AXES,
-    Sending,
-    model_of,
-    numbers,
-)
+from meshwright.cli.serving.flags import AXES, Sending, model_of, numbers
 from meshwright.cli.study_view import dry_lines, end_lines, interruptible, serving_progress
 from meshwright.cli.terminal import JsonFlag, QuietFlag, print_json, tell
 from meshwright.runs.loads.load import Load
@@ -57,10 +52,7 @@ def tune(
         concurrency=(
             "Clients that each wait for their answer [default: 1,2,4,8; on GPUs 1,4,16,64]."
         ),
-        input_len={
-            "help": "Tokens of a prompt [default: 1024; on processors 128].",
-            "usual": None,
-        },
+        input_len={"help": "Tokens of a prompt [default: 1024; on processors 128].", "usual": None},
         output_len={"help": "New tokens [default: 128; on processors 32].", "usual": None},
         ttft="Most milliseconds to the first token, mean.",
         tpot="Most milliseconds between later tokens, mean.",

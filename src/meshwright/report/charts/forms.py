@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any, Literal
 
 __all__ = [
@@ -140,20 +140,21 @@ class Stack:
     @property
     def data(self) -> Grid:
         """Its numbers as a table."""
-        ends = any(bar.low is not None for bar in self.bars)
-        between = columns_of(("low", "low, 80 %", 4), ("high", "high, 80 %", 4)) if ends else ()
-        parts = tuple(Column(key=part.key, title=part.title, digits=4) for part in self.series)
-        columns = (
-            *columns_of((self.over, self.over)),
+        parts = [
+            (part.key, part.title, 4, lambda bar, place=place: bar.values[place])
+            for place, part in enumerate(self.series)
+        ]
+        low = ("low", "low, 80 %", 4, attrgetter("low"))
+        high = ("high", "high, 80 %", 4, attrgetter("high"))
+        return table_of(
+            self.bars,
+            (self.over, self.over, None, attrgetter("label")),
             *parts,
-            *columns_of(("total", f"total, {self.unit}", 4)),
-            *between,
+            ("total", f"total, {self.unit}", 4, attrgetter("total")),
+            *((low, high) if any(bar.low is not None for bar in self.bars) else ()),
+            key=self.key,
+            title=self.title,
         )
-        rows = tuple(
-            (bar.label, *bar.values, bar.total, *((bar.low, bar.high) if ends else ()))
-            for bar in self.bars
-        )
-        return Grid(key=self.key, title=self.title, columns=columns, rows=rows)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -220,31 +221,20 @@ class Points:
     def data(self) -> Grid:
         """Its numbers as a table."""
         every = [(group, point) for group in self.groups for point in group.points]
-        ends = any(point.low is not None for _, point in every)
-        between = columns_of(("low", "low, 80 %", 4), ("high", "high, 80 %", 4)) if ends else ()
-        more = (
-            columns_of(("detail", "detail", "wide"))
-            if any(point.detail for _, point in every)
-            else ()
+        detail = [("detail", "detail", "wide", lambda pair: pair[1].detail)]
+        low = ("low", "low, 80 %", 4, lambda pair: pair[1].low)
+        high = ("high", "high, 80 %", 4, lambda pair: pair[1].high)
+        return table_of(
+            every,
+            ("group", "group", None, lambda pair: pair[0].title),
+            ("label", "label", None, lambda pair: pair[1].label),
+            *(detail if any(point.detail for _, point in every) else ()),
+            (self.x.key, self.x.title, 4, lambda pair: pair[1].x),
+            (self.y.key, self.y.title, 4, lambda pair: pair[1].y),
+            *((low, high) if any(point.low is not None for _, point in every) else ()),
+            key=self.key,
+            title=self.title,
         )
-        columns = (
-            *columns_of(("group", "group"), ("label", "label")),
-            *more,
-            *(Column(key=axis.key, title=axis.title, digits=4) for axis in (self.x, self.y)),
-            *between,
-        )
-        rows = tuple(
-            (
-                g.title,
-                p.label,
-                *((p.detail,) if more else ()),
-                p.x,
-                p.y,
-                *((p.low, p.high) if ends else ()),
-            )
-            for g, p in every
-        )
-        return Grid(key=self.key, title=self.title, columns=columns, rows=rows)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -280,20 +270,21 @@ class Heat:
     @property
     def data(self) -> Grid:
         """Its numbers as a table."""
-        columns = (
-            *(Column(key=axis, title=axis, digits=4) for axis in (self.row_axis, self.column_axis)),
-            *columns_of(
-                ("value", self.value_title, 4),
-                ("detail", "layout", "wide"),
-                ("reason", "why not", "wide"),
-            ),
-        )
-        rows = tuple(
-            (row, column, cell.value, cell.detail, cell.reason)
+        cells = [
+            (row, column, cell)
             for row, cells in zip(self.rows, self.cells, strict=True)
             for column, cell in zip(self.columns, cells, strict=True)
+        ]
+        return table_of(
+            cells,
+            (self.row_axis, self.row_axis, 4, 0),
+            (self.column_axis, self.column_axis, 4, 1),
+            ("value", self.value_title, 4, lambda at: at[2].value),
+            ("detail", "layout", "wide", lambda at: at[2].detail),
+            ("reason", "why not", "wide", lambda at: at[2].reason),
+            key=self.key,
+            title=self.title,
         )
-        return Grid(key=self.key, title=self.title, columns=columns, rows=rows)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -323,18 +314,17 @@ class Timeline:
     @property
     def data(self) -> Grid:
         """Its numbers as a table."""
-        columns = columns_of(
-            ("stage", "stage", 6),
-            ("kind", "kind"),
-            ("chunk", "chunk", 6),
-            ("microbatch", "micro batch", 6),
-            ("start_s", "start, s", 6),
-            ("end_s", "end, s", 6),
+        return table_of(
+            self.ops,
+            ("stage", "stage", 6, attrgetter("stage")),
+            ("kind", "kind", None, attrgetter("kind")),
+            ("chunk", "chunk", 6, attrgetter("chunk")),
+            ("microbatch", "micro batch", 6, attrgetter("microbatch")),
+            ("start_s", "start, s", 6, attrgetter("start_s")),
+            ("end_s", "end, s", 6, attrgetter("end_s")),
+            key=self.key,
+            title=self.title,
         )
-        rows = tuple(
-            (op.stage, op.kind, op.chunk, op.microbatch, op.start_s, op.end_s) for op in self.ops
-        )
-        return Grid(key=self.key, title=self.title, columns=columns, rows=rows)
 
 
 Chart = Stack | Points | Heat | Timeline
