@@ -148,6 +148,6 @@ def layouts(draw: st.DrawFn, case: Case, *, even: bool = False) -> Layout:
     chunks = pp * vpp
     assume(chunks <= case.model.total_layers and not (even and case.model.total_layers % chunks))
     layout = explicit_layers(layout, case.model)
-    rules = RuleCase(model=case.model, work=case.work, num_chips=layout.num_chips, stack=case.stack)
-    assume(not check_layout(layout, rules))
+    asked = RuleCase(model=case.model, work=case.work, num_chips=layout.num_chips, stack=case.stack)
+    assume(not check_layout(layout, asked))
     return layout

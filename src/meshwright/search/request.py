@@ -245,6 +245,11 @@ class PlanRequest(BaseModel):
         if "gbs" in self.pins:
             raise ConfigError("pins: gbs is no pin; give gbs (--gbs) or max_gbs (--max-gbs)")
 
+    @property
+    def pin_words(self) -> str:
+        """The pins as people give them, `tp=1,2 recompute=none`."""
+        return " ".join(f"{key}={','.join(map(str, values))}" for key, values in self.pins.items())
+
     def to_dict(self) -> dict[str, Any]:
         """Return every field in plain types, for YAML and JSON."""
         return self.model_dump(mode="json")
