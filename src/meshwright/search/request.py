@@ -20,6 +20,7 @@ Shared = Literal["tp", "recompute", "layers", "order"]
 """What stages of plans over several kinds of chips can be held to have in common."""
 SHARED: tuple[Shared, ...] = get_args(Shared)
 PinValue = int | str
+_COUNTS = ("num_gpus", "gpus_per_node", "seq_len", "decoder_seq_len", "gbs", "max_gbs", "top")
 MOST_PLANS = 1000
 """More plans than anybody reads; each is simulated."""
 
@@ -214,15 +215,7 @@ class PlanRequest(BaseModel):
         return request
 
     def _check(self) -> None:
-        for name in (
-            "num_gpus",
-            "gpus_per_node",
-            "seq_len",
-            "decoder_seq_len",
-            "gbs",
-            "max_gbs",
-            "top",
-        ):
+        for name in _COUNTS:
             value = getattr(self, name)
             if value is not None and not 1 <= value <= 2**40:
                 raise ConfigError(
