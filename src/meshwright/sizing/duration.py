@@ -28,6 +28,26 @@ _MOST_EXPONENT = 3.0
 """exp(3): one attempt in twenty reaches its checkpoint; nobody runs that."""
 
 
+def _hours(number: float) -> float:
+    return number * HOUR_S
+
+
+def _restart(text: str) -> float:
+    return float(parse_duration(text, name="restart"))
+
+
+def _save_every(text: str) -> float:
+    return float(parse_duration(text, name="save_every"))
+
+
+def _gb(number: float) -> float:
+    return number * GB
+
+
+def _steps(number: int) -> int | None:
+    return number or None
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reliability:
     """How often chips stop, how long a start takes, and how fast checkpoints are written."""
@@ -37,7 +57,7 @@ class Reliability:
         Option(
             "Hours between failures of one chip [default: 50000].",
             ("--chip-mtbf-hours",),
-            read=lambda hours: hours * HOUR_S,
+            read=_hours,
         ),
     ] = 50_000 * HOUR_S
     """Mean time between failures of one chip with its share of the node. 419 unexpected
@@ -50,7 +70,7 @@ class Reliability:
             ("--restart",),
             metavar="TIME",
             kind=str,
-            read=lambda text: float(parse_duration(text, name="restart")),
+            read=_restart,
         ),
     ] = 15 * MINUTE_S
     """From a failure to the first step again: noticed, placed, started, loaded. Assumed."""
@@ -61,7 +81,7 @@ class Reliability:
             ("--save-every",),
             metavar="TIME",
             kind=str,
-            read=lambda text: float(parse_duration(text, name="save_every")),
+            read=_save_every,
         ),
     ] = None
     """Seconds of training between checkpoints; None is the best by Daly."""
@@ -70,7 +90,7 @@ class Reliability:
         Option(
             "GB/s of one node into shared storage [default: 0.625].",
             ("--write-gb-per-s",),
-            read=lambda rate: rate * GB,
+            read=_gb,
         ),
     ] = 20 * GB / 32
     """Into the shared file system while every node writes: 20 GB/s per 32 nodes, the standard tier
@@ -207,8 +227,7 @@ class Training:
 
     tokens: int
     eval_interval: Annotated[
-        int | None,
-        Option("Steps between evaluations; 0 evaluates never.", read=lambda steps: steps or None),
+        int | None, Option("Steps between evaluations; 0 evaluates never.", read=_steps)
     ] = 1000
     """Steps between evaluations; None evaluates never."""
     eval_steps: Annotated[int, Option("Batches of one evaluation.")] = 10
