@@ -1,4 +1,4 @@
-"""Price every layout of a space and keep the best few."""
+"""Price every layout of a space: the best few, and the best of every tp and pp."""
 
 from __future__ import annotations
 

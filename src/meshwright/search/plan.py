@@ -1,4 +1,4 @@
-"""From a request to ranked plans."""
+"""From a request to ranked plans; where there are none, why, and what would make one fit."""
 
 from __future__ import annotations
 

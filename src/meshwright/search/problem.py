@@ -1,4 +1,4 @@
-"""A request with its names looked up: what the search works on."""
+"""A request with its names looked up, and one layout in it: what searches and answers work on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rank the best few, and say why each stands before the next."""
+"""Rank the best few, and say why each stands before the next, and on which constant that leans."""
 
 from __future__ import annotations
 

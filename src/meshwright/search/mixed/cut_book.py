@@ -1,4 +1,4 @@
-"""Ways to cut a stage that a search has met, with their cost curves."""
+"""Ways to cut a stage that a search has met, with their cost curves, and single plans of them."""
 
 from __future__ import annotations
 
