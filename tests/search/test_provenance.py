@@ -258,6 +258,15 @@ def test_tables_are_named_and_moved() -> None:
     assert changes["chip.sustained_share"] == pytest.approx(seconds * (1 / 1.01 - 1))
 
 
+def test_explaining_again_finds_the_same_constants() -> None:
+    """A cache that kept what was watched the first time would hide what is read the second."""
+    asked = problem("llama3-8b", "h100:16", gbs=128)
+    first, second = (basis_of(layout("tp=2,pp=2,mbs=1", asked), asked) for _ in range(2))
+    for term, found in first.time.items():
+        assert [c.name for c in second.time[term].constants] == [c.name for c in found.constants]
+    assert any(c.name == "chip.kin_speed" for found in first.time.values() for c in found.constants)
+
+
 def test_explaining_moves_nothing_elsewhere() -> None:
     """The twin's constants are its own: the same layout costs the same before and after."""
     from meshwright.cost import once, operators

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any, Literal
 
 import numpy as np
@@ -100,19 +100,25 @@ def stack_of(holders: Holders) -> Stack:
 
 
 def _of_field(holders: Holders, owner: str, name: str, value: float) -> Movable:
-    held, unit, ends = holders[owner], *_ends(name, value)
-    source = _source(held, owner, name)
+    held = holders[owner]
+    return _figure(
+        f"{held.name if isinstance(held, Link) else owner}.{name}",
+        value,
+        _source(held, owner, name),
+        lambda end: Move(holders={**holders, owner: replace(held, **{name: end})}),
+    )
 
-    def moved(end: float) -> Callable[[], Move]:
-        return lambda: Move(holders={**holders, owner: replace(held, **{name: end})})
 
+def _figure(name: str, value: float, source: str, at: Callable[[Any], Move]) -> Movable:
+    """A figure that can be moved to where `at` says."""
+    unit, ends = _ends(name, value)
     return Movable(
-        name=f"{held.name if isinstance(held, Link) else owner}.{name}",
+        name=name,
         value=value,
         kind=_kind(source),
         source=source,
         unit=unit,
-        moves=tuple((sign, moved(end)) for sign, end in ends),
+        moves=tuple((sign, partial(at, end)) for sign, end in ends),
     )
 
 
@@ -200,24 +206,15 @@ def _of_communicators(holders: Holders, twin: Twin) -> Iterator[Movable]:
 def _of_buffer(
     holders: Holders, twin: Twin, known: Mapping[str, Any], vendor: str, name: str, source: str
 ) -> Movable:
-    value = getattr(known[vendor], name)
-    unit, ends = _ends(name, value)
-
-    def moved(end: float) -> Callable[[], Move]:
+    def moved(end: float) -> Move:
         there = {**known, vendor: replace(known[vendor], **{name: end})}
         module = "meshwright.cost.weights"
-        return lambda: Move(
+        return Move(
             holders=holders, inside=lambda: twin.with_constant(module, "_vendors", lambda: there)
         )
 
-    return Movable(
-        name=f"communicators.{vendor or 'others'}.{name}",
-        value=value,
-        kind=_kind(source),
-        source=source,
-        unit=unit,
-        moves=tuple((sign, moved(end)) for sign, end in ends),
-    )
+    value = getattr(known[vendor], name)
+    return _figure(f"communicators.{vendor or 'others'}.{name}", value, source, moved)
 
 
 @cache

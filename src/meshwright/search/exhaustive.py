@@ -1,4 +1,4 @@
-"""Price every layout of a space and keep the best few."""
+"""Price every layout of a space: the best few, and the best of every tp and pp."""
 
 from __future__ import annotations
 
@@ -155,26 +155,16 @@ def _with_balanced(problem: Problem, found: Harvest, *, kept: int) -> Harvest:
     )
 
 
+_BUT_RECOMPUTE = (
+    *("tp", "sp", "cp", "ep", "etp", "pp", "vpp", "dp"),
+    *("sharding", "shard_size", "mbs", "gbs", "schedule"),
+)
+
+
 def _first_of_each(layouts: Layouts, count: int) -> NDArray[np.int64]:
     """Numbers of the first `count` rows of each that differ in more than recompute, ascending."""
-    names = (
-        "tp",
-        "sp",
-        "cp",
-        "ep",
-        "etp",
-        "pp",
-        "vpp",
-        "dp",
-        "sharding",
-        "shard_size",
-        "mbs",
-        "gbs",
-        "schedule",
-    )
-    _, kind = np.unique(
-        np.stack([getattr(layouts, name) for name in names]), axis=1, return_inverse=True
-    )
+    columns = [getattr(layouts, name) for name in _BUT_RECOMPUTE]
+    _, kind = np.unique(np.stack(columns), axis=1, return_inverse=True)
     order = np.argsort(kind, kind="stable")
     starts = np.flatnonzero(np.r_[True, np.diff(kind[order]) != 0])
     place = np.arange(len(order)) - np.repeat(starts, np.diff(np.r_[starts, len(order)]))

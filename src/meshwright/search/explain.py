@@ -12,7 +12,6 @@ from meshwright.search.provenance import Basis, Depth, Provenance, basis_of
 from meshwright.search.quote import Quote, Setting, quotes
 from meshwright.search.refine import requote, setting_of
 from meshwright.search.rules.check import explicit_layers
-from meshwright.search.rules.rule import Violation
 from meshwright.search.rules.software import stack_rules
 from meshwright.search.titles import MEMORY_READINGS, TIME_READINGS, bound_words
 from meshwright.values.errors import ConfigError
@@ -64,13 +63,8 @@ def binding_words(quote: Quote, rivals: Iterable[Alternative], setting: Setting)
         for rival in rivals
         if rival.quote is not None and rival.quote.step_s < quote.step_s
     ]
-    return " ".join(
-        [
-            cost_words(quote, setting),
-            *_faster_words(quote, [pair for pair in faster if pair[1].fits]),
-            *_blocked_words(quote, faster),
-        ]
-    )
+    found = _faster_words(quote, [pair for pair in faster if pair[1].fits])
+    return " ".join([cost_words(quote, setting), *found, *_blocked_words(quote, faster)])
 
 
 def cost_words(quote: Quote, setting: Setting) -> str:
@@ -213,11 +207,8 @@ def regrid(layout: Layout, **sizes: int) -> Layout:
         changes["layers_per_stage"] = None
     if grid["pp"] == 1:
         changes |= {"vpp": 1, "schedule": "1f1b"}
-    if (
-        layout.sharding == "hybrid"
-        and layout.shard_size is not None
-        and dp * grid["cp"] % layout.shard_size
-    ):
+    parts = layout.shard_size if layout.sharding == "hybrid" else None
+    if parts is not None and dp * grid["cp"] % parts:
         changes["shard_size"] = None
     return replace(layout, **changes)
 
@@ -239,11 +230,8 @@ def _rechunked(layout: Layout, vpp: int, model: ModelSpec) -> Change:
 
 def _plain(layout: Layout, axis: Axis, **changes: Any) -> Change:
     before, after = getattr(layout, axis), changes[axis]
-    if isinstance(after, bool):
-        return Change(
-            axis=axis, words=f"{axis} {'on' if after else 'off'}", layout=replace(layout, **changes)
-        )
-    return Change(axis=axis, words=f"{axis} {before} -> {after}", layout=replace(layout, **changes))
+    moved = ("on" if after else "off") if isinstance(after, bool) else f"{before} -> {after}"
+    return Change(axis=axis, words=f"{axis} {moved}", layout=replace(layout, **changes))
 
 
 def selective_sets(*, model: ModelSpec, work: Workload, stack: Stack) -> list[tuple[str, ...]]:
@@ -251,11 +239,8 @@ def selective_sets(*, model: ModelSpec, work: Workload, stack: Stack) -> list[tu
     useless = set() if work.attention not in ("flash", "flash1") else {"core_attn"}
     useless |= set() if model.mla is not None else {"mla_up_proj"}
     useless |= set() if model.moe is not None else {"moe", "moe_act", "shared_experts"}
-    if (
-        model.moe is not None
-        and not model.moe.first_dense_layers
-        and model.moe.layer_frequency == 1
-    ):
+    moe = model.moe
+    if moe is not None and not moe.first_dense_layers and moe.layer_frequency == 1:
         useless |= {"mlp", "mlp_act"}
     return [
         modules for modules in stack_rules(stack).searched_modules if not useless & set(modules)
@@ -385,33 +370,22 @@ def explain(layout: Layout, problem: Problem, *, depth: Depth = "functions") -> 
 
 def _valid_or_broken(changes: Iterable[Change], setting: Setting) -> list[Change]:
     """Take the layout out of the changes that break a rule, and give the rule as the reason."""
-    return [
-        change if change.layout is None else _checked(change, setting.broken_rules(change.layout))
-        for change in changes
-    ]
-
-
-def _checked(change: Change, broken: list[Violation]) -> Change:
-    return replace(change, layout=None, reason=broken[0].message) if broken else change
+    found = []
+    for change in changes:
+        broken = [] if change.layout is None else setting.broken_rules(change.layout)
+        found.append(replace(change, layout=None, reason=broken[0].message) if broken else change)
+    return found
 
 
 def _rival(change: Change, quote: Quote | None, base: Quote) -> Rival:
-    if quote is None:
-        return Rival(
-            axis=change.axis,
-            words=change.words,
-            layout=change.layout,
-            verdict="breaks a rule",
-            quote=None,
-            reason=change.reason,
-        )
     return Rival(
         axis=change.axis,
         words=change.words,
         layout=change.layout,
-        verdict=_verdict(quote, base),
+        verdict="breaks a rule" if quote is None else _verdict(quote, base),
         quote=quote,
-        differences_s=term_differences(base, quote),
+        differences_s=() if quote is None else term_differences(base, quote),
+        reason=change.reason,
     )
 
 
@@ -436,11 +410,8 @@ def _best_per_axis(rivals: Iterable[Rival]) -> tuple[Rival, ...]:
     """Keep every size, but of selective recompute the best; fastest that fits first."""
     kept: dict[str, Rival] = {}
     for rival in sorted(rivals, key=_rank):
-        selective = (
-            rival.layout is not None
-            and rival.axis == "recompute"
-            and rival.layout.recompute == "selective"
-        )
+        selective = rival.layout is not None and rival.layout.recompute == "selective"
+        selective = selective and rival.axis == "recompute"
         kept.setdefault("selective" if selective else rival.words, rival)
     return tuple(kept.values())
 
@@ -452,20 +423,17 @@ def _rank(rival: Rival) -> tuple[int, float]:
 
 
 def _time_terms(quote: Quote, setting: Setting, basis: Basis) -> tuple[TimeTerm, ...]:
-    terms = []
-    for term, seconds in quote.time_s.items():
-        if abs(seconds) < 1e-9 * quote.step_s:
-            continue
-        reading = TIME_READINGS[term]
-        terms.append(
-            TimeTerm(
-                term=term,
-                title=reading.title,
-                seconds=seconds,
-                share=seconds / quote.step_s,
-                what=reading.what,
-                bound=bound_words(reading.bound, quote.layout, setting.pool),
-                provenance=basis.time[term],
-            )
+    terms = [
+        TimeTerm(
+            term=term,
+            title=TIME_READINGS[term].title,
+            seconds=seconds,
+            share=seconds / quote.step_s,
+            what=TIME_READINGS[term].what,
+            bound=bound_words(TIME_READINGS[term].bound, quote.layout, setting.pool),
+            provenance=basis.time[term],
         )
+        for term, seconds in quote.time_s.items()
+        if abs(seconds) >= 1e-9 * quote.step_s
+    ]
     return tuple(sorted(terms, key=lambda t: -t.seconds))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any, Literal, get_args
 
@@ -12,6 +12,7 @@ from meshwright.search.explain import regrid, selective_sets, split_layers
 from meshwright.search.problem import Problem
 from meshwright.search.quote import Quote, Setting, quotes
 from meshwright.search.refine import requote, setting_of
+from meshwright.search.result import layout_dict
 from meshwright.search.rules.software import stack_rules
 from meshwright.trust.intervals import Fits
 from meshwright.values.errors import ConfigError
@@ -134,11 +135,8 @@ def _sharding_fixes(layout: Layout) -> Iterator[Fix]:
 
 
 def _recompute_fixes(layout: Layout, setting: Setting) -> Iterator[Fix]:
-    if (
-        layout.recompute == "full"
-        and layout.recompute_method == "uniform"
-        and (layout.recompute_layers or 1) == 1
-    ):
+    whole = layout.recompute_method == "uniform" and (layout.recompute_layers or 1) == 1
+    if layout.recompute == "full" and whole:
         return
     clean = {"recompute_method": "uniform", "recompute_layers": None, "recompute_modules": ()}
     if layout.recompute != "full":
@@ -151,15 +149,11 @@ def _recompute_fixes(layout: Layout, setting: Setting) -> Iterator[Fix]:
             )
     per_chunk = -(-setting.model.total_layers // (layout.pp * layout.vpp))
     for layers in range(1, per_chunk if stack_rules(setting.stack).full_by_blocks else 1):
-        block = clean | {
-            "recompute": "full",
-            "recompute_method": "block",
-            "recompute_layers": layers,
-        }
+        block = {"recompute": "full", "recompute_method": "block", "recompute_layers": layers}
         yield Fix(
             kind="full",
             words=f"recompute {layers} of {per_chunk} layers in full",
-            apply=_edit(**block),
+            apply=_edit(**(clean | block)),
         )
     yield Fix(
         kind="full",
@@ -207,8 +201,7 @@ def _more_gpus(layout: Layout) -> Iterator[Fix]:
     """Grow one axis and the cluster with it; all else stays."""
     factor = 2
     while factor <= MOST_GPUS_FACTOR:
-        for axis in ("dp", "pp", "tp", "cp"):
-            yield _growth(layout, axis, factor)
+        yield from (_growth(layout, axis, factor) for axis in ("dp", "pp", "tp", "cp"))
         factor *= 2
 
 
@@ -310,12 +303,9 @@ def _simulated(found: Ladder, problem: Problem) -> Ladder:
             rung, base=base, quote=requote([rung.quote], replace(problem, setting=rung.setting))[0]
         )
 
-    rungs = sorted((again(rung) for rung in found.rungs), key=_place)
-    return Ladder(
-        quote=base,
-        rungs=tuple(rungs),
-        together=None if found.together is None else again(found.together),
-    )
+    rungs = sorted(map(again, found.rungs), key=_place)
+    together = None if found.together is None else again(found.together)
+    return Ladder(quote=base, rungs=tuple(rungs), together=together)
 
 
 def _rungs(groups: Iterable[tuple[Fix, ...]], base: Quote, setting: Setting) -> list[Rung]:
@@ -353,29 +343,22 @@ def _applied(
 def _priced(cases: Sequence[tuple[Layout, Setting]]) -> list[Quote]:
     """Price cases in their order, those of one setting at once."""
     found: dict[int, Quote] = {}
-    waiting = list(range(len(cases)))
-    while waiting:
+    while len(found) < len(cases):
+        waiting = [index for index in range(len(cases)) if index not in found]
         setting = cases[waiting[0]][1]
         chosen = [index for index in waiting if cases[index][1] == setting]
-        found.update(
-            zip(chosen, quotes([cases[index][0] for index in chosen], setting), strict=True)
-        )
-        waiting = [index for index in waiting if index not in found]
+        priced = quotes([cases[index][0] for index in chosen], setting)
+        found.update(zip(chosen, priced, strict=True))
     return [found[index] for index in range(len(cases))]
 
 
 def _labels(
     group: Sequence[Fix], before: Layout, after: Layout, setting: Setting
 ) -> tuple[Label, ...]:
-    found = {
-        *compare(_fields(before), _fields(after), has_experts=setting.model.moe is not None).labels
-    }
+    sides = (layout_dict(layout) for layout in (before, after))
+    found = {*compare(*sides, has_experts=setting.model.moe is not None).labels}
     found |= {fix.label for fix in group if fix.label is not None}
     return tuple(label for label in LABELS[1:] if label in found) or LABELS[:1]
-
-
-def _fields(layout: Layout) -> dict[str, Any]:
-    return {field.name: getattr(layout, field.name) for field in fields(layout)}
 
 
 def _best_per_kind(rungs: Iterable[Rung]) -> list[Rung]:
@@ -421,11 +404,7 @@ def _together(single: Sequence[Rung], base: Quote, setting: Setting) -> Rung | N
         if fitting:
             return min(
                 fitting,
-                key=lambda rung: (
-                    rung.changes_training,
-                    rung.quote.verdict != "yes",
-                    rung.quote.step_s,
-                ),
+                key=lambda r: (r.changes_training, r.quote.verdict != "yes", r.quote.step_s),
             )
     return None
 

@@ -1,4 +1,4 @@
-"""From a request to ranked plans."""
+"""From a request to ranked plans; where there are none, why, and what would make one fit."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ from meshwright.search.space import Rejections, make_space
 from meshwright.values.errors import ConfigError, LayoutError, MeshwrightError
 from meshwright.values.layout import Layout, parse_layout
 from meshwright.values.models.params import model_params
-from meshwright.values.units import GIB, TERA
 
 __all__ = [
     "Scaled",
@@ -106,18 +105,12 @@ def _notes(problem: Problem, axes: Axes) -> list[str]:
 
 
 def _facts(problem: Problem) -> dict[str, Any]:
-    setting, chip = problem.setting, problem.setting.pool.node.chip
-    params = model_params(setting.model)
+    setting, params = problem.setting, model_params(problem.setting.model)
     return {
         "model": setting.model.name,
         "params": params.total,
         "active_params": params.active,
-        "chip": chip.name,
-        "num_chips": problem.num_chips,
-        "chips_per_node": setting.pool.node.chips_per_node,
-        "peak_tflops": chip.peak_flops_per_s(setting.work.precision) / TERA,
-        "limit_gib": setting.limit_bytes / GIB,
-        "headroom_gib": problem.headroom_bytes / GIB,
+        **problem.facts,
         "stack": setting.stack.name,
     }
 
@@ -228,9 +221,8 @@ def _raise_for_pins(problem: Problem) -> None:
     gbs, dp = problem.request.gbs or problem.max_gbs, max(1, problem.num_chips // split)
     case = replace(problem.case, work=replace(problem.setting.work, gbs=None))
     found = check_layout(complete_layout({"gbs": gbs, "dp": dp, **fields}, case), case)
-    words = " ".join(f"{key}={','.join(map(str, values))}" for key, values in pins)
     why = "; also: ".join(v.message for v in found) or "leave one of them out"
-    raise LayoutError(f"no layout keeps the rules under {words}: {why}")
+    raise LayoutError(f"no layout keeps the rules under {problem.request.pin_words}: {why}")
 
 
 def _working_batches(problem: Problem) -> set[int]:

@@ -1,4 +1,4 @@
-"""A request with its names looked up: what the search works on."""
+"""A request with its names looked up, and one layout in it: what searches and answers work on."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from meshwright.values.models.catalogue import named_model
 from meshwright.values.models.params import model_params
 from meshwright.values.models.spec import HybridSpec, MambaSpec, MlaSpec, ModelSpec, MoeSpec
 from meshwright.values.stack import Stack, find_stack
-from meshwright.values.units import GIB, format_count
+from meshwright.values.units import GIB, TERA, format_count
 from meshwright.values.workload import AttentionKernel, Precision, Routing, Workload
 
 __all__ = [
@@ -76,6 +76,19 @@ class Problem:
     def num_chips(self) -> int:
         """Chips of the cluster."""
         return self.setting.pool.num_chips
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What the heading of a table says of the chips."""
+        setting, node = self.setting, self.setting.pool.node
+        return {
+            "chip": node.chip.name,
+            "num_chips": self.num_chips,
+            "chips_per_node": node.chips_per_node,
+            "peak_tflops": node.chip.peak_flops_per_s(setting.work.precision) / TERA,
+            "limit_gib": setting.limit_bytes / GIB,
+            "headroom_gib": self.headroom_bytes / GIB,
+        }
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

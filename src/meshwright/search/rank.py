@@ -1,10 +1,10 @@
-"""Rank the best few, and say why each stands before the next."""
+"""Rank the best few, and say why each stands before the next, and on which constant that leans."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import islice, zip_longest
 from typing import Any
 
 from meshwright.cost.flops import causal_flops_per_token, mfu, model_flops_per_token, tokens_per_s
@@ -34,6 +34,7 @@ __all__ = [
     "kernels_words",
     "ranked_plans",
     "score_of",
+    "with_beats",
     "with_close_call",
 ]
 
@@ -102,22 +103,22 @@ def ranked_plans(
     """Return the plans in order: those that fit, then those at risk."""
     first = _order(problem, fitting)
     second = _order(problem, at_risk) if len(first) < problem.request.top else []
-    taken = {group_of(candidate.priced.layout, problem.request) for candidate in first}
-    rest = [
-        candidate
-        for candidate in second
-        if group_of(candidate.priced.layout, problem.request) not in taken
-    ]
+    taken = {group_of(each.priced.layout, problem.request) for each in first}
+    rest = [c for c in second if group_of(c.priced.layout, problem.request) not in taken]
     chosen = sorted((*first, *rest), key=lambda c: c.fits == "at risk")[: problem.request.top]
     stands_on = origins_of([candidate.priced.layout for candidate in chosen], problem.setting)
     plans = [
         _plan(problem, candidate, rank, found)
         for rank, (candidate, found) in enumerate(zip(chosen, stands_on, strict=True), start=1)
     ]
-    following: list[Plan | None] = [*plans[1:], None]
-    pairs = zip(plans, following[: len(plans)], strict=True)
+    return with_beats(problem.request, plans)
+
+
+def with_beats(request: PlanRequest, plans: Sequence[Plan]) -> tuple[Plan, ...]:
+    """Return ranked plans, each with the words on why it stands before the next."""
+    pairs = zip_longest(plans, plans[1:])
     return tuple(
-        replace(plan, beats_next=beats_words(problem.request, plan, after)) for plan, after in pairs
+        replace(plan, beats_next=beats_words(request, plan, after)) for plan, after in pairs
     )
 
 

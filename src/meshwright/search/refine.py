@@ -23,6 +23,7 @@ from meshwright.values.stack import Stack
 
 __all__ = [
     "Repriced",
+    "operations",
     "pipeline_of",
     "reprice",
     "requote",
@@ -242,9 +243,14 @@ def _whole_prices(problem: Problem, rows: list[Layout]) -> list[_Whole]:
     ]
 
 
+def operations(layout: Layout | MixedLayout) -> int:
+    """Return the operations of a step, a forward and a backward of each chunk and micro batch."""
+    return 2 * layout.num_microbatches * layout.pp * layout.vpp
+
+
 def too_long(layout: Layout | MixedLayout) -> bool:
     """Whether a step has too many operations to be simulated."""
-    return 2 * layout.num_microbatches * layout.pp * layout.vpp > MOST_OPERATIONS
+    return operations(layout) > MOST_OPERATIONS
 
 
 def _simulable(rows: list[Layout]) -> list[int]:

@@ -20,6 +20,7 @@ Shared = Literal["tp", "recompute", "layers", "order"]
 """What stages of plans over several kinds of chips can be held to have in common."""
 SHARED: tuple[Shared, ...] = get_args(Shared)
 PinValue = int | str
+_COUNTS = ("num_gpus", "gpus_per_node", "seq_len", "decoder_seq_len", "gbs", "max_gbs", "top")
 MOST_PLANS = 1000
 """More plans than anybody reads; each is simulated."""
 
@@ -214,15 +215,7 @@ class PlanRequest(BaseModel):
         return request
 
     def _check(self) -> None:
-        for name in (
-            "num_gpus",
-            "gpus_per_node",
-            "seq_len",
-            "decoder_seq_len",
-            "gbs",
-            "max_gbs",
-            "top",
-        ):
+        for name in _COUNTS:
             value = getattr(self, name)
             if value is not None and not 1 <= value <= 2**40:
                 raise ConfigError(
@@ -244,6 +237,11 @@ class PlanRequest(BaseModel):
             )
         if "gbs" in self.pins:
             raise ConfigError("pins: gbs is no pin; give gbs (--gbs) or max_gbs (--max-gbs)")
+
+    @property
+    def pin_words(self) -> str:
+        """The pins as people give them, `tp=1,2 recompute=none`."""
+        return " ".join(f"{key}={','.join(map(str, values))}" for key, values in self.pins.items())
 
     def to_dict(self) -> dict[str, Any]:
         """Return every field in plain types, for YAML and JSON."""

@@ -9,7 +9,7 @@ from typing import Any
 from meshwright.search.request import PlanRequest
 from meshwright.trust.intervals import Fits, Intervals
 from meshwright.values.layout import Layout
-from meshwright.values.mixed_layout import MixedLayout
+from meshwright.values.mixed_layout import MixedLayout, StageLayout
 from meshwright.values.text import html_table
 from meshwright.values.units import GIB, TERA
 
@@ -64,20 +64,12 @@ class Plan:
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as the contract has it."""
         mixed = {} if self.mixed is None else mixed_dict(self.mixed)
-        chips = (
-            {
-                "chips": [
-                    {"chip": name, "used": used, "idle": idle} for name, used, idle in self.chips
-                ]
-            }
-            if self.chips
-            else {}
-        )
+        chips = [{"chip": name, "used": used, "idle": idle} for name, used, idle in self.chips]
         return {
             "rank": self.rank,
             "layout": layout_dict(self.layout),
             **mixed,
-            **chips,
+            **({"chips": chips} if chips else {}),
             "step_s": self.step_s,
             "tokens_per_s_per_gpu": self.tokens_per_s_per_gpu,
             "mfu": self.mfu,
@@ -130,10 +122,11 @@ class NearestMiss:
 
     def to_dict(self) -> dict[str, Any]:
         """Return it in plain types."""
+        memory = {term: size / GIB for term, size in self.memory_bytes.items()}
         return {
             "layout": layout_dict(self.layout),
             "over_gib": self.over_bytes / GIB,
-            "memory": {term: size / GIB for term, size in self.memory_bytes.items()},
+            "memory": memory,
             "remedies": [remedy.to_dict() for remedy in self.remedies],
         }
 
@@ -241,46 +234,27 @@ def _cells(plan: Plan) -> tuple[object, ...]:
         else ", ".join(f"{s.chip} tp={s.tp} {s.layers} layers" for s in plan.mixed.stages)
     )
     between = "{:.3g} to {:.3g}".format(*plan.intervals.step_s)
-    return (
-        plan.rank,
-        words,
-        plan.step_s,
-        between,
-        plan.tokens_per_s_per_gpu,
-        100 * plan.mfu,
-        plan.peak_bytes / GIB,
-        plan.fits,
-    )
+    speed = (plan.step_s, between, plan.tokens_per_s_per_gpu, 100 * plan.mfu)
+    return (plan.rank, words, *speed, plan.peak_bytes / GIB, plan.fits)
 
 
 def layout_dict(layout: Layout) -> dict[str, Any]:
     """Return every field of a layout in plain types; tuples are lists."""
-    return _plain({f.name: getattr(layout, f.name) for f in fields(layout)})
+    return _plain(layout)
 
 
 def mixed_dict(mixed: MixedLayout) -> dict[str, Any]:
     """Return `layout`, null in the fields in which stages differ, and `stages`, by the contract."""
     shared = layout_dict(mixed.row(0))
-    names = (
-        "tp",
-        "sp",
-        "dp",
-        "mbs",
-        "recompute",
-        "recompute_method",
-        "recompute_layers",
-        "recompute_modules",
-    )
+    stages = [_plain(stage) for stage in mixed.stages]
     differs = {
-        name: None for name in names if len({getattr(stage, name) for stage in mixed.stages}) > 1
+        name: None
+        for name in stages[0]
+        if name in shared and any(stage[name] != stages[0][name] for stage in stages)
     }
-    stages = [
-        _plain({f.name: getattr(stage, f.name) for f in fields(stage)}) for stage in mixed.stages
-    ]
     return {"layout": shared | differs, "stages": stages}
 
 
-def _plain(values: dict[str, Any]) -> dict[str, Any]:
-    return {
-        name: list(value) if isinstance(value, tuple) else value for name, value in values.items()
-    }
+def _plain(value: Layout | StageLayout) -> dict[str, Any]:
+    values = ((f.name, getattr(value, f.name)) for f in fields(value))
+    return {name: list(each) if isinstance(each, tuple) else each for name, each in values}

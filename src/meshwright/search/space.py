@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -103,25 +103,23 @@ def _keep(
 
 
 def _grid(problem: Problem, axes: Axes) -> Layouts:
+    layers, domain = problem.setting.model.total_layers, problem.setting.pool.node.domain_size
+
+    def same(values: tuple[int, ...]) -> Callable[[Columns], list[Ints]]:
+        return lambda columns: [np.array(values)] * len(columns["tp"])
+
+    options: dict[str, Callable[[Columns], list[Ints]]] = {
+        "vpp": lambda columns: _chunks_per_stage(columns, axes, layers),
+        "schedule": same(axes.schedule),
+        "sp": lambda columns: [np.array(axes.sp or [int(tp > 1)]) for tp in columns["tp"]],
+        "sharding": same(axes.sharding),
+        "shard_size": lambda columns: _shard_sizes(columns, axes, domain),
+        "ep": same(axes.ep),
+        "etp": lambda columns: _expert_tensor(columns, axes),
+    }
     columns = _rank_grid(problem.num_chips, axes)
-    columns = _spread(
-        columns, "vpp", _chunks_per_stage(columns, axes, problem.setting.model.total_layers)
-    )
-    columns = _spread(columns, "schedule", [np.array(axes.schedule)] * len(columns["tp"]))
-    columns = _spread(
-        columns,
-        "sp",
-        [
-            np.array(axes.sp) if axes.sp is not None else np.array([int(tp > 1)])
-            for tp in columns["tp"]
-        ],
-    )
-    columns = _spread(columns, "sharding", [np.array(axes.sharding)] * len(columns["tp"]))
-    columns = _spread(
-        columns, "shard_size", _shard_sizes(columns, axes, problem.setting.pool.node.domain_size)
-    )
-    columns = _spread(columns, "ep", [np.array(axes.ep)] * len(columns["tp"]))
-    columns = _spread(columns, "etp", _expert_tensor(columns, axes))
+    for name, of in options.items():
+        columns = _spread(columns, name, of(columns))
     return _with_splits(_layouts(columns), axes, problem)
 
 
@@ -253,14 +251,9 @@ def _with_batches(grid: Layouts, space: Space, rejections: Rejections) -> Layout
     spread = grid.take(np.repeat(np.arange(len(grid)), len(space.axes.mbs)))
     spread = replace(spread, mbs=np.tile(np.array(space.axes.mbs, dtype=np.int64), len(grid)))
     weight = len(space.axes.recomputations)
-    spread = replace(
-        spread,
-        gbs=(
-            np.full(len(spread), space.gbs)
-            if space.gbs is not None
-            else _largest_batch(spread, space)
-        ),
-    )
+    given = space.gbs is not None
+    gbs = np.full(len(spread), space.gbs) if given else _largest_batch(spread, space)
+    spread = replace(spread, gbs=gbs)
     fits = spread.gbs > 0
     rejections.add(
         f"batch: mbs * dp is more than {space.max_gbs} sequences",
@@ -279,23 +272,19 @@ def _with_recompute(layouts: Layouts, space: Space, rejections: Rejections) -> L
     """Spread the ways to recompute over layouts; blocks as large as another way's are left out."""
     ways = space.axes.recomputations
     spread = layouts.take(np.repeat(np.arange(len(layouts)), len(ways)))
-    columns = {
-        name: np.tile(np.array([getattr(w, name) for w in ways], dtype=np.int64), len(layouts))
-        for name in ("kind", "block", "layers")
-    }
-    modules, eighths = (
-        np.tile(np.array([getattr(w, n) for w in ways], dtype=np.int64), len(layouts))
-        for n in ("modules", "eighths")
+    kinds, block, layers, modules, eighths = (
+        np.tile(np.array([getattr(w, name) for w in ways], dtype=np.int64), len(layouts))
+        for name in ("kind", "block", "layers", "modules", "eighths")
     )
     size = -(-space.case.model.total_layers // (spread.pp * spread.vpp))
     wanted = -(-size * eighths // BLOCK_STEPS)
     same = (eighths > 0) & ((wanted == -(-size * (eighths - 1) // BLOCK_STEPS)) | (wanted >= size))
     spread = replace(
         spread,
-        recompute=columns["kind"],
-        block_recompute=columns["block"],
-        recompute_layers=np.where(eighths > 0, wanted, columns["layers"]),
+        recompute=kinds,
+        block_recompute=block,
+        recompute_layers=np.where(eighths > 0, wanted, layers),
         recompute_modules=modules,
     )
-    useless = (columns["kind"] == RECOMPUTES.index("full")) & same
+    useless = (kinds == RECOMPUTES.index("full")) & same
     return _keep(spread.take(~useless), space.case, _RECOMPUTE_RULES, rejections)

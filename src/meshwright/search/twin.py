@@ -201,11 +201,12 @@ def watched(value: Any) -> Any:
     and says nothing of those that a price stands on.
     """
     values = {one.name: getattr(value, one.name) for one in fields(value)}
-    return _watching(type(value))(**values)
+    kind: Any = type(value)
+    return _watching(kind)(**values)
 
 
 @cache
-def _watching(kind: type[Any]) -> type[Any]:
+def _watching(kind: Any) -> type[Any]:
     names = frozenset(one.name for one in fields(kind))
 
     def read(self: Any, name: str) -> Any:

@@ -1,5 +1,5 @@
-"""How far predictions of a kind of run were off: intervals from published runs, by
-`trust/residuals.csv`."""
+"""How far predictions of a kind of run were off, by `trust/residuals.csv`, and how far constants
+that decide between layouts may be, by `trust/uncertainties.csv`."""
 
 from __future__ import annotations
 

@@ -9,9 +9,8 @@ others.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
-from functools import cache
-from typing import Any, Self
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,22 +58,22 @@ class Rows:
     """Columns of equal length, or of none but the rows' own shape."""
 
     __slots__ = ()
+    __dataclass_fields__: ClassVar[dict[str, Any]]
 
     def take(self, index: Any) -> Self:
         """Return some rows."""
-        return type(self)(**{name: getattr(self, name)[index] for name in _names(type(self))})
+        return type(self)(**{name: getattr(self, name)[index] for name in self._names()})
 
     @classmethod
     def concat(cls, parts: Sequence[Self]) -> Self:
         """Return the rows of several."""
         return cls(
-            **{name: np.concatenate([getattr(p, name) for p in parts]) for name in _names(cls)}
+            **{name: np.concatenate([getattr(p, name) for p in parts]) for name in cls._names()}
         )
 
-
-@cache
-def _names(kind: type[Any]) -> tuple[str, ...]:
-    return tuple(field.name for field in fields(kind))
+    @classmethod
+    def _names(cls) -> tuple[str, ...]:
+        return tuple(cls.__dataclass_fields__)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -208,7 +207,7 @@ def _points(segments: int) -> list[Point]:
 
 
 def _stages(points: list[Point], rows: int) -> Stages:
-    def spread(values: list[Any], kind: type[Any]) -> Any:
+    def spread(values: Sequence[Any], kind: type[Any]) -> Any:
         return np.broadcast_to(np.array(values, dtype=kind), (rows, len(points)))
 
     layers, prefix, flight, roles = zip(*points, strict=True)

@@ -1,4 +1,4 @@
-"""Ways to cut a stage that a search has met, with their cost curves."""
+"""Ways to cut a stage that a search has met, with their cost curves, and single plans of them."""
 
 from __future__ import annotations
 
@@ -77,11 +77,8 @@ class CutBook:
     def _add(self, pool: int, numbers: Ints, piped: bool) -> None:
         if not len(numbers):
             return
-        site, limit, layouts = (
-            self.problem.site,
-            self.limit_bytes(pool),
-            self.grid.options[pool].layouts.take(numbers),
-        )
+        site, limit = self.problem.site, self.limit_bytes(pool)
+        layouts = self.grid.options[pool].layouts.take(numbers)
         most, ways = site.model.total_layers, self.grid.axes.recomputations
         found = curves(layouts, ways, pool=pool, site=site, piped=piped)
         onces = once_tables(found, layouts, pool=pool, site=site, most=most)

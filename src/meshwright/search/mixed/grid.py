@@ -25,20 +25,9 @@ from meshwright.values.layout import SCHEDULES, SHARDINGS, Layouts
 __all__ = ["Grid", "Options", "chunks_of", "make_grid"]
 
 Ints = NDArray[np.int64]
-_LATER = frozenset(
-    {
-        "chips",
-        "stages",
-        "even_split",
-        "split",
-        "interleaving",
-        "two_stacks",
-        "schedule",
-        "rounds",
-        "fill",
-        "torch_fill",
-        "shard_size",
-    }
+_LATER = (
+    *("chips", "stages", "even_split", "split", "interleaving", "two_stacks"),
+    *("schedule", "rounds", "fill", "torch_fill", "shard_size"),
 )
 """Rules of the whole pipeline, which the search keeps by how it makes plans."""
 _RULES = tuple(rule for rule in ALL_RULES if rule.key not in _LATER)

@@ -19,18 +19,20 @@ from meshwright.search.mixed.problem import MixedProblem, Score, resolve_mixed
 from meshwright.search.mixed.reprice import Found, Outcome, Repriced, layout_of, reprice_mixed
 from meshwright.search.origins import origins_of
 from meshwright.search.problem import Files, batch_rule
-from meshwright.search.rank import beats_words, kernels_words
+from meshwright.search.rank import fits_of, kernels_words, with_beats
+from meshwright.search.refine import operations
 from meshwright.search.request import PlanRequest
 from meshwright.search.result import Plan, PlanResult, Proof
 from meshwright.search.rules.rule import nearest_words
 from meshwright.search.space import Rejections
-from meshwright.trust.intervals import Fits, fits_within, intervals_of
+from meshwright.trust.intervals import Fits, intervals_of
 from meshwright.values.errors import ConfigError
 from meshwright.values.models.params import model_params
-from meshwright.values.units import GIB, TERA
 
 __all__ = ["AROUND", "search_mixed_plans"]
 
+Pair = tuple[Found, Repriced]
+"""A plan as the closed form found it, and as it was priced again."""
 DEALT = 5
 """Interleaved plans of unlike cuts of which layers are moved."""
 SHORT, DEALT_SHORT = 1000, 3
@@ -108,25 +110,18 @@ def _require_some(problem: MixedProblem, grid: Grid) -> None:
     if any(len(options.common) for options in grid.options):
         return
     gbs, pins = problem.request.gbs, problem.request.pins
+    words = problem.request.pin_words or "all values searched"
     if gbs is not None and not len(grid.gbs):
         step = int(
             np.prod([max(1, int(v)) for key in ("dp", "mbs") for v in pins.get(key, [1])[:1]])
         )
         raise ConfigError(
-            f"gbs={gbs}: no dp * mbs of {_pin_words(problem)} divides it; nearest that work:"
+            f"gbs={gbs}: no dp * mbs of {words} divides it; nearest that work:"
             f" gbs={nearest_words(gbs, step)}"
         )
     raise ConfigError(
         f"no stage of {problem.site.model.name} keeps the rules on {problem.cluster.name} under"
-        f" {_pin_words(problem)}"
-    )
-
-
-def _pin_words(problem: MixedProblem) -> str:
-    pins = problem.request.pins
-    return (
-        " ".join(f"{key}={','.join(map(str, values))}" for key, values in pins.items())
-        or "all values searched"
+        f" {words}"
     )
 
 
@@ -154,7 +149,7 @@ class _Candidate:
         return (*runs, (layout.cp, layout.ep, layout.etp, layout.sharding))
 
 
-def _plans(problem: MixedProblem, repriced: Sequence[tuple[Found, Repriced]]) -> tuple[Plan, ...]:
+def _plans(problem: MixedProblem, repriced: Sequence[Pair]) -> tuple[Plan, ...]:
     score = _score(problem)
     candidates = []
     for _, priced in repriced:
@@ -177,30 +172,19 @@ def _plans(problem: MixedProblem, repriced: Sequence[tuple[Found, Repriced]]) ->
         _plan(problem, c, rank, share)
         for rank, (c, share) in enumerate(zip(kept, shares, strict=True), start=1)
     ]
-    following: list[Plan | None] = [*plans[1:], None]
-    return tuple(
-        replace(plan, beats_next=beats_words(problem.request, plan, after))
-        for plan, after in zip(plans, following[: len(plans)], strict=True)
-    )
+    return with_beats(problem.request, plans)
 
 
-def _repriced(problem: MixedProblem, grid: Grid, outcome: Outcome) -> list[tuple[Found, Repriced]]:
+def _repriced(problem: MixedProblem, grid: Grid, outcome: Outcome) -> list[Pair]:
     """Candidates with their prices, and the best interleaved ones with their layers moved too."""
     return _priced(problem, grid, _candidates(outcome, problem.request.top))
 
 
-def _priced(
-    problem: MixedProblem, grid: Grid, chosen: Sequence[Found]
-) -> list[tuple[Found, Repriced]]:
-    priced = list(
-        zip(
-            chosen,
-            reprice_mixed([layout_of(found, problem, grid) for found in chosen], problem.site),
-            strict=True,
-        )
-    )
+def _priced(problem: MixedProblem, grid: Grid, chosen: Sequence[Found]) -> list[Pair]:
+    layouts = [layout_of(found, problem, grid) for found in chosen]
+    priced = list(zip(chosen, reprice_mixed(layouts, problem.site), strict=True))
     nearest = sorted((pair for pair in priced if pair[0].case.vpp > 1), key=_simulated)
-    unlike: dict[object, tuple[Found, Repriced]] = {}
+    unlike: dict[object, Pair] = {}
     for found, each in nearest:
         unlike.setdefault((found.cuts, found.case.vpp), (found, each))
     moved = [
@@ -212,54 +196,40 @@ def _priced(
     return [*priced, *((found, each) for (found, _), each in zip(moved, again, strict=True))]
 
 
-def _worth_dealing(nearest: list[tuple[Found, Repriced]]) -> list[tuple[Found, Repriced]]:
+def _worth_dealing(nearest: list[Pair]) -> list[Pair]:
     """The first of the interleaved plans, and short ones behind them, which take little time."""
     rest = nearest[DEALT : DEALT + DEALT_SHORT]
-    return nearest[:DEALT] + [
-        (f, r)
-        for f, r in rest
-        if 2 * r.layout.num_microbatches * r.layout.pp * r.layout.vpp <= SHORT
-    ]
+    return nearest[:DEALT] + [pair for pair in rest if operations(pair[1].layout) <= SHORT]
 
 
-def _simulated(pair: tuple[Found, Repriced]) -> float:
+def _simulated(pair: Pair) -> float:
     """The score of a plan by its simulated step."""
     found, repriced = pair
     return repriced.step_s * found.score / found.step_s
 
 
-def _returning(
-    problem: MixedProblem, grid: Grid, repriced: Sequence[tuple[Found, Repriced]]
-) -> list[tuple[Found, Repriced]]:
+def _returning(problem: MixedProblem, grid: Grid, repriced: Sequence[Pair]) -> list[Pair]:
     """Plans in which a kind of chip comes back, around the best plans of unlike cuts."""
     nearest, around = sorted(repriced, key=_simulated), dict[object, Found]()
     for found, _ in nearest:
         if len(found.cuts) > 1:
             around.setdefault(frozenset(found.cuts), found)
-    below = _simulated(nearest[0])
-    return _priced(
-        problem,
-        grid,
-        returning_plans([*around.values()][:AROUND], problem, grid, _score(problem), below=below),
-    )
+    few, score, below = [*around.values()][:AROUND], _score(problem), _simulated(nearest[0])
+    return _priced(problem, grid, returning_plans(few, problem, grid, score, below=below))
 
 
 def _unlike(
-    problem: MixedProblem, grid: Grid, outcome: Outcome, repriced: Sequence[tuple[Found, Repriced]]
-) -> list[tuple[Found, Repriced]]:
+    problem: MixedProblem, grid: Grid, outcome: Outcome, repriced: Sequence[Pair]
+) -> list[Pair]:
     """Plans whose kinds have unlike dp and mbs, around the best of those that share them."""
     nearest = sorted(repriced, key=_simulated)
     wide = with_unlike_batches(grid, {found.common for found, _ in nearest[:AROUND]})
     second = search_mixed(problem, wide, _score(problem), known=outcome.best[0].score)
-    return _repriced(
-        problem,
-        wide,
-        replace(
-            second,
-            best=tuple(found for found in second.best if has_unlike_batches(found, wide)),
-            near=tuple(found for found in second.near if has_unlike_batches(found, wide)),
-        ),
+    best, near = (
+        tuple(found for found in plans if has_unlike_batches(found, wide))
+        for plans in (second.best, second.near)
     )
+    return _repriced(problem, wide, replace(second, best=best, near=near))
 
 
 def _candidates(outcome: Outcome, top: int) -> list[Found]:
@@ -275,13 +245,9 @@ def _candidates(outcome: Outcome, top: int) -> list[Found]:
 
 def _fits(problem: MixedProblem, priced: Repriced) -> Fits:
     """The worst verdict of any stage."""
-    used = priced.price.used_bytes
     verdicts = {
-        fits_within(
-            float(used[i]), limit_bytes=part.setting.limit_bytes, headroom_bytes=part.headroom_bytes
-        )
-        for i, stage in enumerate(priced.layout.stages)
-        for part in [problem.parts[stage.pool]]
+        fits_of(problem.parts[stage.pool], float(used))
+        for stage, used in zip(priced.layout.stages, priced.price.used_bytes, strict=True)
     }
     return "no" if "no" in verdicts else "at risk" if "at risk" in verdicts else "yes"
 
@@ -297,16 +263,10 @@ def _plan(problem: MixedProblem, candidate: _Candidate, rank: int, shares: dict[
     held = priced.price.used_bytes
     fullest = _fullest(problem, priced)
     intervals = intervals_of(problem.kind, step_s=priced.step_s, peak_bytes=float(held[fullest]))
-    prices = [part.usd_per_chip_s for part, count in zip(problem.parts, used, strict=True) if count]
-    usd = sum(
-        float(part.usd_per_chip_s or 0.0) * count
-        for part, count in zip(problem.parts, used, strict=True)
-    )
-    idle = _idle(problem, used)
+    working = [(part, count) for part, count in zip(problem.parts, used, strict=True) if count]
+    usd = sum(float(part.usd_per_chip_s or 0.0) * count for part, count in working)
     watts = sum(
-        float(pool.node.chip.tdp_w or np.nan) * count
-        for pool, count in zip(problem.cluster.pools, used, strict=True)
-        if count
+        float(part.setting.pool.node.chip.tdp_w or np.nan) * count for part, count in working
     )
     return Plan(
         rank=rank,
@@ -314,7 +274,9 @@ def _plan(problem: MixedProblem, candidate: _Candidate, rank: int, shares: dict[
         mixed=layout,
         chips=tuple(
             (pool.node.chip.name, count, rest)
-            for pool, count, rest in zip(problem.cluster.pools, used, idle, strict=True)
+            for pool, count, rest in zip(
+                problem.cluster.pools, used, _idle(problem, used), strict=True
+            )
         ),
         time_s=priced.time_s,
         memory_bytes={term: float(each[fullest]) for term, each in priced.price.memory.items()},
@@ -324,7 +286,9 @@ def _plan(problem: MixedProblem, candidate: _Candidate, rank: int, shares: dict[
         mfu=mfu(tokens_per_s, per_token, peak),
         causal_mfu=mfu(tokens_per_s, causal_flops_per_token(site.model, site.work), peak),
         flops_per_s_per_gpu=tokens_per_s * per_token / chips,
-        tokens_per_dollar=tokens_per_s / usd if all(prices) else None,
+        tokens_per_dollar=tokens_per_s / usd
+        if all(part.usd_per_chip_s for part, _ in working)
+        else None,
         beats_next="",
         provenance={
             "pipeline": priced.pipeline,
@@ -416,22 +380,11 @@ def _notes(problem: MixedProblem, grid: Grid, plans: Sequence[Plan]) -> list[str
 
 def _facts(problem: MixedProblem) -> dict[str, Any]:
     site, params = problem.site, model_params(problem.site.model)
-    pools = [
-        {
-            "chip": pool.node.chip.name,
-            "num_chips": pool.num_chips,
-            "chips_per_node": pool.node.chips_per_node,
-            "peak_tflops": pool.node.chip.peak_flops_per_s(site.work.precision) / TERA,
-            "limit_gib": part.setting.limit_bytes / GIB,
-            "headroom_gib": part.headroom_bytes / GIB,
-        }
-        for pool, part in zip(problem.cluster.pools, problem.parts, strict=True)
-    ]
     return {
         "model": site.model.name,
         "params": params.total,
         "active_params": params.active,
         "num_chips": problem.num_gpus,
-        "pools": pools,
+        "pools": [part.facts for part in problem.parts],
         "stack": site.stack.name,
     }

@@ -280,9 +280,8 @@ class Program(StagesFromLast):
         layers = below.layers[parent] + own
         forward, backward = self._times(block, stage, own, self.layers - layers)
         fits = np.isfinite(backward) & (own < self._too_full(stage))
-        parent, own, layers, forward, backward = (
-            each[fits] for each in (parent, own, layers, forward, backward)
-        )
+        parent, own, layers = parent[fits], own[fits], layers[fits]
+        forward, backward = forward[fits], backward[fits]
         message = float(self.links[stage]) if stage < self.pp - 1 else 0.0
         chains = self._chain(stage, forward, backward, below.down_s[parent] + (2 * message))
         taken = (forward + backward) / self.case.vpp + 2 * message
