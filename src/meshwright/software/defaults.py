@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import pkgutil
 from dataclasses import fields, replace
 from functools import cache
 from typing import Any, TypeVar
 
 from meshwright.software.settings import ModelDetails, TrainingSettings
+from meshwright.values.data import package_rows
 from meshwright.values.models.params import model_params
 from meshwright.values.models.spec import ModelSpec
 from meshwright.values.workload import Workload
@@ -110,7 +109,7 @@ def complete_details(details: ModelDetails, *, model: ModelSpec, work: Workload)
         found |= {"rope_base": 10000.0, "rope_share": 1.0}
     if model.mtp_layers:
         found["mtp_loss"] = 0.1
-    known = _details_of(model.name)
+    known = _table().get(model.name, {})
     if model.moe is not None:
         balance = details.router_balance or known.get("router_balance") or "aux-loss"
         biased = balance == "bias"
@@ -122,10 +121,14 @@ def complete_details(details: ModelDetails, *, model: ModelSpec, work: Workload)
     return _filled(details, {**found, **known})
 
 
+_DETAILS = "software/model_details.csv"
+
+
 def left_out(name: str) -> str:
     """Return what a model has that no field holds, by its row in `software/model_details.csv`;
     empty where nothing is known."""
-    return next((row["left_out"] for row in _detail_rows() if name in row["models"].split()), "")
+    rows = package_rows(_DETAILS)
+    return next((row["left_out"] for row in rows if name in row["models"].split()), "")
 
 
 def _filled(values: T, found: dict[str, Any]) -> T:
@@ -134,34 +137,20 @@ def _filled(values: T, found: dict[str, Any]) -> T:
     )
 
 
-def _details_of(name: str) -> dict[str, Any]:
-    return _table().get(name, {})
+_WHOLE = ("router_groups", "router_top_groups")
+_TEXT = ("activation", "router_score", "router_balance")
 
 
 @cache
 def _table() -> dict[str, dict[str, Any]]:
     """Return the given values by model."""
-    rows = _detail_rows()
-    text = {
-        field.name
-        for field in fields(ModelDetails)
-        if "Literal" in str(field.type) or str(field.type)[0] in "AR"
-    }
-    whole = {"router_groups", "router_top_groups"}
 
     def value(name: str, cell: str) -> Any:
-        return cell if name in text else int(cell) if name in whole else float(cell)
+        return cell if name in _TEXT else int(cell) if name in _WHOLE else float(cell)
 
     names = [field.name for field in fields(ModelDetails)]
     return {
         model: {name: value(name, row[name]) for name in names if row[name]}
-        for row in rows
+        for row in package_rows(_DETAILS)
         for model in row["models"].split()
     }
-
-
-@cache
-def _detail_rows() -> tuple[dict[str, str], ...]:
-    table = pkgutil.get_data("meshwright", "software/model_details.csv")
-    assert table is not None, "the package is installed without software/model_details.csv"
-    return tuple(csv.DictReader(table.decode().splitlines()))

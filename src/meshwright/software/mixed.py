@@ -56,11 +56,8 @@ def export_mixed(
 
 def _require_expressible(layout: MixedLayout, problem: MixedProblem, target: ExportTarget) -> None:
     if target.name not in MIXED_TARGETS:
-        raise CannotExpress(
-            target.name,
-            "stages on several kinds of chips are written for megatron-lm alone",
-            nearest="--to megatron-lm",
-        )
+        reason = "stages on several kinds of chips are written for megatron-lm alone"
+        raise CannotExpress(target.name, reason, nearest="--to megatron-lm")
     first = layout.stages[0]
     names = [
         field.name for field in fields(StageLayout) if field.name not in ("pool", "chip", "layers")
@@ -83,11 +80,8 @@ def _require_expressible(layout: MixedLayout, problem: MixedProblem, target: Exp
     ):
         if len(set(values)) > 1:
             words = " and ".join(dict.fromkeys(map(str, values)))
-            raise CannotExpress(
-                target.name,
-                f"its kinds of chips differ in {name}, {words}",
-                nearest="kinds that share it",
-            )
+            reason = f"its kinds of chips differ in {name}, {words}"
+            raise CannotExpress(target.name, reason, nearest="kinds that share it")
     for chip, used, node in _runs(layout, problem) if len(pools) > 1 else ():
         if used % node:
             reason = (

@@ -258,11 +258,8 @@ def _write_sharding(words: Words, plan: TrainingPlan) -> None:
         and layout.shard_size is not None
         and not words.has("--outer-dp-sharding-strategy")
     ):
-        raise CannotExpress(
-            NAME,
-            "groups of shards have replicas from core 0.16 on",
-            nearest="megatron_version=0.16",
-        )
+        reason = "groups of shards have replicas from core 0.16 on"
+        raise CannotExpress(NAME, reason, nearest="megatron_version=0.16")
     words.add(
         "layout", "--use-megatron-fsdp" if words.has("--use-megatron-fsdp") else "--use-custom-fsdp"
     )
@@ -290,9 +287,8 @@ def _write_recompute(words: Words, layout: Layout) -> None:
         )
         return
     if "shared_experts" in layout.recompute_modules and words.version < _SHARED_EXPERTS_SINCE:
-        raise CannotExpress(
-            NAME, "shared_experts are recomputed from core 0.14 on", nearest="megatron_version=0.14"
-        )
+        reason = "shared_experts are recomputed from core 0.14 on"
+        raise CannotExpress(NAME, reason, nearest="megatron_version=0.14")
     words.add("layout", "--recompute-modules", *layout.recompute_modules)
 
 
@@ -313,9 +309,8 @@ def _write_overlap(words: Words, plan: TrainingPlan) -> None:
 def _write_precision(words: Words, plan: TrainingPlan) -> None:
     precision = plan.work.precision
     if precision == "fp8-blockwise" and words.version < _BLOCKWISE_SINCE:
-        raise CannotExpress(
-            NAME, "blockwise fp8 came with core 0.13", nearest="megatron_version=0.13"
-        )
+        reason = "blockwise fp8 came with core 0.13"
+        raise CannotExpress(NAME, reason, nearest="megatron_version=0.13")
     for flag, *values in PRECISION_FLAGS[precision]:
         words.add("precision", flag, *values)
     if keeps_narrow_weights(plan):

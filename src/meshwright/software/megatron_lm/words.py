@@ -117,11 +117,8 @@ def _number(bound: Bound, value: Any) -> str:
     if bound.form == "float":
         return repr(float(value))
     if value != int(value):
-        raise CannotExpress(
-            NAME,
-            f"{bound.flag} takes whole numbers, not {value}",
-            nearest=f"{bound.field}={round(value)}",
-        )
+        reason = f"{bound.flag} takes whole numbers, not {value}"
+        raise CannotExpress(NAME, reason, nearest=f"{bound.field}={round(value)}")
     return str(int(value))
 
 
@@ -136,11 +133,8 @@ class Words:
         """Append a flag; CannotExpress with the nearest version where this one lacks it."""
         known = flags()[flag]
         if (nearest := known.lacks(self.version)) is not None:
-            raise CannotExpress(
-                NAME,
-                f"core {_text(self.version)} has no {flag}",
-                nearest=f"megatron_version={nearest}",
-            )
+            reason = f"core {_text(self.version)} has no {flag}"
+            raise CannotExpress(NAME, reason, nearest=f"megatron_version={nearest}")
         self.groups.setdefault(group, []).append((flag, *(str(value) for value in values)))
 
     def has(self, flag: str) -> bool:
