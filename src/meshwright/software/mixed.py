@@ -70,9 +70,8 @@ def _require_expressible(layout: MixedLayout, problem: MixedProblem, target: Exp
             if name in ("tp", "recompute", "mbs", "dp")
         )
         reason = f"stages differ in {', '.join(unlike)}, for which it has one value for all ranks"
-        raise CannotExpress(
-            target.name, reason, nearest=f"that of {pins or '--same tp --same recompute'}"
-        )
+        nearest = f"that of {pins or '--same tp --same recompute'}"
+        raise CannotExpress(target.name, reason, nearest=nearest)
     pools = [problem.cluster.pools[pool] for pool in layout.pools]
     for name, values in (
         ("vendor", [p.node.chip.vendor for p in pools]),

@@ -57,7 +57,8 @@ def _read(text: str) -> Imported:
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ConfigError(f"torchtitan: no TOML: {str(error)[:120]}") from None
     words = Taken(document, what="torchtitan")
-    model, details, warnings = _model(words, read_dims_line(text))
+    warnings: list[str] = []
+    model, details = _model(words, read_dims_line(text))
     layout = _layout(words, model, warnings)
     precision, batch = _precision(words), _batch(words, layout)
     layout |= {"mbs": batch["mbs"]}
@@ -86,10 +87,10 @@ def _read(text: str) -> Imported:
     )
 
 
-def _model(words: Taken, dims: TitanModel | None) -> tuple[ModelSpec, ModelDetails, list[str]]:
+def _model(words: Taken, dims: TitanModel | None) -> tuple[ModelSpec, ModelDetails]:
     kind, flavor = words.text("model.name", "llama3"), words.text("model.flavor", "debugmodel")
     if dims is not None and flavor == "meshwright":
-        return _spec_of(dims), _details_of(dims), []
+        return _spec_of(dims), _details_of(dims)
     preset = _flavors().get((kind, flavor))
     if preset is None:
         known = ", ".join(f"{name} {size}" for name, size in _flavors())
@@ -97,7 +98,7 @@ def _model(words: Taken, dims: TitanModel | None) -> tuple[ModelSpec, ModelDetai
             f"torchtitan: model.name={kind}, model.flavor={flavor}: its dims are in code that is"
             f" not read; known: {known}"
         )
-    return find_model(preset), ModelDetails(), []
+    return find_model(preset), ModelDetails()
 
 
 @cache

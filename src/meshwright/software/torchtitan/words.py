@@ -10,7 +10,7 @@ from typing import Any, Literal
 from meshwright.software.contract import plain
 from meshwright.software.plan import TrainingPlan
 from meshwright.software.split import chunk_layers, expert_tp
-from meshwright.software.words import chosen, require
+from meshwright.software.words import LLAMA, chosen, require
 from meshwright.values.errors import CannotExpress
 
 __all__ = [
@@ -221,16 +221,8 @@ _BALANCE = (
 _LLAMA_LIKE = {
     "model.family": "decoder",
     "model.hybrid": None,
-    "model.gated": True,
-    "model.norm": "rmsnorm",
-    "model.norms_per_layer": 2,
-    "model.positions": "rope",
-    "model.linear_bias": False,
+    **LLAMA,
     "model.qkv_bias": False,
-    "model.attention_sinks": False,
-    "model.parallel_block": False,
-    "model.window": None,
-    "model.mtp_layers": 0,
     "details.activation": "silu",
     "details.rope_share": 1.0,
     "details.dropout": 0.0,
