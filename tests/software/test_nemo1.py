@@ -10,9 +10,8 @@ from tests.software.examples import training_plan
 from tests.software.frameworks import check_golden, check_round_trip, expressible, plans
 
 from meshwright.software.contract import export_plan, import_text
-from meshwright.software.nemo1.export import NEMO1
+from meshwright.software.nemo1.export import NEMO1, NEMO1_SCRIPT
 from meshwright.software.nemo1.read import NEMO1_SOURCE
-from meshwright.software.nemo1.script import NEMO1_SCRIPT
 from meshwright.software.plan import TrainingPlan
 from meshwright.software.settings import Dataset, ModelDetails, TrainingSettings
 from meshwright.values.errors import CannotExpress, ConfigError

@@ -6,13 +6,15 @@ from typing import Any
 import pytest
 
 from meshwright.serving.engine import Worker, find_engine
-from meshwright.software.engine_options import (
+from meshwright.software.serving import (
+    ServedWorker,
     check_keys,
     check_words,
+    engine_command,
     engine_options,
     engine_version,
+    engines,
 )
-from meshwright.software.serving import ServedWorker, engine_command, engines
 from meshwright.values.errors import CannotExpress, ConfigError, LayoutError, UnknownNameError
 from meshwright.values.models.catalogue import named_model
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass, replace
 from typing import Any, Literal, TypeVar, cast
 
 from meshwright.search.rules.software import parse_version
@@ -87,17 +87,8 @@ class Exported:
     def to_dict(self) -> dict[str, Any]:
         """Return it in plain types."""
         return {
-            "target": self.target,
-            "files": [
-                {"name": file.name, "text": file.text, "executable": file.executable}
-                for file in self.files
-            ],
-            "command": list(self.command),
-            "runs_on": self.runs_on,
-            "environment": [
-                {"name": var.name, "value": var.value, "why": var.why} for var in self.environment
-            ],
-            "notes": list(self.notes),
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in asdict(self).items()
         }
 
 
@@ -189,14 +180,8 @@ def fields_set(values: Any, path: str) -> dict[str, Any]:
 
 
 BF16_GRADIENTS = (
-    *(
-        "nemo",
-        "megatron-bridge-25.09",
-        "megatron-bridge-dgx",
-        "megatron-bridge-26.02",
-        "megatron-bridge-hopper",
-        "megatron-bridge",
-    ),
+    *("nemo", "megatron-bridge-25.09", "megatron-bridge-dgx", "megatron-bridge-26.02"),
+    *("megatron-bridge-hopper", "megatron-bridge"),
 )
 """Stacks on Megatron-Core that sum gradients in bf16; the first is of what NeMo 2.0's and
 Megatron-Bridge's exports switch on."""
@@ -233,11 +218,8 @@ def counted_but_not_set(plan: TrainingPlan, *, target: str) -> tuple[str, ...]:
     experts, and the files do without."""
     stack = plan.stack
     if target in _OWN:
-        return _unlike(
-            stack,
-            find_stack(_OWN[target]).in_precision(plan.work.precision),
-            precision=plan.work.precision,
-        )
+        precision = plan.work.precision
+        return _unlike(stack, find_stack(_OWN[target]).in_precision(precision), precision=precision)
     if target not in _TARGETS or stack.embedded:
         return ()
     dispatcher = "alltoall" if target in _ALLTOALL else stack.dispatcher
@@ -264,12 +246,8 @@ def counted_but_not_set(plan: TrainingPlan, *, target: str) -> tuple[str, ...]:
     if not counted:
         return ()
     listed = " and on ".join(filter(None, (", on ".join(counted[:-1]), counted[-1])))
-    return (
-        (
-            f"stack {stack.name} counts on {listed}, which these files do not switch"
-            f" on{_advice(set_here, plan.model)}"
-        ),
-    )
+    says = f"stack {stack.name} counts on {listed}, which these files do not switch on"
+    return (says + _advice(set_here, plan.model),)
 
 
 def _figure(value: float | str) -> str:
@@ -287,12 +265,8 @@ def _unlike(stack: Stack, own: Stack, *, precision: Precision) -> tuple[str, ...
     ]
     if not unlike:
         return ()
-    return (
-        (
-            f"stack {stack.name} counts memory with {', '.join(unlike)}; --stack {own.name}"
-            " predicts what these files do"
-        ),
-    )
+    says = f"stack {stack.name} counts memory with {', '.join(unlike)}"
+    return (f"{says}; --stack {own.name} predicts what these files do",)
 
 
 def _advice(stack: Stack, model: ModelSpec) -> str:
@@ -484,8 +458,7 @@ def import_text(text: str, *, source: ImportSource) -> Imported:
     """Read a run from a text; words without a place in a plan go to `settings.extra`, so that a
     later export hands them on."""
     found = source.read(text)
-    batch = (
-        {} if found.work.gbs is None else {"gbs": found.work.gbs}
-    )  # a layout names its batch, and sources may leave it to the workload
+    # a layout names its batch, and sources may leave it to the workload
+    batch = {} if found.work.gbs is None else {"gbs": found.work.gbs}
     settings = replace(found.settings, extra=(*found.settings.extra, *found.passed_through))
     return replace(found, layout={**batch, **found.layout}, settings=settings)

@@ -109,7 +109,7 @@ def complete_details(details: ModelDetails, *, model: ModelSpec, work: Workload)
         found |= {"rope_base": 10000.0, "rope_share": 1.0}
     if model.mtp_layers:
         found["mtp_loss"] = 0.1
-    known = _details_of(model.name)
+    known = _table().get(model.name, {})
     if model.moe is not None:
         balance = details.router_balance or known.get("router_balance") or "aux-loss"
         biased = balance == "bias"
@@ -121,12 +121,14 @@ def complete_details(details: ModelDetails, *, model: ModelSpec, work: Workload)
     return _filled(details, {**found, **known})
 
 
+_DETAILS = "software/model_details.csv"
+
+
 def left_out(name: str) -> str:
     """Return what a model has that no field holds, by its row in `software/model_details.csv`;
     empty where nothing is known."""
-    return next(
-        (row["left_out"] for row in package_rows(_DETAILS) if name in row["models"].split()), ""
-    )
+    rows = package_rows(_DETAILS)
+    return next((row["left_out"] for row in rows if name in row["models"].split()), "")
 
 
 def _filled(values: T, found: dict[str, Any]) -> T:
@@ -135,8 +137,8 @@ def _filled(values: T, found: dict[str, Any]) -> T:
     )
 
 
-def _details_of(name: str) -> dict[str, Any]:
-    return _table().get(name, {})
+_WHOLE = ("router_groups", "router_top_groups")
+_TEXT = ("activation", "router_score", "router_balance")
 
 
 _DETAILS = "software/model_details.csv"
@@ -145,20 +147,13 @@ _DETAILS = "software/model_details.csv"
 @cache
 def _table() -> dict[str, dict[str, Any]]:
     """Return the given values by model."""
-    rows = package_rows(_DETAILS)
-    text = {
-        field.name
-        for field in fields(ModelDetails)
-        if "Literal" in str(field.type) or str(field.type)[0] in "AR"
-    }
-    whole = {"router_groups", "router_top_groups"}
 
     def value(name: str, cell: str) -> Any:
-        return cell if name in text else int(cell) if name in whole else float(cell)
+        return cell if name in _TEXT else int(cell) if name in _WHOLE else float(cell)
 
     names = [field.name for field in fields(ModelDetails)]
     return {
         model: {name: value(name, row[name]) for name in names if row[name]}
-        for row in rows
+        for row in package_rows(_DETAILS)
         for model in row["models"].split()
     }

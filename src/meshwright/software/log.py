@@ -9,7 +9,7 @@ import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 __all__ = [
     "LONGEST_LINE",
@@ -244,39 +244,40 @@ class LogReading:
     is_saving: bool = False
     """Whether the log says that one is being written, and not yet that it is."""
 
+    def _said(self, name: str) -> tuple[Any, ...]:
+        """Return what the reports that say it have."""
+        found = (getattr(report, name) for report in self.reports)
+        return tuple(value for value in found if value is not None)
+
     @property
     def step_s(self) -> tuple[float, ...]:
         """Times of steps, where reports say them."""
-        return tuple(report.step_s for report in self.reports if report.step_s is not None)
+        return self._said("step_s")
 
     @property
     def steps(self) -> tuple[int, ...]:
         """Counts of steps, where reports say them."""
-        return tuple(report.step for report in self.reports if report.step is not None)
+        return self._said("step")
 
     @property
     def loss(self) -> tuple[float, ...]:
         """Losses, where reports say them."""
-        return tuple(report.loss for report in self.reports if report.loss is not None)
+        return self._said("loss")
 
     @property
     def grad_norm(self) -> tuple[float, ...]:
         """Gradient norms, where reports say them."""
-        return tuple(report.grad_norm for report in self.reports if report.grad_norm is not None)
+        return self._said("grad_norm")
 
     @property
     def tokens_per_s(self) -> tuple[float, ...]:
         """Rates of all chips, where reports say them."""
-        return tuple(
-            report.tokens_per_s for report in self.reports if report.tokens_per_s is not None
-        )
+        return self._said("tokens_per_s")
 
     @property
     def tflops_per_gpu(self) -> tuple[float, ...]:
         """Rates of one chip, where reports say them."""
-        return tuple(
-            report.tflops_per_gpu for report in self.reports if report.tflops_per_gpu is not None
-        )
+        return self._said("tflops_per_gpu")
 
     @property
     def last_step(self) -> int | None:

@@ -56,11 +56,8 @@ def export_mixed(
 
 def _require_expressible(layout: MixedLayout, problem: MixedProblem, target: ExportTarget) -> None:
     if target.name not in MIXED_TARGETS:
-        raise CannotExpress(
-            target.name,
-            "stages on several kinds of chips are written for megatron-lm alone",
-            nearest="--to megatron-lm",
-        )
+        reason = "stages on several kinds of chips are written for megatron-lm alone"
+        raise CannotExpress(target.name, reason, nearest="--to megatron-lm")
     first = layout.stages[0]
     names = [
         field.name for field in fields(StageLayout) if field.name not in ("pool", "chip", "layers")
@@ -73,9 +70,8 @@ def _require_expressible(layout: MixedLayout, problem: MixedProblem, target: Exp
             if name in ("tp", "recompute", "mbs", "dp")
         )
         reason = f"stages differ in {', '.join(unlike)}, for which it has one value for all ranks"
-        raise CannotExpress(
-            target.name, reason, nearest=f"that of {pins or '--same tp --same recompute'}"
-        )
+        nearest = f"that of {pins or '--same tp --same recompute'}"
+        raise CannotExpress(target.name, reason, nearest=nearest)
     pools = [problem.cluster.pools[pool] for pool in layout.pools]
     for name, values in (
         ("vendor", [p.node.chip.vendor for p in pools]),
@@ -83,11 +79,8 @@ def _require_expressible(layout: MixedLayout, problem: MixedProblem, target: Exp
     ):
         if len(set(values)) > 1:
             words = " and ".join(dict.fromkeys(map(str, values)))
-            raise CannotExpress(
-                target.name,
-                f"its kinds of chips differ in {name}, {words}",
-                nearest="kinds that share it",
-            )
+            reason = f"its kinds of chips differ in {name}, {words}"
+            raise CannotExpress(target.name, reason, nearest="kinds that share it")
     for chip, used, node in _runs(layout, problem) if len(pools) > 1 else ():
         if used % node:
             reason = (

@@ -54,7 +54,7 @@ def _check_choice(owner: object, name: str, choices: tuple[str, ...]) -> None:
         raise UnknownNameError(name.replace("_", " "), str(value), choices)
 
 
-def _check_range(owner: object, names: str, *, least: float, below: float) -> None:
+def _check_range(owner: object, names: str, *, least: float, below: float = float("inf")) -> None:
     for name in names.split():
         value = getattr(owner, name)
         if value is not None and not least <= value < below:
@@ -128,14 +128,9 @@ class ModelDetails:
             self,
             "norm_eps rope_base window_rope_base aux_loss routed_scale mtp_loss gate_offset",
             least=0,
-            below=float("inf"),
         )
-        _check_range(
-            self, "rope_scaling router_groups router_top_groups", least=1, below=float("inf")
-        )
-        _check_range(
-            self, "gate_clamp query_scale score_cap logit_cap", least=1e-6, below=float("inf")
-        )
+        _check_range(self, "rope_scaling router_groups router_top_groups", least=1)
+        _check_range(self, "gate_clamp query_scale score_cap logit_cap", least=1e-6)
         _check_range(self, "dropout", least=0, below=1)
         if self.rope_share is not None and not 0 < self.rope_share <= 1:
             raise ConfigError(f"rope_share={self.rope_share}: expected a share in (0, 1]")
@@ -219,20 +214,17 @@ class TrainingSettings:
     """Words that are handed to the program as they are, behind ours."""
 
     def __post_init__(self) -> None:
-        infinity = float("inf")
         _check_range(
             self,
             "train_steps train_samples train_tokens save_interval log_interval eval_interval",
             least=1,
-            below=infinity,
         )
         _check_range(
             self,
             "learning_rate min_learning_rate warmup_steps weight_decay clip_gradient",
             least=0,
-            below=infinity,
         )
-        _check_range(self, "adam_eps init_std seed eval_steps", least=0, below=infinity)
+        _check_range(self, "adam_eps init_std seed eval_steps", least=0)
         _check_range(self, "adam_beta1 adam_beta2", least=0, below=1)
         _check_choice(self, "decay_style", get_args(DecayStyle))
         _check_choice(self, "tokenizer_kind", get_args(TokenizerKind))

@@ -15,6 +15,7 @@ from meshwright.values.data import package_rows
 from meshwright.values.errors import CannotExpress
 
 __all__ = [
+    "LLAMA",
     "WordTable",
     "blend",
     "chosen",
@@ -29,6 +30,20 @@ __all__ = [
 T = TypeVar("T")
 _SHOWN = {"model.hybrid": "mixers", "model.mla": "latent attention", "model.moe": "experts"}
 """Parts of a model, in words."""
+
+
+LLAMA: dict[str, Any] = {
+    "model.gated": True,
+    "model.norm": "rmsnorm",
+    "model.norms_per_layer": 2,
+    "model.positions": "rope",
+    "model.linear_bias": False,
+    "model.attention_sinks": False,
+    "model.parallel_block": False,
+    "model.window": None,
+    "model.mtp_layers": 0,
+}
+"""Layers of Llama's kind, which several softwares have alone."""
 
 
 def field_of(plan: Any, path: str) -> Any:

@@ -16,9 +16,8 @@ from meshwright.search.problem import Asked, Problem
 from meshwright.software.contract import Imported, export_plan, import_text
 from meshwright.software.megatron_core.layout import parallel_words, recompute_words
 from meshwright.software.nemo2.encoders import encoder_kind
-from meshwright.software.nemo2.export import NEMO2, recipe_values
+from meshwright.software.nemo2.export import NEMO2, finetuned, recipe, recipe_values
 from meshwright.software.nemo2.read import NEMO2_SOURCE
-from meshwright.software.nemo2.recipe import finetuned, recipe
 from meshwright.software.plan import TrainingPlan, completed, plan_of
 from meshwright.software.settings import TrainingSettings
 from meshwright.values.errors import ConfigError

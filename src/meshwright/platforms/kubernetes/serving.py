@@ -12,8 +12,14 @@ from typing import Any
 
 from meshwright.platforms.kubernetes.manifests import as_is
 from meshwright.software.contract import Exported, ExportedFile
-from meshwright.software.engine_options import check_words, engine_version
-from meshwright.software.serving import CONFIG_FILE, ChosenPart, ServingChoice, engine_command
+from meshwright.software.serving import (
+    CONFIG_FILE,
+    ChosenPart,
+    ServingChoice,
+    check_words,
+    engine_command,
+    engine_version,
+)
 from meshwright.software.sglang.serve import sglang_words
 from meshwright.software.vllm.serve import vllm_words
 from meshwright.values.errors import CannotExpress, ConfigError, UnknownNameError

@@ -11,6 +11,7 @@ from meshwright.software.defaults import train_steps
 from meshwright.software.plan import TrainingPlan
 from meshwright.software.settings import ModelDetails
 from meshwright.software.words import (
+    LLAMA,
     chosen,
     require,
     require_one_of,
@@ -113,15 +114,7 @@ _KNOWN = {
     "model.family": "decoder",
     "model.hybrid": None,
     "model.mla": None,
-    "model.gated": True,
-    "model.norm": "rmsnorm",
-    "model.norms_per_layer": 2,
-    "model.positions": "rope",
-    "model.linear_bias": False,
-    "model.attention_sinks": False,
-    "model.parallel_block": False,
-    "model.window": None,
-    "model.mtp_layers": 0,
+    **LLAMA,
     "moe.shared_ffn": 0,
     "moe.first_dense_layers": 0,
     "moe.layer_frequency": 1,
@@ -187,7 +180,7 @@ def trainer_words(plan: TrainingPlan, *, name: str) -> tuple[str, ...]:
     kinds, says = ("huggingface", "null"), "it takes Hugging Face's"
     require_one_of(plan, "settings.tokenizer_kind", kinds, name=name, says=says)
     least = json.dumps({"min_lr": settings.min_learning_rate})
-    schedule = ("--lr_scheduler_type", style)
+    schedule: tuple[str, ...] = ("--lr_scheduler_type", style)
     schedule += ("--lr_scheduler_kwargs", least) if settings.decay_style == "cosine" else ()
     rounds = layout.gbs // (layout.mbs * layout.dp)
     return (

@@ -120,7 +120,7 @@ def _settings(words: Taken) -> TrainingSettings:
         raise UnknownNameError("tokenizer_type", kind, kinds)
     words.take("tokenizer.vocab_size", None)
     words.take("checkpoint.ckpt_format", None)
-    own = {"decay_style": styles[decay], "tokenizer_kind": kinds[kind]}
+    own: dict[str, Any] = {"decay_style": styles[decay], "tokenizer_kind": kinds[kind]}
     return TrainingSettings(**given, **own, **_data(words))
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from meshwright.software.described import Described, MemoryFigure
+from meshwright.software.megatron_core.layout import STRATEGIES
 from meshwright.software.megatron_lm.words import expert_layers
 from meshwright.values.errors import ConfigError
 
@@ -20,12 +21,6 @@ __all__ = ["describe_megatron"]
 _RANK = re.compile(r"\[Rank (\d{1,9})\] \(after ")
 _ARGUMENT = re.compile(r"^.{0,40}?\b(?P<name>[a-z]\w*) \.{3,} ?(?P<value>[^\n]*)$", re.MULTILINE)
 _VOCAB = re.compile(r"padded vocab \(size: (\d{1,9})\)")
-_SHARDING = {
-    "optim": "zero1",
-    "optim_grads": "zero2",
-    "optim_grads_params": "zero3",
-    "no_shard": "none",
-}
 _FP8 = {"blockwise": "fp8-blockwise", "mxfp8": "mxfp8"}
 
 
@@ -102,7 +97,8 @@ def _model(arguments: _Arguments, text: str) -> dict[str, Any] | None:
     if vocab is None:
         return None
     hidden, heads = arguments.need("hidden_size"), arguments.need("num_attention_heads")
-    gated = arguments.flag("swiglu")
+    grouped = arguments.flag("group_query_attention")
+    groups = arguments.count("num_query_groups") if grouped else None
     positions = arguments.text("position_embedding_type")
     dims: dict[str, Any] = {
         "name": "megatron-log",
@@ -110,17 +106,10 @@ def _model(arguments: _Arguments, text: str) -> dict[str, Any] | None:
         "hidden": hidden,
         "ffn": arguments.count("ffn_hidden_size") or 4 * hidden,
         "num_heads": heads,
-        "num_kv_heads": (
-            (
-                arguments.count("num_query_groups")
-                if arguments.flag("group_query_attention")
-                else None
-            )
-            or heads
-        ),
+        "num_kv_heads": groups or heads,
         "head_dim": arguments.count("kv_channels") or hidden // heads,
         "vocab": vocab,
-        "gated": gated,
+        "gated": arguments.flag("swiglu"),
         "tied": not arguments.flag("untie_embeddings_and_output_weights"),
         "norm": "rmsnorm" if arguments.text("normalization") == "RMSNorm" else "layernorm",
         "positions": positions if positions in ("rope", "none") else "learned",
@@ -166,20 +155,17 @@ def _latent(arguments: _Arguments) -> dict[str, Any]:
     }
 
 
+_SWITCHES = {
+    "tp_comm_overlap": "tp_overlap",
+    "overlap_grad_reduce": "dp_overlap",
+    "cross_entropy_loss_fusion": "cross_entropy_fused",
+}
+
+
 def _stack_changes(arguments: _Arguments) -> tuple[tuple[str, float], ...]:
     """What the command leaves off that the stack takes as on."""
-    switches = {
-        "tp_comm_overlap": "tp_overlap",
-        "overlap_grad_reduce": "dp_overlap",
-        "cross_entropy_loss_fusion": "cross_entropy_fused",
-    }
-    return tuple(
-        sorted(
-            (field, 0.0)
-            for name, field in switches.items()
-            if arguments.by_name.get(name) == "False"
-        )
-    )
+    off = (field for name, field in _SWITCHES.items() if arguments.by_name.get(name) == "False")
+    return tuple(sorted((field, 0.0) for field in off))
 
 
 def _precision(arguments: _Arguments) -> str:
@@ -198,20 +184,19 @@ def _attention(arguments: _Arguments) -> str:
     return "fused-softmax" if local else "flash"
 
 
+_SIZES = {
+    "tp": "tensor_model_parallel_size",
+    "pp": "pipeline_model_parallel_size",
+    "cp": "context_parallel_size",
+    "vpp": "virtual_pipeline_model_parallel_size",
+    "ep": "expert_model_parallel_size",
+    "mbs": "micro_batch_size",
+}
+
+
 def _layout(arguments: _Arguments) -> dict[str, Any]:
-    sizes = {
-        **{
-            "tp": "tensor_model_parallel_size",
-            "pp": "pipeline_model_parallel_size",
-            "cp": "context_parallel_size",
-        },
-        **{
-            "vpp": "virtual_pipeline_model_parallel_size",
-            "ep": "expert_model_parallel_size",
-            "mbs": "micro_batch_size",
-        },
-        **({"etp": "expert_tensor_parallel_size"} if arguments.text("num_experts") else {}),
-    }
+    experts = arguments.text("num_experts") is not None
+    sizes = {**_SIZES, **({"etp": "expert_tensor_parallel_size"} if experts else {})}
     found: dict[str, Any] = {
         name: value
         for name, argument in sizes.items()
@@ -229,17 +214,15 @@ def _sharding(arguments: _Arguments) -> str:
     if arguments.flag("use_torch_fsdp2"):
         return "zero3"
     if arguments.flag("use_megatron_fsdp") or arguments.flag("use_custom_fsdp"):
-        return _SHARDING.get(arguments.text("data_parallel_sharding_strategy") or "", "zero3")
+        return STRATEGIES.get(arguments.text("data_parallel_sharding_strategy") or "", "zero3")
     return "zero1" if arguments.flag("use_distributed_optimizer") else "none"
 
 
 def _recompute(arguments: _Arguments) -> dict[str, Any]:
     kind = arguments.text("recompute_granularity")
     if kind == "selective":
-        modules = tuple(re.findall(r"\w+", arguments.text("recompute_modules") or "")) or (
-            "core_attn",
-        )
-        return {"recompute": "selective", "recompute_modules": modules}
+        modules = tuple(re.findall(r"\w+", arguments.text("recompute_modules") or ""))
+        return {"recompute": "selective", "recompute_modules": modules or ("core_attn",)}
     if kind != "full":
         return {"recompute": "none"}
     layers = arguments.count("recompute_num_layers")

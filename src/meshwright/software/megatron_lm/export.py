@@ -286,16 +286,18 @@ def _write_attention(words: Words, plan: TrainingPlan) -> None:
     elif model.num_kv_heads != model.num_heads:
         words.add("model", "--group-query-attention")
         words.add("model", "--num-query-groups", model.num_kv_heads)
-    if model.attention_sinks:
-        words.add("model", "--softmax-type", "learnable")
-    if model.window is not None:
-        words.add("model", "--window-size", f"{model.window - 1},0")
-        if model.global_every:
-            words.add("model", "--window-attn-skip-freq", model.global_every)
-    if model.refuses_ring and plan.layout.cp > 1:
-        words.add("model", "--cp-comm-type", "a2a")
+    window = None if model.window is None else f"{model.window - 1},0"
     backends = {"flash": "auto", "flash1": "auto", "unfused": "unfused", "fused-softmax": "unfused"}
-    words.add("model", "--attention-backend", backends[plan.work.attention])
+    words.put(
+        "model",
+        {
+            "--softmax-type": "learnable" if model.attention_sinks else None,
+            "--window-size": window,
+            "--window-attn-skip-freq": model.global_every or None if window else None,
+            "--cp-comm-type": "a2a" if model.refuses_ring and plan.layout.cp > 1 else None,
+            "--attention-backend": backends[plan.work.attention],
+        },
+    )
 
 
 _ACTIVATIONS = {

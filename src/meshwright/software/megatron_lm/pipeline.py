@@ -4,6 +4,7 @@ them."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import accumulate
 
 from meshwright.software.contract import NO_TE_LOSS_SINCE, TrainedLayers
 from meshwright.software.megatron_core.layout import SHARDED, tp_overlap
@@ -40,19 +41,12 @@ def write_pipeline(words: Words, *, model: ModelSpec, layout: Layout) -> None:
     if model.hybrid is not None:
         return
     if model.family == "encoder-decoder" and layout.pp > 1:
-        raise CannotExpress(
-            NAME,
-            "pretrain_t5.py splits encoder and decoder over the same stages, which no plan"
-            " describes",
-            nearest="pp=1",
-        )
+        splits = "pretrain_t5.py splits encoder and decoder over the same stages"
+        raise CannotExpress(NAME, f"{splits}, which no plan describes", nearest="pp=1")
     if split is None:
         if vpp > 1:
-            words.add(
-                "layout",
-                "--num-layers-per-virtual-pipeline-stage",
-                model.num_layers // (layout.pp * vpp),
-            )
+            size = model.num_layers // (layout.pp * vpp)
+            words.add("layout", "--num-layers-per-virtual-pipeline-stage", size)
     elif words.has(_ANY_SPLIT):
         words.add("layout", _ANY_SPLIT, split_text(split, model.mtp_layers))
     else:
@@ -77,13 +71,10 @@ def _write_ends(words: Words, split: tuple[int, ...], layout: Layout) -> None:
         if vpp > 1:
             words.add("layout", "--num-virtual-stages-per-pipeline-rank", vpp)
     else:
-        reason = (
-            f"core {'.'.join(map(str, words.version))} takes another count of layers on the first"
-            " and the last stage only, not "
-        )
-        raise CannotExpress(
-            NAME, reason + "+".join(map(str, split)), nearest="megatron_version=0.13"
-        )
+        core = ".".join(map(str, words.version))
+        only = "takes another count of layers on the first and the last stage only"
+        reason = f"core {core} {only}, not {'+'.join(map(str, split))}"
+        raise CannotExpress(NAME, reason, nearest="megatron_version=0.13")
 
 
 def _ends(split: tuple[int, ...], pp: int, vpp: int) -> tuple[int, int]:
@@ -112,13 +103,10 @@ def hybrid_pattern(model: ModelSpec, *, layout: Layout, pipes: bool) -> str:
     text = "".join(symbol for _, symbol in places)
     assert len(text) == model.num_layers, f"{model.name}: parts of a hybrid sum to its layers"
     if pipes and layout.pp > 1:
-        chunks = layout.layers_per_stage or (model.num_layers // (layout.pp * layout.vpp),) * (
-            layout.pp * layout.vpp
-        )
-        starts = [sum(chunks[:i]) for i in range(len(chunks))]
-        text = "|".join(
-            text[start : start + size] for start, size in zip(starts, chunks, strict=True)
-        )
+        count = layout.pp * layout.vpp
+        chunks = layout.layers_per_stage or (model.num_layers // count,) * count
+        ends = list(accumulate(chunks))
+        text = "|".join(text[end - size : end] for end, size in zip(ends, chunks, strict=True))
     return text + f"/{_SYMBOLS['attention']}{ffn}" * model.mtp_layers
 
 
@@ -249,32 +237,25 @@ def write_layout(words: Words, plan: TrainingPlan) -> None:
 
 def _write_sharding(words: Words, plan: TrainingPlan) -> None:
     layout = plan.layout
-    if layout.sharding == "zero1":
-        words.add("layout", "--use-distributed-optimizer")
     if not uses_fsdp(layout):
+        words.put("layout", {"--use-distributed-optimizer": layout.sharding == "zero1"})
         return
-    if (
-        layout.sharding == "hybrid"
-        and layout.shard_size is not None
-        and not words.has("--outer-dp-sharding-strategy")
-    ):
-        raise CannotExpress(
-            NAME,
-            "groups of shards have replicas from core 0.16 on",
-            nearest="megatron_version=0.16",
-        )
-    words.add(
-        "layout", "--use-megatron-fsdp" if words.has("--use-megatron-fsdp") else "--use-custom-fsdp"
+    group = layout.shard_size if layout.sharding == "hybrid" else None
+    if group is not None and not words.has("--outer-dp-sharding-strategy"):
+        reason = "groups of shards have replicas from core 0.16 on"
+        raise CannotExpress(NAME, reason, nearest="megatron_version=0.16")
+    known = words.has("--use-megatron-fsdp")
+    replicas = None if group is None else layout.dp * layout.cp // group
+    words.put(
+        "layout",
+        {
+            "--use-megatron-fsdp" if known else "--use-custom-fsdp": True,
+            "--use-distributed-optimizer": True,
+            "--data-parallel-sharding-strategy": SHARDED[layout.sharding],
+            "--no-gradient-accumulation-fusion": True,
+            "--num-distributed-optimizer-instances": replicas,
+        },
     )
-    words.add("layout", "--use-distributed-optimizer")
-    words.add("layout", "--data-parallel-sharding-strategy", SHARDED[layout.sharding])
-    words.add("layout", "--no-gradient-accumulation-fusion")
-    if layout.sharding == "hybrid" and layout.shard_size is not None:
-        words.add(
-            "layout",
-            "--num-distributed-optimizer-instances",
-            layout.dp * layout.cp // layout.shard_size,
-        )
 
 
 def _write_recompute(words: Words, layout: Layout) -> None:
@@ -282,40 +263,36 @@ def _write_recompute(words: Words, layout: Layout) -> None:
         return
     words.add("layout", "--recompute-granularity", layout.recompute)
     if layout.recompute == "full":
+        layers = 1 if layout.recompute_layers is None else layout.recompute_layers
         words.add("layout", "--recompute-method", layout.recompute_method)
-        words.add(
-            "layout",
-            "--recompute-num-layers",
-            1 if layout.recompute_layers is None else layout.recompute_layers,
-        )
+        words.add("layout", "--recompute-num-layers", layers)
         return
     if "shared_experts" in layout.recompute_modules and words.version < _SHARED_EXPERTS_SINCE:
-        raise CannotExpress(
-            NAME, "shared_experts are recomputed from core 0.14 on", nearest="megatron_version=0.14"
-        )
+        reason = "shared_experts are recomputed from core 0.14 on"
+        raise CannotExpress(NAME, reason, nearest="megatron_version=0.14")
     words.add("layout", "--recompute-modules", *layout.recompute_modules)
 
 
 def _write_overlap(words: Words, plan: TrainingPlan) -> None:
-    layout, stack = plan.layout, plan.stack
-    if stack.dp_overlap:
-        words.add("overlap", "--overlap-grad-reduce")
-        if layout.sharding != "none":
-            words.add("overlap", "--overlap-param-gather")
-    if tp_overlap(plan):
-        words.add("overlap", "--tp-comm-overlap")
-    if stack.gradient_bytes < 4 and plan.work.precision not in ("fp32", "tf32", "fp16"):
-        words.add("overlap", "--grad-reduce-in-bf16")
-    if stack.gradient_bytes == 4 and plan.work.precision == "fp16":
-        words.add("overlap", "--accumulate-allreduce-grads-in-fp32")
+    stack, half = plan.stack, plan.work.precision not in ("fp32", "tf32", "fp16")
+    overlaps, wide = stack.dp_overlap > 0, plan.work.precision == "fp16"
+    words.put(
+        "overlap",
+        {
+            "--overlap-grad-reduce": overlaps,
+            "--overlap-param-gather": overlaps and plan.layout.sharding != "none",
+            "--tp-comm-overlap": tp_overlap(plan),
+            "--grad-reduce-in-bf16": stack.gradient_bytes < 4 and half,
+            "--accumulate-allreduce-grads-in-fp32": stack.gradient_bytes == 4 and wide,
+        },
+    )
 
 
 def _write_precision(words: Words, plan: TrainingPlan) -> None:
     precision = plan.work.precision
     if precision == "fp8-blockwise" and words.version < _BLOCKWISE_SINCE:
-        raise CannotExpress(
-            NAME, "blockwise fp8 came with core 0.13", nearest="megatron_version=0.13"
-        )
+        reason = "blockwise fp8 came with core 0.13"
+        raise CannotExpress(NAME, reason, nearest="megatron_version=0.13")
     for flag, *values in PRECISION_FLAGS[precision]:
         words.add("precision", flag, *values)
     if keeps_narrow_weights(plan):

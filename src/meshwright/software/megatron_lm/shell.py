@@ -14,28 +14,10 @@ from meshwright.values.errors import ConfigError
 __all__ = ["Script", "read_script"]
 
 _PUNCTUATION = "();&|<>\n"
-_KEYWORDS = frozenset(
-    {
-        "if",
-        "then",
-        "else",
-        "elif",
-        "fi",
-        "do",
-        "done",
-        "while",
-        "for",
-        "case",
-        "esac",
-        "{",
-        "}",
-        "!",
-        "exec",
-        "export",
-        "time",
-        "sudo",
-    }
-)
+_KEYWORDS = {
+    *("if", "then", "else", "elif", "fi", "do", "done", "while", "for", "case", "esac"),
+    *("{", "}", "!", "exec", "export", "time", "sudo"),
+}
 _MOST_WORDS = 20_000
 """More than any command line has; ends scripts whose variables grow without end."""
 _SUMS: dict[type[ast.operator], Callable[[int, int], int]] = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
@@ -26,7 +27,6 @@ __all__ = [
 ]
 
 NAME = "megatron-lm"
-_FOLDER = "software/megatron_lm"
 _OLDEST = (0, 12)
 
 
@@ -76,11 +76,8 @@ class Bound:
             return None
         if self.form == "choice":
             if value not in self.choices:
-                raise CannotExpress(
-                    NAME,
-                    f"{self.flag} has no word for {value}",
-                    nearest=f"{self.field}={next(iter(self.choices))}",
-                )
+                nearest = f"{self.field}={next(iter(self.choices))}"
+                raise CannotExpress(NAME, f"{self.flag} has no word for {value}", nearest=nearest)
             return (self.choices[value],)
         if self.form == "shares":
             return (",".join(f"{share:g}" for share in value),)
@@ -117,11 +114,8 @@ def _number(bound: Bound, value: Any) -> str:
     if bound.form == "float":
         return repr(float(value))
     if value != int(value):
-        raise CannotExpress(
-            NAME,
-            f"{bound.flag} takes whole numbers, not {value}",
-            nearest=f"{bound.field}={round(value)}",
-        )
+        reason = f"{bound.flag} takes whole numbers, not {value}"
+        raise CannotExpress(NAME, reason, nearest=f"{bound.field}={round(value)}")
     return str(int(value))
 
 
@@ -136,12 +130,15 @@ class Words:
         """Append a flag; CannotExpress with the nearest version where this one lacks it."""
         known = flags()[flag]
         if (nearest := known.lacks(self.version)) is not None:
-            raise CannotExpress(
-                NAME,
-                f"core {_text(self.version)} has no {flag}",
-                nearest=f"megatron_version={nearest}",
-            )
+            reason = f"core {_text(self.version)} has no {flag}"
+            raise CannotExpress(NAME, reason, nearest=f"megatron_version={nearest}")
         self.groups.setdefault(group, []).append((flag, *(str(value) for value in values)))
+
+    def put(self, group: str, flags: Mapping[str, object]) -> None:
+        """Append flags with their values, True without one; None and False leave a flag out."""
+        for flag, value in flags.items():
+            if value is not None and value is not False:
+                self.add(group, flag, *(() if value is True else (value,)))
 
     def has(self, flag: str) -> bool:
         """Whether the version has a flag."""
@@ -156,11 +153,8 @@ def minor(version: str) -> tuple[int, ...]:
             f"its flags were read from core {_text(_OLDEST)} to {NEWEST_MEGATRON}, not from"
             f" {version}"
         )
-        raise CannotExpress(
-            NAME,
-            words,
-            nearest=f"megatron_version={_text(_OLDEST) if found < _OLDEST else NEWEST_MEGATRON}",
-        )
+        nearest = _text(_OLDEST) if found < _OLDEST else NEWEST_MEGATRON
+        raise CannotExpress(NAME, words, nearest=f"megatron_version={nearest}")
     return found
 
 
@@ -178,7 +172,7 @@ def flags() -> dict[str, Flag]:
             since=parse_version(row["since"]) if row["since"] else None,
             last=parse_version(row["last"]) if row["last"] else None,
         )
-        for row in package_rows(f"{_FOLDER}/megatron_flags.csv")
+        for row in _rows("flags")
     }
 
 
@@ -194,8 +188,12 @@ def bound_flags() -> tuple[Bound, ...]:
             choices=dict(pair.split(":") for pair in row["choices"].split()),
             default=row["default"],
         )
-        for row in package_rows(f"{_FOLDER}/megatron_words.csv")
+        for row in _rows("words")
     )
+
+
+def _rows(table: str) -> Iterable[Any]:
+    return package_rows(f"software/megatron_lm/megatron_{table}.csv")
 
 
 class Args:
@@ -292,7 +290,7 @@ def variable_hint(word: str) -> str:
 
 @cache
 def _dead() -> dict[str, str]:
-    return {row["flag"]: row["why"] for row in package_rows(f"{_FOLDER}/megatron_dead_flags.csv")}
+    return {row["flag"]: row["why"] for row in _rows("dead_flags")}
 
 
 _MOST_LAYERS = 10_000

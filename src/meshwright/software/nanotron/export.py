@@ -16,6 +16,7 @@ from meshwright.software.defaults import train_steps
 from meshwright.software.plan import TrainingPlan
 from meshwright.software.split import chunk_layers
 from meshwright.software.words import (
+    LLAMA,
     WordTable,
     chosen,
     require,
@@ -87,16 +88,8 @@ def _write(plan: TrainingPlan) -> Exported:
 
 _LLAMA = {
     "model.mla": None,
-    "model.gated": True,
-    "model.norm": "rmsnorm",
-    "model.norms_per_layer": 2,
+    **LLAMA,
     "model.qk_norm": False,
-    "model.positions": "rope",
-    "model.linear_bias": False,
-    "model.attention_sinks": False,
-    "model.parallel_block": False,
-    "model.window": None,
-    "model.mtp_layers": 0,
 }
 
 
@@ -158,7 +151,12 @@ def _model(plan: TrainingPlan) -> dict[str, Any]:
     """Qwen2 where the projections of q, k, v have biases or the context is split, else Llama."""
     model, layout = plan.model, plan.layout
     qwen = model.qkv_bias or layout.cp > 1
-    fixed = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": None, "hidden_act": "silu"}
+    fixed: dict[str, Any] = {
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "pad_token_id": None,
+        "hidden_act": "silu",
+    }
     fixed |= {"initializer_range": 0.02, "use_cache": True}
     fixed |= {"max_position_embeddings": plan.work.seq_len}
     dims = sorted({**fixed, **WORDS.written(plan, "model.model_config.")}.items())

@@ -1,7 +1,11 @@
-"""NeMo 2.0: a recipe for nemo_run in Python, and the same as its YAML."""
+"""NeMo 2.0: a recipe for nemo_run in Python, and the same as its YAML.
+
+A recipe is a tree of configurations: each node names what is called, and its arguments.
+"""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from meshwright.software.contract import (
@@ -12,15 +16,293 @@ from meshwright.software.contract import (
     ExportTarget,
     TrainedLayers,
 )
-from meshwright.software.megatron_core.layout import trained
-from meshwright.software.megatron_core.model import loss_notes
+from meshwright.software.defaults import train_steps
+from meshwright.software.megatron_core.layout import (
+    ddp_words,
+    parallel_words,
+    recompute_words,
+    tp_overlap,
+    trained,
+)
+from meshwright.software.megatron_core.model import (
+    loss_notes,
+    loss_words,
+    model_words,
+    narrow_words,
+)
 from meshwright.software.megatron_lm.export import environment
-from meshwright.software.nemo2.recipe import NAME, recipe
+from meshwright.software.nemo2.encoders import encoder_data, encoder_model
 from meshwright.software.plan import TrainingPlan
+from meshwright.software.settings import Activation
 from meshwright.software.text import Code, python_call
+from meshwright.software.words import WordTable, chosen, require_one_of, split_shares
+from meshwright.values.errors import CannotExpress
 from meshwright.values.text import read_yaml, write_yaml
+from meshwright.values.workload import Precision
 
-__all__ = ["NEMO2", "recipe_values"]
+__all__ = [
+    "ACTIVATION_TARGETS",
+    "NAME",
+    "NEMO2",
+    "PRECISIONS",
+    "WORDS",
+    "finetuned",
+    "recipe",
+    "recipe_values",
+]
+
+_LINEARS = ["linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"]
+"""NeMo's own target modules of LoRA (nemo/collections/llm/peft/lora.py): every linear layer, as
+`Workload.lora_rank` prices it."""
+
+
+def finetuned(tree: dict[str, Any], *, restore_from: str, lora_rank: int) -> dict[str, Any]:
+    """Return a pretraining recipe as one that fine-tunes from a checkpoint; `lora_rank` 0 trains
+    all weights.
+
+    As NeMo's `default_finetune_recipe` and `finetune_recipe` of September 2025 have it: SQuAD where
+    no data are given, alpha twice the rank, and no distributed optimizer with adapters, which NeMo
+    2.5 says does not work.
+    """
+    restore = {"_target_": "nemo.lightning.resume.RestoreConfig", "path": restore_from}
+    found = {
+        **tree,
+        "_target_": "nemo.collections.llm.api.finetune",
+        "resume": {"_target_": _RESUME, "restore_config": restore},
+    }
+    data = tree["data"]
+    if data["_target_"].endswith("MockDataModule"):
+        sizes = ("seq_length", "micro_batch_size", "global_batch_size")
+        squad = {"_target_": "nemo.collections.llm.gpt.data.squad.SquadDataModule"}
+        found["data"] = squad | {name: data[name] for name in sizes}
+    if not lora_rank:
+        return found
+    lora = {
+        "_target_": "nemo.collections.llm.peft.lora.LoRA",
+        "target_modules": _LINEARS,
+        "dim": lora_rank,
+        "alpha": 2 * lora_rank,
+    }
+    config = {**tree["optim"]["config"], "use_distributed_optimizer": False}
+    return {**found, "peft": lora, "optim": {**tree["optim"], "config": config}}
+
+
+_RESUME = "nemo.lightning.resume.AutoResume"
+NAME = "nemo2"
+WORDS = WordTable("software/nemo2/words.csv")
+ACTIVATION_TARGETS: dict[Activation, str] = {
+    "silu": "torch.nn.functional.silu",
+    "gelu": "torch.nn.functional.gelu",
+    "relu": "torch.nn.functional.relu",
+    "squared-relu": "megatron.core.activations.squared_relu",
+}
+_BF16 = {
+    "precision": "bf16-mixed",
+    "params_dtype": "torch.bfloat16",
+    "pipeline_dtype": "torch.bfloat16",
+    "autocast_enabled": False,
+}
+_FP16 = {
+    "precision": "16-mixed",
+    "params_dtype": "torch.float16",
+    "pipeline_dtype": "torch.float16",
+    "autocast_enabled": False,
+}
+PRECISIONS: dict[Precision, dict[str, Any]] = {
+    "bf16": _BF16,
+    "fp16": _FP16,
+    "fp8": {**_BF16, "fp8": "hybrid", "fp8_recipe": "tensorwise"},
+    "fp8-blockwise": {**_BF16, "fp8": "e4m3", "fp8_recipe": "blockwise"},
+    "mxfp8": {**_BF16, "fp8": "e4m3", "fp8_recipe": "mxfp8"},
+    "nvfp4": {**_BF16, "fp4": "e2m1", "fp4_recipe": "nvfp4"},
+}
+"""Arguments of MegatronMixedPrecision; dtypes by their names."""
+_MODELS = "nemo.collections.llm.gpt.model."
+_CLASSES = {
+    "plain": ("base.GPTModel", "base.GPTConfig"),
+    "stretched": ("llama.LlamaModel", "llama.Llama31Config"),
+    "latent": ("deepseek.DeepSeekModel", "deepseek.DeepSeekConfig"),
+}
+"""Model and its configuration below _MODELS: of any decoder, with Llama 3.1's rotary scaling, with
+latent attention."""
+_STRATEGY = "nemo.lightning.pytorch.strategies.megatron_strategy.MegatronStrategy"
+_DDP = "megatron.core.distributed.distributed_data_parallel_config.DistributedDataParallelConfig"
+
+
+def recipe(plan: TrainingPlan) -> dict[str, Any]:
+    """Return the tree; `_target_` names a class, a text under `dtype` or `activation_func` a
+    function or a dtype."""
+    says = "recipes train from half-precision weights"
+    require_one_of(plan, "work.precision", PRECISIONS, name=NAME, says=says)
+    decoder = plan.model.family == "decoder"
+    model = _decoder(plan) if decoder else encoder_model(plan, activation=_activation(plan))
+    model["config"] |= {
+        **recompute_words(plan),
+        **loss_words(plan.stack, plan.work.precision),
+        **({"tp_comm_overlap": True} if tp_overlap(plan) else {}),
+    }
+    data, load = _data(plan), WORDS.written(plan, "resume.")
+    return {
+        "_target_": "nemo.collections.llm.api.pretrain",
+        "_partial_": True,
+        "model": model,
+        "trainer": _trainer(plan),
+        "data": data if decoder else encoder_data(plan, data),
+        "log": _log(plan),
+        "optim": _optim(plan),
+        "resume": {
+            "_target_": _RESUME,
+            "resume_if_exists": True,
+            "resume_ignore_no_checkpoint": True,
+            **_given(load),
+        },
+    }
+
+
+def _given(words: dict[str, Any]) -> dict[str, Any]:
+    """Return the words that have a value."""
+    return {word: value for word, value in words.items() if value is not None}
+
+
+def _activation(plan: TrainingPlan) -> str:
+    activation = plan.details.activation
+    assert activation is not None
+    if activation not in ACTIVATION_TARGETS:
+        reason = f"details.activation={activation}: it has {', '.join(ACTIVATION_TARGETS)}"
+        raise CannotExpress(NAME, reason, nearest="details.activation=gelu")
+    return ACTIVATION_TARGETS[activation]
+
+
+def _decoder(plan: TrainingPlan) -> dict[str, Any]:
+    words = model_words(plan, name=NAME)
+    scaled = plan.model.mla is None and words.pop("rope_scaling", False)
+    kind = "latent" if plan.model.mla is not None else "stretched" if scaled else "plain"
+    model_class, config_class = (f"{_MODELS}{name}" for name in _CLASSES[kind])
+    if kind == "stretched":  # GPTConfig has no such field
+        words["scale_factor"] = words.pop("rope_scaling_factor")
+    elif "rope_scaling_factor" in words:
+        reason = "rope_scaling with latent attention"
+        raise CannotExpress(NAME, reason, nearest="rope_scaling unset")
+    config = {
+        "_target_": config_class,
+        **words,
+        "seq_length": plan.work.seq_len,
+        "activation_func": _activation(plan),
+    }
+    return {"_target_": model_class, "config": config}
+
+
+def _trainer(plan: TrainingPlan) -> dict[str, Any]:
+    settings, chips = plan.settings, plan.cluster.num_chips
+    devices = math.gcd(chips, plan.pool.node.chips_per_node)
+    return {
+        "_target_": "nemo.lightning.pytorch.trainer.Trainer",
+        "accelerator": "gpu",
+        "devices": devices,
+        "num_nodes": chips // devices,
+        "max_steps": train_steps(settings, plan.work),
+        "accumulate_grad_batches": 1,
+        "use_distributed_sampler": False,
+        "log_every_n_steps": settings.log_interval,
+        "limit_val_batches": settings.eval_steps,
+        **({"val_check_interval": settings.eval_interval} if settings.eval_steps else {}),
+        "plugins": {
+            "_target_": "nemo.lightning.pytorch.plugins.mixed_precision.MegatronMixedPrecision",
+            **PRECISIONS[plan.work.precision],
+            "grad_reduce_in_fp32": plan.stack.gradient_bytes >= 4,
+            **narrow_words(plan),
+        },
+        "strategy": _strategy(plan),
+    }
+
+
+def _strategy(plan: TrainingPlan) -> dict[str, Any]:
+    ddp = ddp_words(plan, name=NAME)
+    fsdp = {"fsdp": "megatron"} if ddp.pop("use_megatron_fsdp", False) else {}
+    instances = ddp.get("num_distributed_optimizer_instances", 1)
+    words = {
+        "_target_": _STRATEGY,
+        **parallel_words(plan),
+        **fsdp,
+        "pipeline_dtype": PRECISIONS[plan.work.precision]["pipeline_dtype"],
+        "gradient_as_bucket_view": True,
+        "num_distributed_optimizer_instances": instances,
+        "ddp": {"_target_": _DDP, **ddp},
+    }
+    return _given(words)
+
+
+def _data(plan: TrainingPlan) -> dict[str, Any]:
+    settings = plan.settings
+    sizes = {
+        "seq_length": plan.work.seq_len,
+        "micro_batch_size": plan.layout.mbs,
+        "global_batch_size": plan.layout.gbs,
+    }
+    tokenizer, base = _tokenizer(plan), "nemo.collections.llm.gpt.data."
+    if not settings.data:
+        return {"_target_": f"{base}mock.MockDataModule", **sizes, **tokenizer}
+    return {
+        "_target_": f"{base}pre_training.PreTrainingDataModule",
+        "paths": [word for entry in settings.data for word in (str(entry.weight), entry.path)],
+        **sizes,
+        "split": split_shares(plan),
+        **WORDS.written(plan, "data."),
+        **tokenizer,
+    }
+
+
+_TOKENIZERS = {
+    "huggingface": ("huggingface.auto_tokenizer.AutoTokenizer", "pretrained_model_name"),
+    "sentencepiece": ("sentencepiece_tokenizer.SentencePieceTokenizer", "model_path"),
+}
+
+
+def _tokenizer(plan: TrainingPlan) -> dict[str, Any]:
+    if plan.settings.tokenizer_kind == "null":
+        return {}
+    says = "this export has huggingface and sentencepiece"
+    kind = chosen(_TOKENIZERS, plan, "settings.tokenizer_kind", name=NAME, says=says)
+    target = f"nemo.collections.common.tokenizers.{kind[0]}"
+    return {"tokenizer": {"_target_": target, kind[1]: plan.settings.tokenizer}}
+
+
+def _log(plan: TrainingPlan) -> dict[str, Any]:
+    """Checkpoints lie in the folder of the logs."""
+    words = {"_target_": "nemo.lightning.nemo_logger.NeMoLogger", "name": "meshwright"}
+    if plan.settings.save_dir is None:
+        return words
+    checkpoints = {
+        "_target_": "nemo.lightning.pytorch.callbacks.model_checkpoint.ModelCheckpoint",
+        **WORDS.written(plan, "log.ckpt."),
+        "save_last": True,
+    }
+    return {**words, **WORDS.written(plan, "log."), "ckpt": checkpoints}
+
+
+def _optim(plan: TrainingPlan) -> dict[str, Any]:
+    settings = plan.settings
+    styles, says = ("cosine", "constant"), "this export has cosine and constant"
+    require_one_of(plan, "settings.decay_style", styles, name=NAME, says=says)
+    constant = settings.decay_style == "constant"
+    return {
+        "_target_": "nemo.lightning.pytorch.optim.megatron.MegatronOptimizerModule",
+        "config": {
+            "_target_": "megatron.core.optimizer.optimizer_config.OptimizerConfig",
+            "optimizer": "adam",
+            **WORDS.written(plan, "optim.config."),
+            "bf16": plan.work.precision != "fp16",
+            "fp16": plan.work.precision == "fp16",
+            "use_distributed_optimizer": plan.layout.sharding != "none",
+        },
+        "lr_scheduler": {
+            "_target_": "nemo.lightning.pytorch.optim.lr_scheduler.CosineAnnealingScheduler",
+            **WORDS.written(plan, "optim.lr_scheduler."),
+            "constant_steps": 0,
+            "min_lr": settings.learning_rate if constant else settings.min_learning_rate,
+        },
+    }
+
 
 _SCRIPT = "meshwright_nemo.py"
 _NAMED = ("activation_func", "params_dtype", "pipeline_dtype")

@@ -10,7 +10,7 @@ from meshwright.software.contract import BF16_GRADIENTS, Imported, ImportSource
 from meshwright.software.megatron_core.layout import read_ddp, read_parallel, read_recompute
 from meshwright.software.megatron_core.model import read_model, take_loss
 from meshwright.software.nemo2.encoders import encoder_kind, read_encoder
-from meshwright.software.nemo2.recipe import ACTIVATION_TARGETS, NAME, WORDS
+from meshwright.software.nemo2.export import ACTIVATION_TARGETS, NAME, WORDS
 from meshwright.software.settings import (
     Activation,
     ModelDetails,

@@ -102,9 +102,8 @@ def _require_patched(plan: TrainingPlan) -> None:
             f"family={model.family}{' with mixers' if model.hybrid is not None else ''}: its"
             " program builds decoders of attention layers"
         )
-        raise CannotExpress(
-            _NAME, reason, nearest="a model with family=decoder, or --to megatron-lm"
-        )
+        nearest = "a model with family=decoder, or --to megatron-lm"
+        raise CannotExpress(_NAME, reason, nearest=nearest)
     says = "its examples have the distributed optimizer only"
     require_one_of(plan, "layout.sharding", ("zero1", "none"), name=_NAME, says=says)
     if settings.tokenizer_kind != "huggingface" or settings.tokenizer is None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from meshwright.software.engine_options import check_words
 from meshwright.software.serving import (
     EngineCommand,
     ServedWorker,
     ServingEngine,
     above_one,
     cache_word,
+    check_words,
     checkpoint_note,
     flag_words,
     type_flag,

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from meshwright.software.engine_options import check_keys, check_words
 from meshwright.software.serving import (
     CONFIG_FILE,
     HALVES,
@@ -14,6 +13,8 @@ from meshwright.software.serving import (
     ServingEngine,
     above_one,
     cache_word,
+    check_keys,
+    check_words,
     checkpoint_note,
     flag_words,
 )

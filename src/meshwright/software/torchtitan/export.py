@@ -11,11 +11,11 @@ from meshwright.software.plan import TrainingPlan
 from meshwright.software.text import Code, python_call
 from meshwright.software.torchtitan.settings import (
     ENVIRONMENT,
+    WORDS,
     checkpoint,
     dataset,
     lr_scheduler,
     notes,
-    optimizer,
     recompute_mode,
     tokenizer_folder,
     training,
@@ -87,12 +87,7 @@ def _write(plan: TrainingPlan) -> Exported:
         target=_NAME,
         files=(ExportedFile(name=f"{_MODULE}.py", text=text + "\n"),),
         command=(
-            "-m",
-            "torchtitan.train",
-            "--module",
-            _MODULE,
-            "--config",
-            _FUNCTION,
+            *("-m", "torchtitan.train", "--module", _MODULE, "--config", _FUNCTION),
             *plan.settings.extra,
         ),
         environment=ENVIRONMENT,
@@ -119,19 +114,14 @@ def _converter(plan: TrainingPlan) -> tuple[str, dict[str, Any]] | None:
 
 
 def _config(plan: TrainingPlan) -> dict[str, Any]:
-    layout = plan.layout
-    graphs = {
-        "disable_cuda_graphs": True
-    }  # they take neither a pipeline nor plain expert parallelism
-    adam = optimizer(plan)
+    graphs = {"disable_cuda_graphs": True}  # they take no pipeline, nor plain expert parallelism
+    adam = WORDS.written(plan, "optimizer.")
     betas = (adam.pop("beta1"), adam.pop("beta2"))
-    data = {**dataset(plan, name=_NAME)}
     cross_entropy = python_call(
         "CrossEntropyLoss.Config", {"global_vocab_size": plan.model.vocab}, indent=3
     )
-    balancer = (
-        {"context_parallel_load_balancer": "ptrr"} if layout.cp > 1 else {}
-    )  # the one for FlexAttention's masks
+    # the one for FlexAttention's masks
+    balancer = {"context_parallel_load_balancer": "ptrr"} if plan.layout.cp > 1 else {}
 
     def call(function: str, values: dict[str, Any]) -> Code:
         return Code(python_call(function, values, indent=2))
@@ -146,11 +136,11 @@ def _config(plan: TrainingPlan) -> dict[str, Any]:
         "hf_assets_path": tokenizer_folder(plan, name=_NAME),
         "dump_folder": plan.settings.save_dir or "./outputs",
         "loss": call("ChunkedLossWrapper.Config", {"loss_fn": Code(cross_entropy)}),
-        "metrics": call("MetricsProcessor.Config", {"log_freq": plan.settings.log_interval}),
+        "metrics": call("MetricsProcessor.Config", WORDS.written(plan, "metrics.")),
         "optimizer": call("default_adamw", {**adam, "betas": betas}),
         "lr_scheduler": call("LRSchedulersContainer.Config", lr_scheduler(plan, name=_NAME)),
         "training": call("TrainingConfig", {**training(plan, name=_NAME), **graphs}),
-        "dataloader": call("HuggingFaceTextDataLoader.Config", data),
+        "dataloader": call("HuggingFaceTextDataLoader.Config", dataset(plan, name=_NAME)),
         "parallelism": call("ParallelismConfig", {**parallelism(plan, form="python"), **balancer}),
         "checkpoint": call("CheckpointManager.Config", checkpoint(plan)),
         "activation_checkpoint": recompute[recompute_mode(plan, name=_NAME)],
@@ -158,69 +148,40 @@ def _config(plan: TrainingPlan) -> dict[str, Any]:
             "CompileConfig",
             {"enable": plan.stack.launch_hidden > 0, "components": ["model", "loss"]},
         ),
-        "debug": call("DebugConfig", {"seed": plan.settings.seed}),
+        "debug": call("DebugConfig", WORDS.written(plan, "debug.")),
     }
 
 
+_QWEN = ("parallelize_qwen3", "Qwen3StateDictAdapter")
 _LAYERS = {
     ("llama3", False): (
-        "llama3",
-        "Llama3Model",
-        "_build_llama3_layers",
-        "parallelize_llama",
-        "Llama3StateDictAdapter",
+        *("llama3", "Llama3Model", "_build_llama3_layers"),
+        *("parallelize_llama", "Llama3StateDictAdapter"),
     ),
-    ("qwen3", False): (
-        "qwen3",
-        "Qwen3Model",
-        "_build_qwen3_layers",
-        "parallelize_qwen3",
-        "Qwen3StateDictAdapter",
-    ),
-    ("qwen3", True): (
-        "qwen3",
-        "Qwen3Model",
-        "_build_qwen3_moe_layers",
-        "parallelize_qwen3",
-        "Qwen3StateDictAdapter",
-    ),
+    ("qwen3", False): ("qwen3", "Qwen3Model", "_build_qwen3_layers", *_QWEN),
+    ("qwen3", True): ("qwen3", "Qwen3Model", "_build_qwen3_moe_layers", *_QWEN),
     ("deepseek_v3", True): (
-        "deepseek_v3",
-        "DeepSeekV3Model",
-        "_build_dsv3_layers",
-        "parallelize_deepseekv3",
-        "DeepSeekV3StateDictAdapter",
+        *("deepseek_v3", "DeepSeekV3Model", "_build_dsv3_layers"),
+        *("parallelize_deepseekv3", "DeepSeekV3StateDictAdapter"),
     ),
 }
 """(model, whether it has experts): torchtitan's folder, class, function that builds the layers,
 parallelizer and adapter of checkpoints."""
 
 
+_INITS = ("_EMBEDDING_INIT", "_LINEAR_INIT", "_NORM_INIT")
+
+
 def _model_imports(model: TitanModel) -> list[str]:
     folder, cls, layers, parallelize, adapter = _LAYERS[model.kind, model.moe is not None]
-    names = sorted(
-        {
-            cls,
-            layers,
-            parallelize,
-            adapter,
-            "_EMBEDDING_INIT",
-            "_LINEAR_INIT",
-            "_NORM_INIT",
-            "pipeline_llm",
-            "ModelSpec",
-        }
-    )
+    own = (cls, layers, parallelize, adapter)
+    names = sorted((*own, *_INITS, "pipeline_llm", "ModelSpec"))
     rope = "CosSinRoPE" if model.kind == "qwen3" else "ComplexRoPE"
-    hook = (
-        ["from torchtitan.components.optimizer import register_moe_load_balancing_hook"]
-        if model.moe
-        else []
-    )
+    hook = "from torchtitan.components.optimizer import register_moe_load_balancing_hook"
     return [
         f"from torchtitan.models.{folder} import {', '.join(names)}",
         f"from torchtitan.models.common import {rope}",
-        *hook,
+        *([hook] if model.moe else []),
     ]
 
 
@@ -254,15 +215,14 @@ def _model_lines(
         "lm_head": Code(python_call("Linear.Config", head, indent=2)),
         "layers": Code(python_call(layers, _layer_words(model, mla_rope), indent=2)),
     }
+    hook = "register_moe_load_balancing_hook" if model.moe else "None"
     spec = {
         "name": folder,
         "flavor": "meshwright",
         "model": Code("config"),
         "parallelize_fn": Code(parallelize),
         "pipelining_fn": Code("pipeline_llm"),
-        "post_optimizer_build_fn": Code(
-            "register_moe_load_balancing_hook" if model.moe else "None"
-        ),
+        "post_optimizer_build_fn": Code(hook),
         "state_dict_adapter": Code(adapter),
     }
     return [
@@ -303,11 +263,7 @@ def _layer_words(model: TitanModel, longest: int) -> dict[str, Any]:
         return {**words, **experts, "moe_comm_backend": "standard"}
     assert moe is not None
     latent = (
-        "q_lora_rank",
-        "kv_lora_rank",
-        "qk_nope_head_dim",
-        "qk_rope_head_dim",
-        "v_head_dim",
+        *("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"),
         "n_dense_layers",
     )
     return {
@@ -331,19 +287,11 @@ def _layer_words(model: TitanModel, longest: int) -> dict[str, Any]:
 
 def _require_qwen_router(moe: dict[str, Any]) -> None:
     """Refuse what the function for Qwen3's experts has no word for."""
-    has = {
-        "num_shared_experts": 0,
-        "score_func": "softmax",
-        "route_scale": 1.0,
-        "num_expert_groups": None,
-    }
-    for name, value in has.items():
+    has = {"num_shared_experts": 0, "score_func": "softmax", "route_scale": 1.0}
+    for name, value in {**has, "num_expert_groups": None}.items():
         if moe[name] != value:
-            raise CannotExpress(
-                _NAME,
-                f"{name}={moe[name]} without latent attention",
-                nearest=f"{name}={value}, or torchtitan-toml",
-            )
+            reason = f"{name}={moe[name]} without latent attention"
+            raise CannotExpress(_NAME, reason, nearest=f"{name}={value}, or torchtitan-toml")
 
 
 def _changes(model: TitanModel) -> list[str]:

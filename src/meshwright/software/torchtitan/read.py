@@ -11,6 +11,7 @@ from typing import Any
 from meshwright.software.contract import Imported, ImportSource
 from meshwright.software.settings import Dataset, ModelDetails, TrainingSettings
 from meshwright.software.text import Taken
+from meshwright.software.torchtitan.settings import WORDS
 from meshwright.software.torchtitan.words import (
     TitanModel,
     layers_of_chunks,
@@ -56,7 +57,8 @@ def _read(text: str) -> Imported:
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ConfigError(f"torchtitan: no TOML: {str(error)[:120]}") from None
     words = Taken(document, what="torchtitan")
-    model, details, warnings = _model(words, read_dims_line(text))
+    warnings: list[str] = []
+    model, details = _model(words, read_dims_line(text))
     layout = _layout(words, model, warnings)
     precision, batch = _precision(words), _batch(words, layout)
     layout |= {"mbs": batch["mbs"]}
@@ -85,10 +87,10 @@ def _read(text: str) -> Imported:
     )
 
 
-def _model(words: Taken, dims: TitanModel | None) -> tuple[ModelSpec, ModelDetails, list[str]]:
+def _model(words: Taken, dims: TitanModel | None) -> tuple[ModelSpec, ModelDetails]:
     kind, flavor = words.text("model.name", "llama3"), words.text("model.flavor", "debugmodel")
     if dims is not None and flavor == "meshwright":
-        return _spec_of(dims), _details_of(dims), []
+        return _spec_of(dims), _details_of(dims)
     preset = _flavors().get((kind, flavor))
     if preset is None:
         known = ", ".join(f"{name} {size}" for name, size in _flavors())
@@ -96,15 +98,13 @@ def _model(words: Taken, dims: TitanModel | None) -> tuple[ModelSpec, ModelDetai
             f"torchtitan: model.name={kind}, model.flavor={flavor}: its dims are in code that is"
             f" not read; known: {known}"
         )
-    return find_model(preset), ModelDetails(), []
+    return find_model(preset), ModelDetails()
 
 
 @cache
 def _flavors() -> dict[tuple[str, str], str]:
-    return {
-        (row["model"], row["flavor"]): row["preset"]
-        for row in package_rows("software/torchtitan/torchtitan_flavors.csv")
-    }
+    rows = package_rows("software/torchtitan/torchtitan_flavors.csv")
+    return {(row["model"], row["flavor"]): row["preset"] for row in rows}
 
 
 def _spec_of(found: TitanModel) -> ModelSpec:
@@ -142,16 +142,11 @@ def _spec_of(found: TitanModel) -> ModelSpec:
 
 def _details_of(found: TitanModel) -> ModelDetails:
     dims, moe = found.dims, found.moe
-    plainly = ModelDetails(
-        norm_eps=dims["norm_eps"],
-        rope_base=dims["rope_theta"],
-        rope_scaling=dims.get("rope_scaling"),
-    )
+    given = {"norm_eps": dims["norm_eps"], "rope_base": dims["rope_theta"]}
     if moe is None:
-        return plainly
+        return ModelDetails(**given, rope_scaling=dims.get("rope_scaling"))
     return ModelDetails(
-        norm_eps=plainly.norm_eps,
-        rope_base=plainly.rope_base,
+        **given,
         router_score=moe["score_func"],
         router_balance="none" if moe["load_balance_coeff"] is None else "bias",
         routed_scale=None if moe["route_scale"] == 1 else moe["route_scale"],
@@ -186,24 +181,20 @@ def _sharding(words: Taken, *, cp: int, pp: int) -> dict[str, Any]:
     replicas = words.count("parallelism.data_parallel_replicate_degree", 1)
     shards = words.whole("parallelism.data_parallel_shard_degree", -1)
     reshard = words.text("parallelism.fsdp_reshard_after_forward", "default")
+    kept = reshard == "never" or (reshard == "default" and pp > 1)
     if shards < 1:
         if replicas > 1:
             raise ConfigError(
                 "torchtitan: data_parallel_shard_degree=-1 beside replicas depends on the number of"
                 " chips; write it out"
             )
-        return {
-            "sharding": (
-                "zero2" if reshard == "never" or (reshard == "default" and pp > 1) else "zero3"
-            )
-        }
+        return {"sharding": "zero2" if kept else "zero3"}
     found: dict[str, Any] = {"dp": replicas * shards}
     group = shards * cp
     if replicas > 1 and group > 1:
         return {**found, "sharding": "hybrid", "shard_size": group}
     if replicas > 1 or (group == 1 and reshard == "default"):
         return {**found, "sharding": "none"}
-    kept = reshard == "never" or (reshard == "default" and pp > 1)
     return {**found, "sharding": "zero2" if kept else "zero3"}
 
 
@@ -274,12 +265,8 @@ def _recompute(
     if mode == "selective" and str(option) == "1":
         return {"recompute": "full"}
     if mode == "selective" and str(option).isdecimal() and int(option) > 1:
-        return _each_nth(
-            int(option),
-            pipeline.get("layers_per_stage", (model.num_layers,)),
-            pp=pipeline["pp"],
-            warnings=warnings,
-        )
+        chunks = pipeline.get("layers_per_stage", (model.num_layers,))
+        return _each_nth(int(option), chunks, pp=pipeline["pp"], warnings=warnings)
     words_ = f"activation_checkpoint.mode={mode}, selective_ac_option={option}"
     raise ConfigError(
         f"torchtitan: {words_}: no layout recomputes so; known: none, full, selective with option"
@@ -315,9 +302,8 @@ def _precision(words: Taken) -> Precision:
         )
     if known:
         return known[0]
-    return (
-        "fp32" if words.text("training.mixed_precision_param", "bfloat16") == "float32" else "bf16"
-    )
+    dtype = words.text("training.mixed_precision_param", "bfloat16")
+    return "fp32" if dtype == "float32" else "bf16"
 
 
 def _batch(words: Taken, layout: dict[str, Any]) -> dict[str, int | None]:
@@ -332,33 +318,22 @@ def _batch(words: Taken, layout: dict[str, Any]) -> dict[str, int | None]:
 
 
 def _settings(words: Taken) -> TrainingSettings:
-    rate = words.number("optimizer.lr", 8e-4)
+    given = WORDS.read(words, "settings")
+    rate = given["learning_rate"]
     share = words.number("lr_scheduler.min_lr_factor", 0.0)
     decay = words.text("lr_scheduler.decay_type", "linear")
     saves = words.flag("checkpoint.enable", False)
     folder = words.text("job.dump_folder", "./outputs")
-    load = words.take("checkpoint.initial_load_path", None)
     only_load = words.flag("checkpoint.load_only", False)
     path = words.take("training.dataset_path", None)
     assets = words.text("model.hf_assets_path", "./tests/assets/tokenizer")
     return TrainingSettings(
-        train_steps=words.count("training.steps", 10000),
-        learning_rate=rate,
+        **given,
         min_learning_rate=None if share == 1 else float(f"{rate * share:.6g}"),
-        warmup_steps=words.whole("lr_scheduler.warmup_steps", 200),
         decay_style="constant" if share == 1 else "cosine" if decay == "cosine" else "linear",
-        weight_decay=words.number("optimizer.weight_decay", 0.1),
-        adam_beta1=words.number("optimizer.beta1", 0.9),
-        adam_beta2=words.number("optimizer.beta2", 0.95),
-        adam_eps=words.number("optimizer.eps", 1e-8),
-        clip_gradient=words.number("training.max_norm", 1.0),
-        seed=words.take("debug.seed", None),
         data=() if path is None else (Dataset(path=path),),
         tokenizer=None if assets == "./tests/assets/tokenizer" else assets,
         save_dir=folder if saves and not only_load else None,
-        load_dir=load,
-        save_interval=words.count("checkpoint.interval", 500),
-        log_interval=words.count("metrics.log_freq", 10),
     )
 
 
@@ -370,9 +345,8 @@ def _command_words(left: dict[str, Any]) -> list[str]:
         if isinstance(value, bool):
             words.append(f"--{section}.{key if value else f'no_{key}'}")
         else:
-            words.append(
-                f"--{path}={','.join(map(str, value)) if isinstance(value, list) else value}"
-            )
+            said = ",".join(map(str, value)) if isinstance(value, list) else value
+            words.append(f"--{path}={said}")
     return words
 
 

@@ -9,11 +9,11 @@ from meshwright.software.plan import TrainingPlan
 from meshwright.software.text import Code, python_call, toml_text
 from meshwright.software.torchtitan.settings import (
     ENVIRONMENT,
+    WORDS,
     checkpoint,
     dataset,
     lr_scheduler,
     notes,
-    optimizer,
     recompute_mode,
     tokenizer_folder,
     training,
@@ -25,7 +25,7 @@ from meshwright.software.torchtitan.words import (
     parallelism,
     titan_model,
 )
-from meshwright.values.errors import CannotExpress
+from meshwright.software.words import chosen
 
 __all__ = ["FLAVOR", "MODULE", "TORCHTITAN_TOML"]
 
@@ -49,13 +49,8 @@ configurations)."""
 
 def _write(plan: TrainingPlan) -> Exported:
     model = titan_model(plan, name=_NAME)
-    text = toml_text(
-        _sections(plan, model),
-        comment=(
-            f"Written by meshwright for torchtitan 0.2; {MODULE}.py has the dims:",
-            dims_line(model),
-        ),
-    )
+    said = f"Written by meshwright for torchtitan 0.2; {MODULE}.py has the dims:"
+    text = toml_text(_sections(plan, model), comment=(said, dims_line(model)))
     return Exported(
         target=_NAME,
         files=(
@@ -63,10 +58,7 @@ def _write(plan: TrainingPlan) -> Exported:
             ExportedFile(name=f"{MODULE}.py", text=_module(model)),
         ),
         command=(
-            "-m",
-            "torchtitan.train",
-            "--job.config_file",
-            "torchtitan.toml",
+            *("-m", "torchtitan.train", "--job.config_file", "torchtitan.toml"),
             *plan.settings.extra,
         ),
         environment=ENVIRONMENT,
@@ -79,14 +71,14 @@ def _sections(plan: TrainingPlan, model: TitanModel) -> dict[str, dict[str, Any]
     mode = recompute_mode(plan, name=_NAME)
     return {
         "job": {"dump_folder": plan.settings.save_dir or "./outputs"},
-        "metrics": {"log_freq": plan.settings.log_interval},
+        "metrics": WORDS.written(plan, "metrics."),
         "model": {
             "name": model.kind,
             "flavor": FLAVOR,
             "hf_assets_path": tokenizer_folder(plan, name=_NAME),
             **({"converters": precision["converters"]} if precision else {}),
         },
-        "optimizer": {"name": "AdamW", **optimizer(plan)},
+        "optimizer": {"name": "AdamW", **WORDS.written(plan, "optimizer.")},
         "lr_scheduler": lr_scheduler(plan, name=_NAME),
         "training": {**dataset(plan, name=_NAME), **training(plan, name=_NAME)},
         "parallelism": parallelism(plan, form="toml"),
@@ -97,33 +89,29 @@ def _sections(plan: TrainingPlan, model: TitanModel) -> dict[str, dict[str, Any]
         },
         "compile": {"enable": plan.stack.launch_hidden > 0, "components": ["model", "loss"]},
         **({precision["section"]: precision["words"]} if precision else {}),
-        "debug": {"seed": plan.settings.seed},
+        "debug": WORDS.written(plan, "debug."),
         "experimental": {"custom_import": MODULE},
     }
 
 
+_CONVERTERS = {
+    "bf16": None,
+    "fp32": None,
+    "fp8": ("float8", "rowwise"),
+    "mxfp8": ("mx", "mxfp8_cublas"),
+}
+"""What quantizes the linear layers of each precision, and its recipe."""
+
+
 def _precision(plan: TrainingPlan) -> dict[str, Any] | None:
     """Return the converter of the linear layers; None for bf16 and fp32."""
-    precision = plan.work.precision
-    if precision in ("bf16", "fp32"):
+    says = "linear layers run in fp32, bf16, fp8 (row-wise) or mxfp8"
+    converter = chosen(_CONVERTERS, plan, "work.precision", name=_NAME, says=says)
+    if converter is None:
         return None
-    if precision == "fp8":
-        return {
-            "converters": ["quantize.linear.float8"],
-            "section": "quantize.linear.float8",
-            "words": {"recipe_name": "rowwise", "filter_fqns": _UNCONVERTED},
-        }
-    if precision == "mxfp8":
-        return {
-            "converters": ["quantize.linear.mx"],
-            "section": "quantize.linear.mx",
-            "words": {"recipe_name": "mxfp8_cublas", "filter_fqns": _UNCONVERTED},
-        }
-    raise CannotExpress(
-        _NAME,
-        f"precision={precision}: linear layers run in fp32, bf16, fp8 (row-wise) or mxfp8",
-        nearest="precision=bf16",
-    )
+    section = f"quantize.linear.{converter[0]}"
+    words = {"recipe_name": converter[1], "filter_fqns": _UNCONVERTED}
+    return {"converters": [section], "section": section, "words": words}
 
 
 def _module(model: TitanModel) -> str:
@@ -166,10 +154,8 @@ def _dims(model: TitanModel) -> dict[str, Any]:
     args = Code(python_call("MoEArgs", {**moe, "score_before_experts": False}, indent=1))
     if model.kind == "qwen3":
         return {**dims, "moe_enabled": True, "moe_inter_dim": width, "moe_args": args}
-    yarn = {
-        "original_seq_len": 2**31,
-        "rope_factor": 1.0,
-    }  # stretched only beyond original_seq_len: never
+    # stretched only beyond original_seq_len: never
+    yarn = {"original_seq_len": 2**31, "rope_factor": 1.0}
     return {**dims, "moe_inter_dim": width, "moe_args": args, **yarn}
 
 

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from meshwright.software.contract import plain
 from meshwright.software.plan import TrainingPlan
 from meshwright.software.split import chunk_layers, expert_tp
+from meshwright.software.words import LLAMA, chosen, require
 from meshwright.values.errors import CannotExpress
 
 __all__ = [
@@ -59,25 +60,20 @@ def parallelism(plan: TrainingPlan, *, form: Form) -> dict[str, Any]:
     return words
 
 
+_RESHARD = {"zero2": "never", "zero3": "always", "hybrid": "always", "none": "default"}
+
+
 def _data_parallel(plan: TrainingPlan, form: Form) -> dict[str, Any]:
     """Weights are sharded over dp_shard * cp; zero2 keeps gathered weights until the backward pass,
     zero3 gathers them again."""
     layout, name = plan.layout, _NAMES[form]
     replicas, shards = 1, layout.dp
-    reshard = {"none": "default", "zero2": "never", "zero3": "always", "hybrid": "always"}.get(
-        layout.sharding
-    )
-    if reshard is None:
-        raise CannotExpress(
-            name,
-            f"sharding={layout.sharding}: FSDP2 shards gradients with the optimizer",
-            nearest="sharding=zero2",
-        )
+    says = "FSDP2 shards gradients with the optimizer"
+    reshard = chosen(_RESHARD, plan, "layout.sharding", name=name, says=says)
     if layout.sharding == "none" and layout.dp * layout.cp > 1:
         if layout.cp > 1 or layout.tp > 1 or layout.pp > 1:
-            raise CannotExpress(
-                name, "sharding=none (DDP) goes with no other axis", nearest="sharding=zero2"
-            )
+            reason = "sharding=none (DDP) goes with no other axis"
+            raise CannotExpress(name, reason, nearest="sharding=zero2")
         replicas, shards = layout.dp, 1
     if layout.sharding == "hybrid":
         group = layout.shard_size or layout.dp * layout.cp
@@ -93,11 +89,8 @@ def _sequence_parallel(plan: TrainingPlan, form: Form) -> dict[str, Any]:
     if form == "python":
         return {"enable_sequence_parallel": plan.layout.sp} if plan.layout.tp > 1 else {}
     if plan.layout.tp > 1 and not plan.layout.sp:
-        raise CannotExpress(
-            _NAMES[form],
-            "sp=0 with tp > 1: 0.2 always cuts the sequence over the tensor-parallel group",
-            nearest="sp=1",
-        )
+        reason = "sp=0 with tp > 1: 0.2 always cuts the sequence over the tensor-parallel group"
+        raise CannotExpress(_NAMES[form], reason, nearest="sp=1")
     return {}
 
 
@@ -105,27 +98,23 @@ def _expert_parallel(plan: TrainingPlan, form: Form) -> dict[str, Any]:
     layout, name = plan.layout, _NAMES[form]
     if plan.model.moe is None:
         return {}
-    if layout.ep == 1:
-        if expert_tp(layout) != layout.tp:
-            words = (
-                f"etp={expert_tp(layout)} with ep=1 and tp={layout.tp}: without expert parallelism"
-                " experts are cut as all else is"
+    etp, ep, tp = expert_tp(layout), layout.ep, layout.tp
+    if ep == 1:
+        if etp != tp:
+            reason = (
+                f"etp={etp} with ep=1 and tp={tp}: without expert parallelism experts are cut as"
+                " all else is"
             )
-            raise CannotExpress(name, words, nearest=f"etp={layout.tp}")
+            raise CannotExpress(name, reason, nearest=f"etp={tp}")
         return {"expert_parallel_degree": 1}
     if form == "python":
-        if expert_tp(layout) != 1:
-            words = (
-                f"etp={expert_tp(layout)} with ep={layout.ep}: expert parallelism takes its ranks"
-                " from tp too"
-            )
-            raise CannotExpress(name, words, nearest="etp=1")
-        return {"expert_parallel_degree": layout.ep}
-    if expert_tp(layout) not in (1, layout.tp):
-        raise CannotExpress(
-            name, f"etp={expert_tp(layout)}: it is 1 or tp={layout.tp}", nearest="etp=1"
-        )
-    return {"expert_parallel_degree": layout.ep, "expert_tensor_parallel_degree": expert_tp(layout)}
+        if etp != 1:
+            reason = f"etp={etp} with ep={ep}: expert parallelism takes its ranks from tp too"
+            raise CannotExpress(name, reason, nearest="etp=1")
+        return {"expert_parallel_degree": ep}
+    if etp not in (1, tp):
+        raise CannotExpress(name, f"etp={etp}: it is 1 or tp={tp}", nearest="etp=1")
+    return {"expert_parallel_degree": ep, "expert_tensor_parallel_degree": etp}
 
 
 def _pipeline(plan: TrainingPlan, form: Form) -> dict[str, Any]:
@@ -138,19 +127,17 @@ def _pipeline(plan: TrainingPlan, form: Form) -> dict[str, Any]:
             f"schedule={layout.schedule} with vpp={layout.vpp}: PyTorch's zero-bubble schedule has"
             " two chunks a stage"
         )
-        raise CannotExpress(
-            name, words, nearest="schedule=zero-bubble with vpp=2, or schedule=1f1b"
-        )
+        nearest = "schedule=zero-bubble with vpp=2, or schedule=1f1b"
+        raise CannotExpress(name, words, nearest=nearest)
     if plan.model.tied:
         words = "tied embeddings with pp > 1: the first and the last stage can't share a weight"
         raise CannotExpress(name, words, nearest="pp=1, or a model with tied=0")
+    chunks = chunk_layers(layout, plan.model.num_layers)
     return {
         "pipeline_parallel_degree": layout.pp,
         "pipeline_parallel_schedule": schedule,
         "pipeline_parallel_microbatch_size": layout.mbs,
-        "module_fqns_per_model_part": chunk_modules(
-            chunk_layers(layout, plan.model.num_layers), form=form
-        ),
+        "module_fqns_per_model_part": chunk_modules(chunks, form=form),
     }
 
 
@@ -181,9 +168,8 @@ def _require_mixed_precision(plan: TrainingPlan, *, form: Form) -> None:
             f"precision={plan.work.precision} with tp={layout.tp}, pp={layout.pp} and no sharded"
             " data parallelism runs in fp32"
         )
-        raise CannotExpress(
-            _NAMES[form], words, nearest="dp=2 with sharding=zero2, or tp=1 with pp=1"
-        )
+        nearest = "dp=2 with sharding=zero2, or tp=1 with pp=1"
+        raise CannotExpress(_NAMES[form], words, nearest=nearest)
 
 
 Kind = Literal["llama3", "qwen3", "deepseek_v3"]
@@ -202,7 +188,7 @@ class TitanModel:
 def titan_model(plan: TrainingPlan, *, name: str) -> TitanModel:
     """Return the model: Llama for plain layers; Qwen3 for norms of queries and keys, tied weights
     or experts; else DeepSeek."""
-    _require_llama_like(plan, name)
+    require(plan, _LLAMA_LIKE, name=name)
     model, details = plan.model, plan.details
     common = {
         "dim": model.hidden,
@@ -215,23 +201,15 @@ def titan_model(plan: TrainingPlan, *, name: str) -> TitanModel:
     moe = _moe(plan, name)
     notes = () if moe is None or plain(details).router_balance in ("bias", "none") else (_BALANCE,)
     if model.mla is not None:
-        return TitanModel(
-            kind="deepseek_v3", dims={**common, **_latent(plan, name)}, moe=moe, notes=notes
-        )
+        dims = {**common, **_latent(plan, name)}
+        return TitanModel(kind="deepseek_v3", dims=dims, moe=moe, notes=notes)
     heads = {"n_kv_heads": model.num_kv_heads, "head_dim": model.head_dim, "hidden_dim": model.ffn}
-    plainly = (
-        moe is None
-        and not model.qk_norm
-        and not model.tied
-        and model.head_dim * model.num_heads == model.hidden
-    )
-    if plainly:
-        return TitanModel(
-            kind="llama3", dims={**common, **heads, "rope_scaling": details.rope_scaling}, moe=None
-        )
-    return TitanModel(
-        kind="qwen3", dims={**common, **heads, **_qwen(plan, name)}, moe=moe, notes=notes
-    )
+    whole = model.head_dim * model.num_heads == model.hidden
+    if moe is None and not model.qk_norm and not model.tied and whole:
+        dims = {**common, **heads, "rope_scaling": details.rope_scaling}
+        return TitanModel(kind="llama3", dims=dims, moe=None)
+    dims = {**common, **heads, **_qwen(plan, name)}
+    return TitanModel(kind="qwen3", dims=dims, moe=moe, notes=notes)
 
 
 _BALANCE = (
@@ -240,31 +218,22 @@ _BALANCE = (
 )
 
 
-def _require_llama_like(plan: TrainingPlan, name: str) -> None:
-    """Refuse what no model of torchtitan has, each with the value that they have."""
-    model, details = plan.model, plan.details
-    wanted: tuple[tuple[str, Any, Any], ...] = (
-        ("model.family", model.family, "decoder"),
-        ("model.hybrid", model.hybrid and "mixers", None),
-        ("model.gated", model.gated, True),
-        ("model.norm", model.norm, "rmsnorm"),
-        ("model.norms_per_layer", model.norms_per_layer, 2),
-        ("model.positions", model.positions, "rope"),
-        ("model.linear_bias", model.linear_bias, False),
-        ("model.qkv_bias", model.qkv_bias, False),
-        ("model.attention_sinks", model.attention_sinks, False),
-        ("model.parallel_block", model.parallel_block, False),
-        ("model.window", model.window, None),
-        ("model.mtp_layers", model.mtp_layers, 0),
-        ("details.activation", details.activation, "silu"),
-        ("details.rope_share", details.rope_share, 1.0),
-        ("details.dropout", details.dropout, 0.0),
-    )
-    for path, given, has in wanted:
-        if given != has:
-            raise CannotExpress(
-                name, f"{path}={given}: its models have {has}", nearest=f"a model with {path}={has}"
-            )
+_LLAMA_LIKE = {
+    "model.family": "decoder",
+    "model.hybrid": None,
+    **LLAMA,
+    "model.qkv_bias": False,
+    "details.activation": "silu",
+    "details.rope_share": 1.0,
+    "details.dropout": 0.0,
+}
+"""What all models of torchtitan have."""
+_EXPERTS = {
+    "moe.layer_frequency": 1,
+    "moe.capacity_factor": None,
+    "moe.expert_bias": False,
+    "moe.latent_dim": None,
+}
 
 
 def _qwen(plan: TrainingPlan, name: str) -> dict[str, Any]:
@@ -287,36 +256,21 @@ def _latent(plan: TrainingPlan, name: str) -> dict[str, Any]:
     model, mla, moe = plan.model, plan.model.mla, plan.model.moe
     assert mla is not None
     if moe is None:
-        raise CannotExpress(
-            name,
-            "latent attention without experts: DeepSeek's layers behind the first have experts",
-            nearest="a model with experts",
-        )
+        reason = "latent attention without experts: DeepSeek's layers behind the first have experts"
+        raise CannotExpress(name, reason, nearest="a model with experts")
     if model.tied or model.qk_norm:
-        raise CannotExpress(
-            name,
-            f"tied={model.tied}, qk_norm={model.qk_norm} with latent attention",
-            nearest="a model without either",
-        )
+        reason = f"tied={model.tied}, qk_norm={model.qk_norm} with latent attention"
+        raise CannotExpress(name, reason, nearest="a model without either")
     if plan.details.rope_scaling is not None:
-        raise CannotExpress(
-            name,
-            f"rope_scaling={plan.details.rope_scaling:g} with latent attention",
-            nearest="rope_scaling unset",
-        )
+        reason = f"rope_scaling={plan.details.rope_scaling:g} with latent attention"
+        raise CannotExpress(name, reason, nearest="rope_scaling unset")
     query = mla.qk_nope_head_dim + mla.qk_rope_head_dim
-    if model.num_kv_heads != model.num_heads or model.head_dim not in (
-        mla.v_head_dim,
-        mla.qk_nope_head_dim,
-        query,
-    ):
-        words = (
-            f"num_kv_heads={model.num_kv_heads}, head_dim={model.head_dim} with latent attention:"
-            " every head has its own keys and values"
-        )
-        raise CannotExpress(
-            name, words, nearest=f"num_kv_heads={model.num_heads}, head_dim={mla.v_head_dim}"
-        )
+    dims = (mla.v_head_dim, mla.qk_nope_head_dim, query)
+    if model.num_kv_heads != model.num_heads or model.head_dim not in dims:
+        given = f"num_kv_heads={model.num_kv_heads}, head_dim={model.head_dim}"
+        reason = f"{given} with latent attention: every head has its own keys and values"
+        nearest = f"num_kv_heads={model.num_heads}, head_dim={mla.v_head_dim}"
+        raise CannotExpress(name, reason, nearest=nearest)
     return {
         "inter_dim": model.ffn,
         "n_dense_layers": moe.first_dense_layers,
@@ -332,38 +286,23 @@ def _moe(plan: TrainingPlan, name: str) -> dict[str, Any] | None:
     moe, details = plan.model.moe, plan.details
     if moe is None:
         return None
-    wanted: tuple[tuple[str, Any, Any], ...] = (
-        ("moe.layer_frequency", moe.layer_frequency, 1),
-        ("moe.capacity_factor", moe.capacity_factor, None),
-        ("moe.expert_bias", moe.expert_bias, False),
-        ("moe.latent_dim", moe.latent_dim, None),
-    )
-    for path, given, has in wanted:
-        if given != has:
-            raise CannotExpress(
-                name,
-                f"{path}={given}: its experts have {has}",
-                nearest=f"a model with {path}={has}",
-            )
-    if moe.shared_ffn % moe.expert_ffn:
-        words = (
+    require(plan, _EXPERTS, name=name, reason="{path}={given}: its experts have {has}")
+    shared, left = divmod(moe.shared_ffn, moe.expert_ffn)
+    if left:
+        reason = (
             f"shared_ffn={moe.shared_ffn}: shared experts are as wide as routed ones"
             f" ({moe.expert_ffn}), or several of them"
         )
-        raise CannotExpress(
-            name,
-            words,
-            nearest=f"a model with shared_ffn={moe.shared_ffn // moe.expert_ffn * moe.expert_ffn}",
-        )
+        nearest = f"a model with shared_ffn={shared * moe.expert_ffn}"
+        raise CannotExpress(name, reason, nearest=nearest)
     return {
         "num_experts": moe.num_experts,
-        "num_shared_experts": moe.shared_ffn // moe.expert_ffn,
+        "num_shared_experts": shared,
         "top_k": moe.top_k,
         "expert_ffn": moe.expert_ffn,
         "score_func": details.router_score,
-        "route_norm": (
-            plan.model.mla is None or details.router_score == "sigmoid"
-        ),  # as Qwen3, Mixtral and DeepSeek-V3; not DeepSeek-V2
+        # as Qwen3, Mixtral and DeepSeek-V3; not DeepSeek-V2
+        "route_norm": plan.model.mla is None or details.router_score == "sigmoid",
         "route_scale": details.routed_scale or 1.0,
         "num_expert_groups": details.router_groups,
         "num_limited_groups": details.router_top_groups,
@@ -383,9 +322,8 @@ def _balance(plan: TrainingPlan) -> float | None:
 def dims_line(model: TitanModel) -> str:
     """Write the model as a comment for TOML, which has no place for dims; `read_dims_line` reads it
     back."""
-    return "dims: " + json.dumps(
-        {"kind": model.kind, **model.dims, **({"moe": model.moe} if model.moe is not None else {})}
-    )
+    moe = {} if model.moe is None else {"moe": model.moe}
+    return "dims: " + json.dumps({"kind": model.kind, **model.dims, **moe})
 
 
 def read_dims_line(text: str) -> TitanModel | None:
