@@ -74,8 +74,7 @@ class Tried:
     step_s: float | None = None
     """None where it did not finish, or not yet."""
     noise: float = 0.0
-    """Standard deviation of the logarithm of `step_s`: how far another run of this layout may be
-    off."""
+    """Standard deviation of the logarithm of `step_s` from run to run of this layout."""
     ran_out: bool = False
     """Of memory."""
     pending: bool = False

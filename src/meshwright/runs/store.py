@@ -40,8 +40,7 @@ _OURS = {
     *(_STUDY, _RUNS, "lock", "results.csv", "failed.csv", "best.yaml", "best", "top.log"),
     *("machine.json", "tracking"),
 }
-"""What a study's folder may hold before its first line is written: leavings of a start that was cut
-short."""
+"""What a study's folder may hold before study.yaml: leavings of a start that was cut short."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,8 +79,7 @@ class Store(Generic[AnyRun]):
         return self.folder / _RUNS / run_id
 
     def label(self, run_id: str) -> str:
-        """Name a run for the platform, which takes 40 letters at most; no other run of any study
-        has the same."""
+        """Name a run for the platform, in 40 letters at most; no other run has the same."""
         return f"mw-{self.study.study_id[:8]}-{run_id[-DIGITS:]}"
 
     def records(self) -> tuple[AnyRun, ...]:
@@ -208,8 +206,7 @@ def _read_study(folder: Path) -> Study | None:
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the objects of a file of JSON lines; one that a killed process left half written is
-    none."""
+    """Yield the objects of a file of JSON lines, but for one that was left half written."""
     try:
         text = path.read_bytes().decode("utf-8", errors="replace")
     except FileNotFoundError:
@@ -245,8 +242,7 @@ def make_folder(folder: Path) -> None:
 
 
 def _keep_name(folder: Path) -> None:
-    """Wait until the disk has the folder's list of names: a renamed file outlives a power cut only
-    then."""
+    """Wait until the disk has the folder's names, so that a renamed file outlives a power cut."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -260,8 +256,7 @@ def _write_all(handle: int, data: bytes) -> None:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file so that nobody ever sees a part of it; StudyError where the disk takes no
-    more."""
+    """Write a file so that nobody sees a part of it; StudyError where the disk is full."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     with _writing(path):
         try:

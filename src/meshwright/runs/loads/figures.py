@@ -148,8 +148,7 @@ def _spread(content: Mapping[str, Any]) -> Spread:
 
 
 def spread_of(values: Iterable[float]) -> Spread:
-    """Return mean and percentiles of what is no NaN; percentiles between two values are on the line
-    between them."""
+    """Return mean and percentiles of what is no NaN; percentiles are interpolated linearly."""
     import numpy as np
 
     known = np.array([value for value in values if not math.isnan(value)])
@@ -233,8 +232,7 @@ class Served:
         return min(kept, key=lambda point: self.cost_s(point, objective), default=None)
 
     def cost_s(self, point: ServedPoint, objective: Objective) -> float:
-        """What deployments are compared by: chip-seconds of a new token, or seconds of a
-        request."""
+        """What deployments are compared by: chip-seconds of a token, or seconds of a request."""
         assert point.figures is not None
         if objective == "latency":
             return point.figures.e2e_s.mean

@@ -269,8 +269,7 @@ def profiled_runs(runs: Sequence[MeasuredRun], profile: Profile) -> tuple[Measur
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Own:
-    """What the user measured: a calibration holds for rows of its chip and its stack, a profile for
-    rows of its chip."""
+    """What the user measured: a calibration of a chip and a stack, a profile of a chip."""
 
     calibration: Calibration | None = None
     profile: Profile | None = None

@@ -27,8 +27,7 @@ _LONGEST = 4096
 def split_of_row(
     notes: Notes, *, model_name: str, total_layers: int, pp: int, vpp: int
 ) -> tuple[int, ...] | None:
-    """Return layers per stage or per chunk in model order; None where the split is even or can't be
-    told."""
+    """Return layers per stage or chunk in model order; None where even or not told."""
     ways = (
         notes.partition and _without_ends(notes.partition, total_layers),
         notes.pipeline_pattern and pattern_chunks(notes.pipeline_pattern),

@@ -94,8 +94,7 @@ def read_table(table: TruthTable) -> list[Case | Unanswerable]:
 
 
 def read_row(row: Mapping[str, str], *, source: str = "") -> Case | Unanswerable:
-    """Return the run that a row describes, or why it can't be told; measured columns are dropped
-    first."""
+    """Return the run that a row describes, or why it can't be told, measured columns aside."""
     cells = Cells(without_measurements(row))
     row_id = cells.text("row_id") or ""
     try:

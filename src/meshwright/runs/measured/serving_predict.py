@@ -256,8 +256,7 @@ def _max_load(case: ServingCase, worker: Worker) -> ServingPrediction:
 
 
 def _disaggregated(case: ServingCase) -> ServingPrediction:
-    """The row's pools; where it gives the chips alone, the fastest split and attention that they
-    allow."""
+    """The row's pools; where it gives the chips alone, the fastest split that they allow."""
     assert case.pools is not None
     if published := published_pools(case):
         return _mean([_as_published(case, one) for one in published])
@@ -427,8 +426,7 @@ def drafting(count: int) -> Speculation | None:
 
 
 _RIGHT = 0.664
-"""With it three drafted tokens give 2.4 an iteration, as TensorRT-LLM's blog on R1's latency has
-it."""
+"""With it three drafted tokens give 2.4 an iteration, as in TensorRT-LLM's blog on R1's latency."""
 
 
 def serving_predictions_csv(answers: ServingAnswers) -> str:

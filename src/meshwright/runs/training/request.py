@@ -206,8 +206,7 @@ class TrainRequest:
             metavar="TIME",
         ),
     ] = None
-    """Between the software's own stop and that limit; None: by the predicted time of a
-    checkpoint."""
+    """Between the software's own stop and that limit; None: by a checkpoint's predicted time."""
     most_jobs: Annotated[
         int | None,
         Option(

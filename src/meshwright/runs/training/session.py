@@ -363,8 +363,7 @@ class _Log:
     """Keeps the first bytes of a letter whose last ones are still to be written."""
 
     def new_text(self) -> Iterator[str]:
-        """Yield what was written since, a block at a time; a file that is not there yet says
-        nothing."""
+        """Yield what was written since, a block at a time; nothing of a file that is not there."""
         try:
             with self.path.open("rb") as handle:
                 handle.seek(self.read)

@@ -84,8 +84,7 @@ class Attempt:
     failure: Failure | None
     """None where it ended well: the run has all its tokens."""
     saved_step: int | None
-    """Steps done at the newest whole checkpoint when it ended, whoever wrote that; None where there
-    was none."""
+    """Steps at the newest whole checkpoint when it ended, whoever wrote that; None without one."""
     cancelled: bool = False
     """Whether its user ended it."""
 
@@ -164,8 +163,7 @@ def _failures(attempts: Sequence[Attempt]) -> tuple[list[Failure], list[Failure]
 
 
 def _same_way(one: Failure, other: Failure) -> bool:
-    """Whether two failures are of one class, not one of chance, and of one line but for its
-    numbers."""
+    """Whether two failures, not of chance, are of one class and one line but for its numbers."""
     if one.failure_class != other.failure_class or one.failure_class in _BY_CHANCE:
         return False
     lines = {_NUMBERS.sub("#", each.evidence or each.message) for each in (one, other)}

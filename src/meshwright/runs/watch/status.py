@@ -32,8 +32,7 @@ __all__ = [
 ]
 
 RunState = Literal["waiting", "running", "done", "ended", "stopped"]
-"""No step yet; steps come; all steps are done; the software ended well before its last step;
-something fatal."""
+"""No step yet; steps come; all steps are done; it ended well before its last; something fatal."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,8 +105,7 @@ class RunStatus:
         return self.step_s / self.facts.step_s
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the object that `watch --json` prints; no number is NaN or infinite, which JSON
-        has not."""
+        """Return the object that `watch --json` prints; numbers that JSON has not are None."""
         return {name: _plain(getattr(self, _FIELDS.get(name, name))) for name in _PRINTED}
 
     @property

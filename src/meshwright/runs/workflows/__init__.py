@@ -1,5 +1,4 @@
-"""Work flows: every job from a corpus to a trained model, from one description, for any
-platform."""
+"""Work flows: every job from a corpus to a trained model, from one description."""
 
 from __future__ import annotations
 

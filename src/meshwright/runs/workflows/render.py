@@ -172,8 +172,7 @@ def _rendered(number: int, stage: Stage, launcher: str) -> RenderedJob:
 def _submit_all(
     jobs: Sequence[RenderedJob], trained: Trained | None, *, log_dir: str | None
 ) -> ExportedFile:
-    """Training comes as often as it takes to its last step; a job whose predecessor fails is never
-    started."""
+    """Training comes as often as it takes; a job whose predecessor fails is never started."""
     folders = [
         job.folder
         for job in jobs
