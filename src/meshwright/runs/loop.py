@@ -26,14 +26,7 @@ from meshwright.values.errors import (
 from meshwright.values.options import Option
 from meshwright.values.units import HOUR_S, counted
 
-__all__ = [
-    "Choosable",
-    "Judge",
-    "StudyLimits",
-    "Tuner",
-    "View",
-    "judge_runs",
-]
+__all__ = ["Choosable", "Judge", "StudyLimits", "Tuner", "View", "judge_runs"]
 
 Run_co = TypeVar("Run_co", bound=Course, covariant=True)
 UNKNOWN_S = 300.0

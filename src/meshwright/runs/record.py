@@ -237,8 +237,7 @@ AnyRun = TypeVar("AnyRun", bound=Course, default=RunRecord)
 
 
 def run_id_of(layout: Layout) -> str:
-    """Name a run by its layout: `tp2-pp1-dp1-mbs4-full-1f3a9c07`, the last part a digest of every
-    field."""
+    """Name a run by its layout, `tp2-pp1-dp1-mbs4-full-1f3a9c07`, with a digest of every field."""
     axes = [(name, getattr(layout, name)) for name in ("tp", "cp", "ep", "pp", "vpp", "dp")]
     named = [f"{name}{size}" for name, size in axes if size > 1 or name in ("tp", "pp", "dp")]
     return named_by([*named, f"mbs{layout.mbs}", layout.recompute], asdict(layout))

@@ -67,8 +67,7 @@ class Limits:
     e2e_s: float | None = None
 
     def kept(self, times: Mapping[str, float]) -> bool:
-        """Whether times by name keep every limit; a time that is not known (one token has no TPOT)
-        breaks none."""
+        """Whether times by name keep every limit; one that is not known breaks none."""
         asked = asdict(self).items()
         return all(limit is None or not times[name] > limit for name, limit in asked)
 

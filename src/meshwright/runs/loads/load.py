@@ -31,8 +31,7 @@ __all__ = [
 ]
 
 LoadKind = Literal["concurrency", "rate", "trace"]
-"""concurrency: clients that each wait for their answer; rate: Poisson arrivals; trace: at given
-times."""
+"""concurrency: clients that wait for answers; rate: Poisson arrivals; trace: at given times."""
 _LONGEST = 2**20
 _MOST_REQUESTS = 10**6
 

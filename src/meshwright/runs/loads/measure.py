@@ -116,8 +116,7 @@ class EngineProcess:
         raise ServerError(f"the engine was not ready after {waited:.0f} s: no 200 from {health}")
 
     def end(self) -> None:
-        """End every process that it started, whatever session that is in: asked first, killed after
-        a while."""
+        """End every process that it started, in any session: asked first, killed later."""
         for sent, seconds in ((signal.SIGTERM, _GRACE_S), (signal.SIGKILL, _GRACE_S)):
             deadline = time.monotonic() + seconds
             for number in (left := self._left()):

@@ -156,8 +156,7 @@ def read_table_file(path: Path) -> TruthTable | OtherTable:
 
 
 def read_cells(path: Path) -> tuple[list[str], tuple[dict[str, str], ...]]:
-    """Return the columns of a CSV file and its rows, what is missing blank; ConfigError in one line
-    where it is none."""
+    """Return the columns of a CSV file and its rows, what is missing blank; else ConfigError."""
     lines = csv.DictReader(io.StringIO(_text(path), newline=""), strict=True)
     try:
         columns, found = list(lines.fieldnames or ()), list(lines)

@@ -14,10 +14,7 @@ from meshwright.values.models.catalogue import find_model
 from meshwright.values.models.params import model_params
 from meshwright.values.models.spec import HybridSpec, MambaSpec, MlaSpec, ModelSpec, MoeSpec
 
-__all__ = [
-    "model_of_row",
-    "usual_seq_len",
-]
+__all__ = ["model_of_row", "usual_seq_len"]
 
 Draft = dict[str, Any]
 _PARTS: dict[str, type[Any]] = {

@@ -28,14 +28,7 @@ from meshwright.values.hardware.catalogue import default_node, find_device
 from meshwright.values.hardware.cluster import Pool
 from meshwright.values.units import MICROSECOND, counted
 
-__all__ = [
-    "LOGS",
-    "Results",
-    "is_study",
-    "read_results",
-    "run_of_log",
-    "runs_of_study",
-]
+__all__ = ["LOGS", "Results", "is_study", "read_results", "run_of_log", "runs_of_study"]
 
 LOGS = "Megatron-LM, Megatron-Bridge, NeMo, torchtitan, nanotron, DeepSpeed or the embedded trainer"
 _OUT_OF_MEMORY = re.compile(r"OutOfMemoryError|(?:CUDA|HIP|XPU|NPU) out of memory")
@@ -43,8 +36,7 @@ _OUT_OF_MEMORY = re.compile(r"OutOfMemoryError|(?:CUDA|HIP|XPU|NPU) out of memor
 
 
 def run_of_log(text: str, given: Given, *, source: str) -> MeasuredRun | None:
-    """Return the run; None where the text is a log of no software that is known. ConfigError says
-    what is missing."""
+    """Return the run of a log; None where no software is known, ConfigError for gaps."""
     text = plain(text)
     reading = read_log(text)
     if reading is None:

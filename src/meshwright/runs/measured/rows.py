@@ -42,14 +42,7 @@ from meshwright.values.models.spec import ModelSpec
 from meshwright.values.stack import find_stack
 from meshwright.values.workload import AttentionKernel, Precision, Workload
 
-__all__ = [
-    "Case",
-    "Given",
-    "Unanswerable",
-    "case_of",
-    "read_row",
-    "read_table",
-]
+__all__ = ["Case", "Given", "Unanswerable", "case_of", "read_row", "read_table"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

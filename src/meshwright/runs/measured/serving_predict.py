@@ -13,12 +13,7 @@ import numpy as np
 
 from meshwright.runs.measured.cells import TruthTable
 from meshwright.runs.measured.rows import Unanswerable
-from meshwright.runs.measured.serving_rows import (
-    Pools,
-    ServingCase,
-    open_experts,
-    read_serving_row,
-)
+from meshwright.runs.measured.serving_rows import Pools, ServingCase, open_experts, read_serving_row
 from meshwright.runs.measured.serving_words import (
     Published,
     as_started,
@@ -319,8 +314,7 @@ def _transfer_s(case: ServingCase, answers: Clock, pools: Pools) -> float:
 
 
 def _options(case: ServingCase) -> list[tuple[Worker, int | None, Worker, int]]:
-    """Workers for prompts, how many (None: as many as the answers need), workers for answers, how
-    many."""
+    """Workers for prompts, their count (None: as needed), workers for answers, their count."""
     pools = case.pools
     assert pools is not None
     if pools.prefill_workers and pools.decode_workers:
@@ -371,8 +365,7 @@ def _network(
 
 
 def _with_first_wave(case: ServingCase, found: Steady, each_s: float) -> Steady:
-    """All clients start at once: of each client's rounds one waits for half of all prompts,
-    `each_s` apart."""
+    """All clients start at once: a round of each waits for half of all prompts."""
     rounds = load_of(case.input_len, case.output_len).rounds
     wait = 0.5 * case.load * each_s / rounds
     return replace(found, ttft_s=found.ttft_s + wait, e2e_s=found.e2e_s + wait)

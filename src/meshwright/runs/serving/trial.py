@@ -41,9 +41,7 @@ __all__ = [
 ]
 
 
-def judge_serving(
-    chips_of: Callable[[str], int],
-) -> Judge:
+def judge_serving(chips_of: Callable[[str], int]) -> Judge:
     """Return what reads the folder of a run; `chips_of` gives the chips by the folder's name."""
 
     def judge(status: JobStatus, folder: Path, silent_s: float | None) -> Outcome | None:

@@ -25,11 +25,7 @@ from meshwright.runs.training.prepare import Prepared
 from meshwright.runs.trial import OWN_TRAINER
 from meshwright.values.errors import LauncherSilent
 
-__all__ = [
-    "Launch",
-    "Watched",
-    "past_jobs",
-]
+__all__ = ["Launch", "Watched", "past_jobs"]
 
 POLL_S = 2.0
 """Between two looks at a job on this machine; on other launchers ten times as long."""

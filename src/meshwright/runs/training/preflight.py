@@ -24,13 +24,7 @@ from meshwright.trainer.checks import VOCAB_MULTIPLE
 from meshwright.values.errors import ConfigError, UnknownNameError
 from meshwright.values.units import GIB, HOUR_S, counted, format_count, format_digits
 
-__all__ = [
-    "Finding",
-    "Look",
-    "preflight",
-    "problems",
-    "require_clear",
-]
+__all__ = ["Finding", "Look", "preflight", "problems", "require_clear"]
 
 Verdict = Literal["ok", "warning", "problem"]
 Look = Literal["quick", "full"]

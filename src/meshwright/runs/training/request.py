@@ -365,8 +365,7 @@ def trainer_words(settings: TrainingSettings, *, best: int) -> tuple[str, ...]:
 
 
 def held_out(settings: TrainingSettings) -> float | None:
-    """Return the share of the documents that no step trains on, the second of `split`; None where
-    nothing is evaluated."""
+    """Return the share of the documents held out, the second of `split`; None for none."""
     split = settings.split or ()
     if not settings.data or not settings.eval_steps or len(split) < 2:
         return None

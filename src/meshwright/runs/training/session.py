@@ -175,8 +175,7 @@ class TrainState:
 
     @property
     def eta_s(self) -> float | None:
-        """Seconds that the rest takes at the last reported rate; None where none is known, or
-        nothing runs."""
+        """Seconds of the rest at the last rate; None where nothing is known, or runs."""
         running = any(job.status.state == "running" for job in self.jobs)
         if self.done_steps is None or self.total_steps is None:
             return None

@@ -24,14 +24,7 @@ from meshwright.software.log import LONGEST_LINE, lines_of, whole_lines
 from meshwright.software.log_reader import LogReader
 from meshwright.values.errors import ConfigError
 
-__all__ = [
-    "Follower",
-    "Output",
-    "follow",
-    "read_plan",
-    "watch_run",
-    "watched",
-]
+__all__ = ["Follower", "Output", "follow", "read_plan", "watch_run", "watched"]
 
 _BLOCK_BYTES = 2**20
 _LOGS = ("stdout.log", "stderr.log")
@@ -148,8 +141,7 @@ class Follower:
         )
 
     def _feed(self, tail: _Tail, block: str) -> None:
-        """Lines one by one where one of them tells of an error or of the end, which a later report
-        takes back."""
+        """Take lines singly where one tells of an error or the end; a report takes it back."""
         probe = EvidenceReader()
         probe.feed(block)
         for text in lines_of(block) if probe.found or _END in block else (block,):

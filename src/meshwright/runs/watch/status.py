@@ -360,8 +360,7 @@ def metrics_text(status: RunStatus) -> str:
 def serve_metrics(
     newest: Callable[[], RunStatus], *, port: int, host: str = LOCAL_ADDRESS
 ) -> Callable[[], None]:
-    """Serve them under `/metrics` from a thread; return what ends it. ConfigError where the port
-    can't be had."""
+    """Serve them under `/metrics` from a thread; return what ends it, or raise ConfigError."""
     registry = _registry(newest)
     from prometheus_client import start_http_server
 

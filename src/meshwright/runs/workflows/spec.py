@@ -1,5 +1,4 @@
-"""The description of a work flow: a file, or one known by name; `key.sub=value` words go before its
-values."""
+"""The description of a work flow: a file, or a known name, behind `key.sub=value` words."""
 
 from __future__ import annotations
 
@@ -127,8 +126,7 @@ class WorkflowSpec:
 
     @staticmethod
     def of(name: str, given: Mapping[str, Any]) -> WorkflowSpec:
-        """Build a work flow from plain values; ConfigError names the key that is wrong, with the
-        nearest."""
+        """Build a work flow from plain values; ConfigError names the wrong key."""
         built: WorkflowSpec = _built(WorkflowSpec, {"title": name, **given, "name": name}, "")
         return built
 
