@@ -37,7 +37,6 @@ __all__ = [
     "judge_serving",
     "outcome_of_lines",
     "refusal_of_deployment",
-    "served_worker",
 ]
 
 
@@ -154,10 +153,8 @@ class ServingTrial:
         return {"kind": "serving", **asdict(self), "loads": loads, "extra": list(self.extra)}
 
 
-def served_worker(
-    trial: ServingTrial, request: ServingRequest, deployment: Deployment
-) -> ServedWorker:
-    """Return what the engine's command says of a deployment."""
+def _served(trial: ServingTrial, request: ServingRequest, deployment: Deployment) -> ServedWorker:
+    """What the engine's command says of a deployment."""
     sequences = -(-trial.most_sequences // deployment.worker.attention_dp)
     return ServedWorker(
         model=request.model,
@@ -183,7 +180,7 @@ def job_of_deployment(
 ) -> Job:
     """Return the job of one run, with its limit of time; ConfigError where there can be none."""
     pool = _pool(request.cluster.pools[0], deployment)
-    command = engine_command(served_worker(trial, request, deployment))
+    command = engine_command(_served(trial, request, deployment))
     texts = {_JOB_FILE: _serve_job(trial, request, pool, command).to_json()}
     if command.config is not None:
         texts[CONFIG_FILE] = yaml.safe_dump(dict(command.config), sort_keys=False)

@@ -157,8 +157,7 @@ def status_of(
     notes: Sequence[str] = (),
     is_given_up: bool = False,
 ) -> RunStatus:
-    """Return how a run does; `end` is what its starter or its software says of its end, None where
-    nobody does.
+    """Return how a run does; `end` is what its starter or its software says of its end.
 
     Formula:  step_s = median of the newest WINDOW steady reports; mfu = predicted mfu * predicted
               step_s / step_s; left_s = (total_steps - step) * step_s; busy_s = sum over reports of
@@ -181,7 +180,6 @@ def status_of(
     alarms = find_alarms(
         reports, facts=facts, silent_s=silent_s, limit_s=limit_s, failure=failure, ended=ended
     )
-    left = None if is_done or total is None or step is None else total - step
     tflops = _by_plan(facts.tflops_per_gpu, facts, step_s)
     return RunStatus(
         name=name,
@@ -202,7 +200,7 @@ def status_of(
         mfu=_by_plan(facts.mfu or None, facts, step_s),
         peak_memory_bytes=_peak(reading),
         busy_s=_busy_s(reports, facts, num_reports=reading.num_reports if reading else 0),
-        left_s=None if left is None or step_s is None else left * step_s,
+        left_s=None if is_done else _left_s(step, total, step_s),
         silent_s=silent_s,
         alarms=alarms,
         notes=tuple(notes),
@@ -218,6 +216,12 @@ def _state(
     if ended:
         return "done" if is_done else "ended"
     return "running" if reports else "waiting"
+
+
+def _left_s(step: int | None, total: int | None, step_s: float | None) -> float | None:
+    if total is None or step is None or step_s is None:
+        return None
+    return (total - step) * step_s
 
 
 def _best(evaluations: Sequence[Evaluation]) -> Evaluation | None:
