@@ -39,7 +39,6 @@ __all__ = [
     "axes_of",
     "choose",
     "expected_improvement",
-    "next_by_tpe",
     "options_of",
 ]
 

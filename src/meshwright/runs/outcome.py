@@ -26,9 +26,6 @@ from meshwright.values.errors import UnknownNameError
 
 __all__ = [
     "FAILURE_CLASSES",
-    "HANG_FACTOR",
-    "HANG_LEAST_S",
-    "MIN_CUT_SHORT",
     "START_LIMIT_S",
     "TIERS",
     "Evidence",
@@ -41,7 +38,6 @@ __all__ = [
     "Tier",
     "classify",
     "hang_limit_s",
-    "nearest_first",
     "outcome_of",
     "read_run_logs",
     "usual_report_s",

@@ -31,7 +31,6 @@ __all__ = [
     "Parts",
     "Predicted",
     "RunRecord",
-    "RunState",
     "StudyFacts",
     "event_of",
     "named_by",

@@ -22,7 +22,6 @@ __all__ = [
     "Store",
     "Study",
     "append_line",
-    "make_folder",
     "read_form",
     "read_lines",
     "read_store",

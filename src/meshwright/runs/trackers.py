@@ -22,11 +22,9 @@ from meshwright.values.models.spec import ModelSpec
 
 __all__ = [
     "TensorBoardTracker",
-    "Tracker",
     "Tracking",
     "WandbOptions",
     "WandbTracker",
-    "curves",
     "figures",
     "need",
     "read_key",

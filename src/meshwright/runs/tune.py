@@ -46,7 +46,6 @@ __all__ = [
     "interrupted_study",
     "kept_machine",
     "prepare",
-    "run_dict",
     "run_study",
     "study_record",
     "with_room",

@@ -17,15 +17,7 @@ from meshwright.values.errors import ConfigError, MissingExtraError, ServerError
 if TYPE_CHECKING:
     import httpx
 
-__all__ = [
-    "Dialect",
-    "Endpoint",
-    "Target",
-    "find_dialect",
-    "find_model",
-    "next_dialect",
-    "send_load",
-]
+__all__ = ["Dialect", "Target", "find_dialect", "find_model", "next_dialect", "send_load"]
 
 Endpoint = Literal["/v1/completions", "/v1/chat/completions"]
 

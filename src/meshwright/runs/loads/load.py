@@ -27,7 +27,6 @@ __all__ = [
     "poisson",
     "read_serve_job",
     "read_trace",
-    "trace_load",
 ]
 
 LoadKind = Literal["concurrency", "rate", "trace"]

@@ -21,7 +21,6 @@ from meshwright.runs.loads.load import PORT, Ask, Line, Load, ServeJob
 from meshwright.values.errors import MissingExtraError, ServerError
 
 __all__ = [
-    "MARK",
     "EngineProcess",
     "MeasuredLoad",
     "free_port",

@@ -20,7 +20,7 @@ from typing import Any, Literal
 from meshwright.runs.loads.figures import Figures, Spread, spread_of
 from meshwright.values.errors import ConfigError
 
-__all__ = ["ReadLoad", "Tool", "read_results"]
+__all__ = ["ReadLoad", "read_results"]
 
 Tool = Literal["vllm bench", "guidellm", "aiperf"]
 _MS = 1e-3

@@ -25,7 +25,6 @@ __all__ = [
     "OtherTable",
     "Placement",
     "Rule",
-    "Rules",
     "TruthTable",
     "UnansweredError",
     "missing_columns",

@@ -28,7 +28,6 @@ __all__ = [
     "Tables",
     "counts",
     "fit_known",
-    "is_profiled",
     "own_rows",
     "peak_memory_of",
     "predict_tables",
@@ -37,7 +36,6 @@ __all__ = [
     "runs_of_table",
     "sort_tables",
     "step_time_of",
-    "with_profile",
 ]
 
 _DOUBTFUL = ("BEFORE", "SUSPECT", "TRAP:", "outlier")

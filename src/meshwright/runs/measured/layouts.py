@@ -12,7 +12,7 @@ from meshwright.search.rules.split import own_split
 from meshwright.values.layout import SHARDINGS, Layout, Schedule, Sharding
 from meshwright.values.models.spec import ModelSpec
 
-__all__ = ["Axes", "assumed_batch", "axes_of_row", "layout_of_row", "split_by_ends", "split_of_row"]
+__all__ = ["assumed_batch", "axes_of_row", "layout_of_row", "split_by_ends"]
 
 _LONGEST = 4096
 

@@ -29,7 +29,6 @@ from meshwright.values.workload import AttentionKernel, Precision, Routing, Work
 __all__ = [
     "WHERE_SHORT",
     "Machines",
-    "Recomputed",
     "machines_of_row",
     "recompute_of_row",
     "seq_len_of_row",

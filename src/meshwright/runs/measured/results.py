@@ -28,7 +28,7 @@ from meshwright.values.hardware.catalogue import default_node, find_device
 from meshwright.values.hardware.cluster import Pool
 from meshwright.values.units import MICROSECOND, counted
 
-__all__ = ["LOGS", "Results", "is_study", "read_results", "run_of_log", "runs_of_study"]
+__all__ = ["LOGS", "Results", "is_study", "read_results", "runs_of_study"]
 
 LOGS = "Megatron-LM, Megatron-Bridge, NeMo, torchtitan, nanotron, DeepSpeed or the embedded trainer"
 _OUT_OF_MEMORY = re.compile(r"OutOfMemoryError|(?:CUDA|HIP|XPU|NPU) out of memory")

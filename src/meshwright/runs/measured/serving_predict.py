@@ -47,7 +47,6 @@ from meshwright.values.units import GIB
 __all__ = [
     "COLUMNS",
     "ServingAnswers",
-    "ServingPrediction",
     "predict_case",
     "predict_serving",
     "serving_predictions_csv",

@@ -40,7 +40,7 @@ from meshwright.values.errors import ConfigError
 from meshwright.values.layout import Layout
 from meshwright.values.units import GB, counted, parse_duration
 
-__all__ = ["Division", "Prepared", "divide", "divides", "launcher_of", "prepare", "settings_of"]
+__all__ = ["Prepared", "divide", "divides", "launcher_of", "prepare", "settings_of"]
 
 _SHOWN = 3
 

@@ -24,7 +24,7 @@ from meshwright.software.log import LONGEST_LINE, lines_of, whole_lines
 from meshwright.software.log_reader import LogReader
 from meshwright.values.errors import ConfigError
 
-__all__ = ["Follower", "Output", "follow", "read_plan", "watch_run", "watched"]
+__all__ = ["Follower", "Output", "follow", "watch_run", "watched"]
 
 _BLOCK_BYTES = 2**20
 _LOGS = ("stdout.log", "stderr.log")

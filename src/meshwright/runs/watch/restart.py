@@ -25,7 +25,7 @@ from typing import Any, Literal
 from meshwright.runs.outcome import Failure, FailureClass
 from meshwright.values.errors import ConfigError
 
-__all__ = ["Attempt", "Restart", "RestartPolicy", "next_start"]
+__all__ = ["Attempt", "RestartPolicy", "next_start"]
 
 _BY_CHANCE: tuple[FailureClass, ...] = ("node_failure", "preempted", "never_started")
 _ADVICE: Mapping[FailureClass, str] = {

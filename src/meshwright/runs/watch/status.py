@@ -20,16 +20,7 @@ from meshwright.values.units import GIB, HOUR_S
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
-__all__ = [
-    "GAUGES",
-    "LOCAL_ADDRESS",
-    "RunState",
-    "RunStatus",
-    "metrics_text",
-    "serve_metrics",
-    "status_of",
-    "write_metrics",
-]
+__all__ = ["LOCAL_ADDRESS", "RunStatus", "serve_metrics", "status_of", "write_metrics"]
 
 RunState = Literal["waiting", "running", "done", "ended", "stopped"]
 """No step yet; steps come; all steps are done; it ended well before its last; something fatal."""

@@ -28,7 +28,7 @@ from meshwright.software.contract import ExportedFile
 from meshwright.values.errors import ConfigError
 from meshwright.values.units import DAY_S, HOUR_S, counted
 
-__all__ = ["Check", "RenderedJob", "Workflow", "workflow"]
+__all__ = ["RenderedJob", "Workflow", "workflow"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -31,17 +31,14 @@ from meshwright.values.units import MINUTE_S, counted, parse_duration
 
 __all__ = [
     "Stage",
-    "StageName",
     "Trained",
     "data_stages",
     "job_words",
     "notebook_stage",
     "pair_prefixes",
-    "plain_job",
     "read_blend",
     "replicas_that_work",
     "train_stage",
-    "vocabulary_files",
 ]
 
 StageName = Literal["download", "verify", "extract", "concat", "preprocess", "train", "notebook"]
