@@ -90,7 +90,8 @@ class Store(Generic[AnyRun]):
     def plan(self, record: AnyRun, event: Event) -> AnyRun:
         """Write a run that was chosen."""
         folder = self.run_folder(record.run_id)
-        make_folder(folder)
+        with _writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
         write_whole(folder / _RUN, json.dumps(record.to_dict(), indent=1) + "\n")
         return self.add(record, event)
 
@@ -121,11 +122,11 @@ def study_folder(
     if found is None:
         refuse_foreign(folder, _OURS, f"no {_STUDY}, so it is no study")
         found = Study(study_id=uuid4().hex, request=request, trial=trial)
-        make_folder(folder / _RUNS)
+        _make_runs(folder)
         write_whole(folder / _STUDY, _study_text(found))
     _refuse_other(folder, found.request, request)
     _refuse_other(folder, found.trial, trial)
-    make_folder(folder / _RUNS)
+    _make_runs(folder)
     return Store(folder=folder, study=found, read=read)
 
 
@@ -234,10 +235,9 @@ def append_line(path: Path, line: str) -> None:
             os.close(handle)
 
 
-def make_folder(folder: Path) -> None:
-    """Make a folder where it is not there yet; StudyError where that can't be."""
+def _make_runs(folder: Path) -> None:
     with _writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+        (folder / _RUNS).mkdir(parents=True, exist_ok=True)
 
 
 def _keep_name(folder: Path) -> None:
