@@ -212,21 +212,13 @@ class Coverage:
     @property
     def without_model(self) -> float:
         """The same without the model alone, over tables with several."""
-        return self._mean(
-            {
-                name: t.without_model
-                for name, t in self.tables.items()
-                if t.without_model is not None
-            }
-        )
+        shares = {name: table.without_model for name, table in self.tables.items()}
+        return self._mean({name: one for name, one in shares.items() if one is not None})
 
     def to_dict(self) -> dict[str, Any]:
         """Return it in plain types."""
-        return {
-            **asdict(self),
-            "without_table": self.without_table,
-            "without_model": self.without_model,
-        }
+        means = {"without_table": self.without_table, "without_model": self.without_model}
+        return {**asdict(self), **means}
 
     def _mean(self, shares: dict[str, float]) -> float:
         weights = [math.sqrt(self.tables[name].models) for name in shares]
@@ -241,10 +233,8 @@ def fit_spreads(
     found, members = {}, _members(residuals)
     for (quantity, level, name), some in members.items():
         if _known(some) or level == "all":
-            spread = _spread(
-                members, quantity, some[0].kind, level, factor=(factors or {}).get(quantity, 1.0)
-            )
-            found[quantity, name] = spread
+            factor = (factors or {}).get(quantity, 1.0)
+            found[quantity, name] = _spread(members, quantity, some[0].kind, level, factor=factor)
     return found
 
 
@@ -270,15 +260,8 @@ def _spread(
     some = members[quantity, level, kind.at(level)]
     p10, p25, p50, p75, p90 = _quantiles(_logs(some), _weights(some), (0.1, 0.25, 0.5, 0.75, 0.9))
     low, _, high = _limits(*_mixture(members, quantity, kind, level), factor=factor)
-    points = {
-        "p10": p10,
-        "p25": p25,
-        "p50": p50,
-        "p75": p75,
-        "p90": p90,
-        "low": min(low, p10),
-        "high": max(high, p90),
-    }
+    points = {"p10": p10, "p25": p25, "p50": p50, "p75": p75, "p90": p90}
+    points |= {"low": min(low, p10), "high": max(high, p90)}
     return Spread(
         quantity=quantity,
         level=level,

@@ -13,13 +13,7 @@ from meshwright.runs.measured.cells import TruthTable
 from meshwright.runs.measured.files import NOTHING, Own, Tables, read_tables, sort_tables
 from meshwright.runs.measured.predict import predict_rows, reasons
 from meshwright.runs.measured.rows import read_table
-from meshwright.trust.intervals import (
-    QUANTITIES,
-    Fits,
-    Quantity,
-    find_spread,
-    fits_within,
-)
+from meshwright.trust.intervals import QUANTITIES, Fits, Quantity, find_spread, fits_within
 from meshwright_truth.residuals import (
     Coverage,
     FitOutcome,
@@ -40,14 +34,7 @@ from meshwright_truth.score import (
     score_table,
 )
 
-__all__ = [
-    "FirstPlan",
-    "Validation",
-    "Verdicts",
-    "judge",
-    "read_measured",
-    "validate_tables",
-]
+__all__ = ["FirstPlan", "Validation", "Verdicts", "judge", "read_measured", "validate_tables"]
 
 COMPARED = ("step_time_s", "peak_mem_gib", "oom")
 """Columns that predictions are compared with."""

@@ -1,5 +1,4 @@
-"""Layouts that a study may run: the best of a search, those that may just not fit among them, and
-of every cut some."""
+"""Layouts that a study may run: the best of a search, near misses among them, some of every cut."""
 
 from __future__ import annotations
 
@@ -47,8 +46,7 @@ KEPT_TOP = 64
 """As many layouts are kept as for so many plans: enough where the software has words for one of a
 hundred (Mixtral in NeMo 1.x)."""
 SIMULATED_TOO = 64
-"""Layouts beyond those asked for whose pipelines are simulated, for the simulation may put one of
-them first."""
+"""Layouts beyond those asked for that are simulated, which may put one of them first."""
 OF_EACH = 3
 """Layouts of a cut, with different chunks and recomputation, that are simulated."""
 Refusal = Callable[[Layout], str | None]
@@ -85,8 +83,7 @@ class Candidates:
 
 
 def candidates_of(problem: Problem, refusal: Refusal) -> Candidates:
-    """Search the layouts of a problem and return those worth a run; ConfigError where there is
-    none."""
+    """Return layouts of a problem that are worth a run; ConfigError where there is none."""
     seen = _Seen(refusal)
     harvest = seen.search(_with_near_misses(problem))
     fitting, at_risk = (
@@ -227,8 +224,7 @@ def _with_near_misses(problem: Problem) -> Problem:
 
 
 def _in_turn(part: Found | None, model: ModelSpec) -> list[tuple[Layout, float]]:
-    """Layouts with their predicted time, the fastest first; where the stages can't be equal, with
-    the layers of each."""
+    """Layouts with their predicted time, the fastest first; of uneven stages with their layers."""
     if part is None:
         return []
     rows = ((part.layouts.row(i), float(part.key[i])) for i in range(len(part)))

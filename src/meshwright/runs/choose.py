@@ -39,7 +39,6 @@ __all__ = [
     "axes_of",
     "choose",
     "expected_improvement",
-    "next_by_tpe",
     "options_of",
 ]
 
@@ -74,8 +73,7 @@ class Tried:
     step_s: float | None = None
     """None where it did not finish, or not yet."""
     noise: float = 0.0
-    """Standard deviation of the logarithm of `step_s`: how far another run of this layout may be
-    off."""
+    """Standard deviation of the logarithm of `step_s` from run to run of this layout."""
     ran_out: bool = False
     """Of memory."""
     pending: bool = False

@@ -77,8 +77,7 @@ class Lock:
     token: str
 
     def require(self) -> None:
-        """Return where it is still held; StudyError where somebody took it, who thought this
-        process dead."""
+        """Return where it is still held; StudyError where somebody took this process for dead."""
         there = _read(self.path)
         if there is None or there.token != self.token:
             other = "nobody" if there is None else _words(there)
@@ -160,8 +159,7 @@ def _write(path: Path, me: Holder) -> None:
 
 
 def _remove(path: Path, there: Holder | None, me: Holder) -> None:
-    """Put a dead holder's file away. Where a rival was quicker, and the file is the rival's by now,
-    put it back."""
+    """Put a dead holder's file away; where it is a quicker rival's by now, put it back."""
     away = path.with_name(f".{_NAME}.old.{me.token}")
     try:
         path.rename(away)
@@ -194,8 +192,7 @@ def _signalled(pid: int) -> bool:
 
 
 def _is_stale(path: Path) -> bool:
-    """Whether the file is older than STALE_S by the file server's clock, which dates a new file
-    beside it."""
+    """Whether the file is older than STALE_S by the file server's clock, which dates a probe."""
     probe = path.with_name(f".{_NAME}.{uuid4().hex}")
     try:
         probe.touch()

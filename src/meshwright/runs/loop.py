@@ -26,19 +26,11 @@ from meshwright.values.errors import (
 from meshwright.values.options import Option
 from meshwright.values.units import HOUR_S, counted
 
-__all__ = [
-    "Choosable",
-    "Judge",
-    "StudyLimits",
-    "Tuner",
-    "View",
-    "judge_runs",
-]
+__all__ = ["Choosable", "Judge", "StudyLimits", "Tuner", "View", "judge_runs"]
 
 Run_co = TypeVar("Run_co", bound=Course, covariant=True)
 UNKNOWN_S = 300.0
-"""How long a launcher may not know a job before the run counts as lost: accounting lags behind by
-minutes."""
+"""How long a launcher may not know a job before the run is lost: accounting lags by minutes."""
 LOOKS_S = 30.0
 """Silence of a running job from which on its logs are looked at for a hang."""
 MOST_ATTEMPTS = 2
@@ -155,8 +147,7 @@ class Tuner(Generic[AnyRun]):
     _last_choice: str = ""
 
     def run(self) -> View[AnyRun]:
-        """Go on until nothing is left to start and nothing runs; return how the study stands
-        then."""
+        """Go on until nothing is left to start and nothing runs; return the study's state then."""
         self.read_again()
         self._give_another_go()
         while True:
@@ -169,8 +160,7 @@ class Tuner(Generic[AnyRun]):
             self.sleep(self.poll_s)
 
     def read_again(self) -> None:
-        """Take the runs from the disk, which knows more than a process that was interrupted at any
-        line."""
+        """Take the runs from the disk, which knows more than a process that was interrupted."""
         self.records = {record.run_id: record for record in self.store.records()}
         self._find_submitted()
 
@@ -282,8 +272,7 @@ class Tuner(Generic[AnyRun]):
             self._end(record, status, _told("never_started", words, status))
 
     def _end(self, record: AnyRun, status: JobStatus, outcome: Outcome | None) -> None:
-        """Write what became of a run; one that ended for reasons that are not its own has another
-        go."""
+        """Write what became of a run; one that ended for reasons not its own has another go."""
         self._waits.pop(record.run_id, None)
         outcome = outcome or Failure(
             failure_class="unknown", message=f"it is {status.state}, and its logs say nothing"
@@ -320,8 +309,7 @@ class Tuner(Generic[AnyRun]):
         return None
 
     def _spent(self, *, is_new: bool) -> Stop | None:
-        """Why no further run may start; what runs already is reckoned with its whole limit of
-        time."""
+        """Why no further run may start; what runs is reckoned with its whole limit of time."""
         limits = self.limits
         if is_new and len(self.records) >= limits.max_runs:
             runs = counted(len(self.records), "run")
@@ -402,8 +390,7 @@ def _told(failure_class: FailureClass, message: str, status: JobStatus) -> Failu
 
 
 def judge_runs(work: RunWork) -> Judge:
-    """Return what reads the folder of a run, for a study of this work; it returns None for a run
-    that goes on."""
+    """Return what reads the folder of a run of this work; None is for a run that goes on."""
 
     def judge(status: JobStatus, folder: Path, silent_s: float | None) -> Outcome | None:
         logs = read_run_logs([folder / name for name in RUN_LOGS])

@@ -26,9 +26,6 @@ from meshwright.values.errors import UnknownNameError
 
 __all__ = [
     "FAILURE_CLASSES",
-    "HANG_FACTOR",
-    "HANG_LEAST_S",
-    "MIN_CUT_SHORT",
     "START_LIMIT_S",
     "TIERS",
     "Evidence",
@@ -41,7 +38,6 @@ __all__ = [
     "Tier",
     "classify",
     "hang_limit_s",
-    "nearest_first",
     "outcome_of",
     "read_run_logs",
     "usual_report_s",
@@ -99,13 +95,11 @@ class Evidence:
     line: str
     """As it was written, without colours, cut after 300 characters."""
     at: int
-    """Its number among the lines of its log, from 0: of two of a tier the earlier is nearer to the
-    cause."""
+    """Its number among the lines of its log: of two of a tier the earlier is nearer."""
 
     @property
     def nearness(self) -> tuple[int, bool]:
-        """The less, the nearer to the cause: in a tier, what has a class is before what has
-        none."""
+        """The less, the nearer to the cause: in a tier, what has a class is before others."""
         return TIERS.index(self.tier), self.failure_class == "unknown"
 
     def failure(self, *, step: int | None = None) -> Failure:
@@ -253,8 +247,7 @@ def _of_status(
 
 
 def _no_number(reading: LogReading | None) -> Failure | None:
-    """The last loss that was told is none; or no step of several changed the weights, which is the
-    same of gradients."""
+    """The last loss that was told is none."""
     reports = reading.reports if reading else ()
     told = [(report.loss, report.step) for report in reports if report.loss is not None]
     if not told or math.isfinite(told[-1][0]):
@@ -294,8 +287,7 @@ def _of_exit(status: JobStatus, echo: Evidence | None, step: int | None) -> Fail
 
 
 MIN_CUT_SHORT = 5
-"""Reports behind the warm-up that a run must have made for its time to count though it did not
-reach its end."""
+"""Reports behind the warm-up that make the time of a run count that was cut short."""
 _CUT_SHORT = ("time_limit", "preempted")
 """Ends that say nothing against the steps before them."""
 _BLOCK = 2**20

@@ -1,5 +1,4 @@
-"""This machine's cores as a cluster, probed by numpy in two seconds: enough to begin a study with,
-which then learns."""
+"""This machine's cores as a cluster, probed by numpy in two seconds to begin a study with."""
 
 from __future__ import annotations
 

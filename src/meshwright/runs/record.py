@@ -31,7 +31,6 @@ __all__ = [
     "Parts",
     "Predicted",
     "RunRecord",
-    "RunState",
     "StudyFacts",
     "event_of",
     "named_by",
@@ -144,8 +143,7 @@ class Course(ABC):
     @property
     @abstractmethod
     def noise(self) -> float:
-        """How far another run of the same may be off: the standard deviation of the logarithm of
-        `cost_s`."""
+        """How far another run of the same may be off: standard deviation of ln `cost_s`."""
 
     @property
     def ran_out(self) -> bool:
@@ -168,8 +166,7 @@ class Course(ABC):
 
     @property
     def ran_s(self) -> float:
-        """Seconds for which it held its chips, as far as that is known; 0 where it has not
-        ended."""
+        """Seconds for which it held its chips, as far as known; 0 where it has not ended."""
         start = self.started_s if self.started_s is not None else self.submitted_s
         return 0.0 if start is None or self.ended_s is None else max(0.0, self.ended_s - start)
 
@@ -239,8 +236,7 @@ AnyRun = TypeVar("AnyRun", bound=Course, default=RunRecord)
 
 
 def run_id_of(layout: Layout) -> str:
-    """Name a run by its layout: `tp2-pp1-dp1-mbs4-full-1f3a9c07`, the last part a digest of every
-    field."""
+    """Name a run by its layout, `tp2-pp1-dp1-mbs4-full-1f3a9c07`, with a digest of every field."""
     axes = [(name, getattr(layout, name)) for name in ("tp", "cp", "ep", "pp", "vpp", "dp")]
     named = [f"{name}{size}" for name, size in axes if size > 1 or name in ("tp", "pp", "dp")]
     return named_by([*named, f"mbs{layout.mbs}", layout.recompute], asdict(layout))
@@ -255,8 +251,7 @@ def named_by(words: Iterable[str], content: Mapping[str, Any]) -> str:
 def record_of(
     content: Mapping[str, Any], events: Iterable[Mapping[str, Any]], *, source: str
 ) -> RunRecord:
-    """Read a run of training back from the content of its two files; ConfigError names the file
-    that is none."""
+    """Read a run of training back from the content of its files; ConfigError names a wrong one."""
     if "deployment" in content:
         raise ConfigError(
             f"{source}: a run of a study of serving, which `meshwright serving tune` reads"

@@ -79,8 +79,7 @@ class _Run:
 
     @property
     def act_ckpt_layers(self) -> int | None:
-        """Megatron's recompute-num-layers: layers that are recomputed of each chunk (block), or at
-        once (uniform)."""
+        """Megatron's recompute-num-layers: of each chunk (block), or at once (uniform)."""
         layout = self.record.layout
         if layout.recompute != "full":
             return None
@@ -180,8 +179,7 @@ def _gib(count: float | None) -> float | None:
 
 
 def by_speed(records: Sequence[RunRecord]) -> tuple[RunRecord, ...]:
-    """Return the runs that were measured, most tokens a second first; of equals the one that was
-    chosen first."""
+    """Return the runs that were measured, most tokens a second first, then as chosen."""
     found = [(one.measured.tokens_per_s, one) for one in records if one.measured is not None]
     return tuple(one for _, one in sorted(found, key=lambda pair: (-pair[0], pair[1].number)))
 
@@ -199,13 +197,11 @@ class StudyTables:
         return table(_RESULT, self._finished(), cell=_cell)
 
     def failed_csv(self) -> str:
-        """All runs that failed, in the order in which they were chosen; the heading alone where
-        there is none."""
+        """All runs that failed, in the order of their choice; else the heading alone."""
         return table(_FAILED, self._failed(), cell=_cell)
 
     def row(self, record: RunRecord) -> dict[str, Cell]:
-        """One run's row of either table; what was settled and predicted alone where it has not
-        ended."""
+        """One run's row of either table; before its end what was settled and predicted."""
         columns: Columns[_Run] = {**_SETTINGS, **_OURS}
         if record.outcome is not None:
             columns = _RESULT if record.measured is not None else _FAILED
@@ -213,8 +209,7 @@ class StudyTables:
         return {name: cell(run) for name, cell in columns.items()}
 
     def top_log(self, *, top: int = 10) -> str:
-        """The fastest runs with what was predicted of them, how many failed of what, and how far
-        off predictions were."""
+        """The fastest runs beside their predictions, failures by class, and how far off we were."""
         finished, failed = self._finished(), self._failed()
         lines = [
             f"{self.facts.model} on {self.facts.num_chips} x {self.facts.chip}: {len(finished)}"
@@ -288,8 +283,7 @@ def _cell(value: Cell) -> str:
 def write_results(
     store: Store, facts: StudyFacts, view: View, *, problem: Problem, trial: Trial
 ) -> None:
-    """Write everything that is derived from the runs; each file appears whole, and can be written
-    again at any time."""
+    """Write everything that is derived from the runs; each file appears whole, at any time."""
     tables = StudyTables(facts=facts, model=problem.setting.model, records=view.records)
     results, failed, best = tables.results_csv(), tables.failed_csv(), view.best
     write_tables(

@@ -22,7 +22,6 @@ __all__ = [
     "Store",
     "Study",
     "append_line",
-    "make_folder",
     "read_form",
     "read_lines",
     "read_store",
@@ -40,8 +39,7 @@ _OURS = {
     *(_STUDY, _RUNS, "lock", "results.csv", "failed.csv", "best.yaml", "best", "top.log"),
     *("machine.json", "tracking"),
 }
-"""What a study's folder may hold before its first line is written: leavings of a start that was cut
-short."""
+"""What a study's folder may hold before study.yaml: leavings of a start that was cut short."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,8 +78,7 @@ class Store(Generic[AnyRun]):
         return self.folder / _RUNS / run_id
 
     def label(self, run_id: str) -> str:
-        """Name a run for the platform, which takes 40 letters at most; no other run of any study
-        has the same."""
+        """Name a run for the platform, in 40 letters at most; no other run has the same."""
         return f"mw-{self.study.study_id[:8]}-{run_id[-DIGITS:]}"
 
     def records(self) -> tuple[AnyRun, ...]:
@@ -93,7 +90,8 @@ class Store(Generic[AnyRun]):
     def plan(self, record: AnyRun, event: Event) -> AnyRun:
         """Write a run that was chosen."""
         folder = self.run_folder(record.run_id)
-        make_folder(folder)
+        with _writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
         write_whole(folder / _RUN, json.dumps(record.to_dict(), indent=1) + "\n")
         return self.add(record, event)
 
@@ -124,11 +122,11 @@ def study_folder(
     if found is None:
         refuse_foreign(folder, _OURS, f"no {_STUDY}, so it is no study")
         found = Study(study_id=uuid4().hex, request=request, trial=trial)
-        make_folder(folder / _RUNS)
+        _make_runs(folder)
         write_whole(folder / _STUDY, _study_text(found))
     _refuse_other(folder, found.request, request)
     _refuse_other(folder, found.trial, trial)
-    make_folder(folder / _RUNS)
+    _make_runs(folder)
     return Store(folder=folder, study=found, read=read)
 
 
@@ -208,8 +206,7 @@ def _read_study(folder: Path) -> Study | None:
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the objects of a file of JSON lines; one that a killed process left half written is
-    none."""
+    """Yield the objects of a file of JSON lines, but for one that was left half written."""
     try:
         text = path.read_bytes().decode("utf-8", errors="replace")
     except FileNotFoundError:
@@ -238,15 +235,13 @@ def append_line(path: Path, line: str) -> None:
             os.close(handle)
 
 
-def make_folder(folder: Path) -> None:
-    """Make a folder where it is not there yet; StudyError where that can't be."""
+def _make_runs(folder: Path) -> None:
     with _writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+        (folder / _RUNS).mkdir(parents=True, exist_ok=True)
 
 
 def _keep_name(folder: Path) -> None:
-    """Wait until the disk has the folder's list of names: a renamed file outlives a power cut only
-    then."""
+    """Wait until the disk has the folder's names, so that a renamed file outlives a power cut."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -260,8 +255,7 @@ def _write_all(handle: int, data: bytes) -> None:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file so that nobody ever sees a part of it; StudyError where the disk takes no
-    more."""
+    """Write a file so that nobody sees a part of it; StudyError where the disk is full."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     with _writing(path):
         try:

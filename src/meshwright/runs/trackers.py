@@ -22,11 +22,9 @@ from meshwright.values.models.spec import ModelSpec
 
 __all__ = [
     "TensorBoardTracker",
-    "Tracker",
     "Tracking",
     "WandbOptions",
     "WandbTracker",
-    "curves",
     "figures",
     "need",
     "read_key",
@@ -42,15 +40,13 @@ class Tracker(Protocol):
     name: str
 
     def add(self, record: RunRecord, tables: StudyTables, reports: Sequence[Report]) -> None:
-        """Show a run with its steps; one that is there already, from a tuner that was killed, is
-        not shown twice."""
+        """Show a run with its steps; one that is there already is not shown twice."""
 
 
 def track(
     trackers: Sequence[Tracker], record: RunRecord, tables: StudyTables, reports: Sequence[Report]
 ) -> tuple[str, ...]:
-    """Give a run to every tracker; return a line for each that could not take it, for no tracker
-    may stop a study."""
+    """Give a run to every tracker; return a line for each that failed, which stops no study."""
     lines = []
     for tracker in trackers:
         try:
@@ -72,14 +68,12 @@ def need(module: str, extra: str) -> None:
 
 
 def run_name(record: RunRecord, facts: StudyFacts) -> str:
-    """Name a run by model and layout: `llama3-8b-tp2-pp2-dp4-mbs1-none-1f3a9c`; it serves as the
-    name of a folder."""
+    """Name a run and its folder by model and layout: `llama3-8b-tp2-pp2-dp4-mbs1-none-1f3a9c`."""
     return re.sub(r"[^\w.-]+", "-", f"{facts.model}-{record.run_id}")
 
 
 def curves(reports: Sequence[Report]) -> list[tuple[int, dict[str, float]]]:
-    """Return what reports say by step, in rising order; of a step that was done twice the later
-    holds."""
+    """Return what reports say by step, in rising order; of a step done twice the later."""
     by_step: dict[int, dict[str, float]] = {}
     for number, report in enumerate(reports, start=1):
         told = {name: getattr(report, name) for name in _CURVES}
@@ -113,8 +107,7 @@ class TensorBoardTracker:
     name = "tensorboard"
 
     def __init__(self, folder: Path) -> None:
-        """Take the folder that `tensorboard --logdir` is given; MissingExtraError where the library
-        is absent."""
+        """Take the folder of `tensorboard --logdir`; MissingExtraError without the library."""
         need("tensorboardX", "tensorboard")
         self._folder = folder
 
@@ -159,8 +152,7 @@ class WandbOptions:
 
 
 def read_key(path: Path) -> str:
-    """Return the first line of a key file, as NeMo's launcher takes it; ConfigError without a word
-    of its content."""
+    """Return the first line of a key file, as NeMo's launcher does; errors never show it."""
     try:
         with path.open(encoding="utf-8") as handle:
             key = handle.readline(_LONGEST_KEY + 1).strip()

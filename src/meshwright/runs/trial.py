@@ -80,8 +80,7 @@ LEAST_STEPS = 4
 
 
 def stack_of(software: str, settings: Mapping[str, Any]) -> str | None:
-    """Name the stack that runs of a software are predicted with unless the user names one; None:
-    that of any plan."""
+    """Name the stack that predicts runs of a software unless the user does; None: any plan's."""
     if software == OWN_TRAINER:
         if str(settings.get("compile", "")).lower() == "true":
             return "embedded-compiled"
@@ -105,8 +104,7 @@ def exported_of(trial: Trial, problem: Problem, layout: Layout) -> Exported:
 
 
 def own_trainer(problem: Problem, layout: Layout, *, words: Sequence[str]) -> Exported:
-    """Return what runs a layout in the embedded trainer; `words` are its `key=value`. ConfigError
-    where it can't."""
+    """Return what runs a layout in the embedded trainer by `key=value` words, else ConfigError."""
     setting, request = problem.setting, problem.request
     if setting.work.precision not in _PRECISIONS:
         raise ConfigError(
@@ -136,8 +134,7 @@ def own_trainer(problem: Problem, layout: Layout, *, words: Sequence[str]) -> Ex
 
 
 def with_program(exported: Exported, program: str) -> Exported:
-    """Return an export whose program is at the user's path; ConfigError where it is started by no
-    path."""
+    """Return an export with the user's program; ConfigError where it is started by no path."""
     first, *rest = exported.command
     if not first.endswith(".py"):
         raise ConfigError(

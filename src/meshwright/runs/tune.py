@@ -46,7 +46,6 @@ __all__ = [
     "interrupted_study",
     "kept_machine",
     "prepare",
-    "run_dict",
     "run_study",
     "study_record",
     "with_room",
@@ -157,8 +156,7 @@ class Interrupted(MeshwrightError):
 
 
 def default_folder(fields: Mapping[str, Any]) -> Path:
-    """Name the study of a request by its model and its cluster, so that the same command finds it
-    again."""
+    """Name the study by its model and its cluster, so that the same command finds it again."""
     model = fields["model"]
     name = model if isinstance(model, str) else str(model.get("name", "model"))
     return folder_of(f"tune-{name}", str(fields["cluster"]))
@@ -176,8 +174,7 @@ Finder = Callable[[Problem, Refusal], Candidates]
 def prepare(
     problem: Problem, trial: Trial, *, machine: Profile | None = None, find: Finder | None = None
 ) -> Prepared:
-    """Search what may be run and form the beliefs that choices are made by; ConfigError where
-    nothing can be run."""
+    """Search what may be run and form beliefs for the choices; ConfigError where nothing can be."""
     if problem.request.gbs is None:
         raise ConfigError("tune compares layouts of one batch: give --gbs")
     candidates = (find or candidates_of)(problem, lambda layout: refusal_of(trial, problem, layout))
@@ -186,8 +183,7 @@ def prepare(
 
 
 def kept_machine(folder: Path) -> Profile | None:
-    """Return what the machine was probed to do when a study began; None where there is none, or no
-    study."""
+    """Return what the machine was probed to do when a study began; None where it was not."""
     path = folder / MACHINE_FILE
     return load_profile(path) if path.exists() else None
 

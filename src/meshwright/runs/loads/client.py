@@ -1,5 +1,4 @@
-"""A client that sends a load to a server that speaks OpenAI's protocol, and times what is streamed
-back."""
+"""A client that sends a load to a server of OpenAI's protocol, and times what is streamed back."""
 
 from __future__ import annotations
 
@@ -18,15 +17,7 @@ from meshwright.values.errors import ConfigError, MissingExtraError, ServerError
 if TYPE_CHECKING:
     import httpx
 
-__all__ = [
-    "Dialect",
-    "Endpoint",
-    "Target",
-    "find_dialect",
-    "find_model",
-    "next_dialect",
-    "send_load",
-]
+__all__ = ["Dialect", "Target", "find_dialect", "find_model", "next_dialect", "send_load"]
 
 Endpoint = Literal["/v1/completions", "/v1/chat/completions"]
 
@@ -45,8 +36,7 @@ _LOST = {
     "/v1/completions": "prompts go through the model's chat template",
 }
 _REFUSED = (400, 404, 405, 422, 501)
-"""Statuses by which servers say that they don't take a request as it is; others are no matter of
-words."""
+"""Statuses by which servers say that they don't take a request as it is."""
 _WORDS = (
     *("one", "two", "red", "sun", "map", "tea", "car", "sky"),
     *("dog", "cup", "pen", "box", "hat", "key", "sea", "ice"),
@@ -251,8 +241,7 @@ async def _find_dialect(target: Target, ask: Ask) -> Dialect:
 
 
 def send_load(target: Target, dialect: Dialect, load: Load) -> tuple[Answer, ...]:
-    """Send a load and return an answer for each request, in their order; those that fail say
-    why."""
+    """Send a load and return an answer for each request, in their order, or why it failed."""
     return asyncio.run(_send(target, dialect, load))
 
 

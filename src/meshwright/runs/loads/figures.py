@@ -67,8 +67,7 @@ class Limits:
     e2e_s: float | None = None
 
     def kept(self, times: Mapping[str, float]) -> bool:
-        """Whether times by name keep every limit; a time that is not known (one token has no TPOT)
-        breaks none."""
+        """Whether times by name keep every limit; one that is not known breaks none."""
         asked = asdict(self).items()
         return all(limit is None or not times[name] > limit for name, limit in asked)
 
@@ -148,8 +147,7 @@ def _spread(content: Mapping[str, Any]) -> Spread:
 
 
 def spread_of(values: Iterable[float]) -> Spread:
-    """Return mean and percentiles of what is no NaN; percentiles between two values are on the line
-    between them."""
+    """Return mean and percentiles of what is no NaN; percentiles are interpolated linearly."""
     import numpy as np
 
     known = np.array([value for value in values if not math.isnan(value)])
@@ -233,8 +231,7 @@ class Served:
         return min(kept, key=lambda point: self.cost_s(point, objective), default=None)
 
     def cost_s(self, point: ServedPoint, objective: Objective) -> float:
-        """What deployments are compared by: chip-seconds of a new token, or seconds of a
-        request."""
+        """What deployments are compared by: chip-seconds of a token, or seconds of a request."""
         assert point.figures is not None
         if objective == "latency":
             return point.figures.e2e_s.mean

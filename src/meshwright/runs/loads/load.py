@@ -27,12 +27,10 @@ __all__ = [
     "poisson",
     "read_serve_job",
     "read_trace",
-    "trace_load",
 ]
 
 LoadKind = Literal["concurrency", "rate", "trace"]
-"""concurrency: clients that each wait for their answer; rate: Poisson arrivals; trace: at given
-times."""
+"""concurrency: clients that wait for answers; rate: Poisson arrivals; trace: at given times."""
 _LONGEST = 2**20
 _MOST_REQUESTS = 10**6
 
@@ -97,8 +95,7 @@ class Load:
 
     @property
     def clients(self) -> int | None:
-        """Requests under way at most; None where they are sent at their times whatever is under
-        way."""
+        """Requests under way at most; None where they are sent at their times, come what may."""
         return int(self.value or 1) if self.kind == "concurrency" else None
 
     @property
@@ -146,8 +143,7 @@ def poisson(rate: float, lengths: Lengths, *, requests: int | None = None) -> Lo
 
 
 def trace_load(rows: Sequence[tuple[float, int, int]], *, seed: int = 0) -> Load:
-    """Return a load of (seconds, tokens of the prompt, tokens of the answer); the first is sent at
-    once."""
+    """Return a load of (seconds, tokens of prompt, tokens of answer); the first is sent at once."""
     ordered = sorted(rows)
     start = ordered[0][0] if ordered else 0.0
     asks = tuple(
@@ -158,8 +154,7 @@ def trace_load(rows: Sequence[tuple[float, int, int]], *, seed: int = 0) -> Load
 
 
 def read_trace(path: Path, *, seed: int = 0) -> Load:
-    """Read a CSV with sent_s, input_len and output_len; ConfigError names the line that is none of
-    a request."""
+    """Read a CSV with sent_s, input_len and output_len; ConfigError names a line that is wrong."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as stream:
             rows = list(csv.DictReader(stream))

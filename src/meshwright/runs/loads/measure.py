@@ -21,7 +21,6 @@ from meshwright.runs.loads.load import PORT, Ask, Line, Load, ServeJob
 from meshwright.values.errors import MissingExtraError, ServerError
 
 __all__ = [
-    "MARK",
     "EngineProcess",
     "MeasuredLoad",
     "free_port",
@@ -42,8 +41,7 @@ _DRAIN_S = 1.0
 
 
 class EngineProcess:
-    """One engine on one port; what it prints goes to this process's stderr, and its last lines are
-    kept."""
+    """One engine on one port; its output goes to this process's stderr, the last lines are kept."""
 
     def __init__(
         self, command: Sequence[str], *, port: int, environment: Mapping[str, str]
@@ -100,8 +98,7 @@ class EngineProcess:
         return next((line for line in reversed(self.tail) if line.strip()), None)
 
     def wait_ready(self, health: str, *, seconds: float) -> float:
-        """Return after how many seconds it took requests; ServerError where it ended, or did not in
-        time."""
+        """Return the seconds until it took requests; ServerError where it ended, or was late."""
         try:
             import httpx
         except ImportError:
@@ -118,8 +115,7 @@ class EngineProcess:
         raise ServerError(f"the engine was not ready after {waited:.0f} s: no 200 from {health}")
 
     def end(self) -> None:
-        """End every process that it started, whatever session that is in: asked first, killed after
-        a while."""
+        """End every process that it started, in any session: asked first, killed later."""
         for sent, seconds in ((signal.SIGTERM, _GRACE_S), (signal.SIGKILL, _GRACE_S)):
             deadline = time.monotonic() + seconds
             for number in (left := self._left()):
@@ -135,8 +131,7 @@ class EngineProcess:
             self._process.stdout.close()
 
     def _left(self) -> list[int]:
-        """Processes that run with its mark, by number; those that have ended wait for whoever
-        adopted them."""
+        """Running processes with its mark; ended ones wait for whoever adopted them."""
         self._process.poll()  # reaped as soon as it has ended
         return _marked(self._mark)
 
@@ -209,8 +204,7 @@ def measure_server(
     limits: Limits | None = None,
     show: Callable[[str], None] = lambda text: None,
 ) -> tuple[MeasuredLoad, ...]:
-    """Send loads to a server that runs already and return what each saw; ServerError where it takes
-    no request."""
+    """Send loads to a running server and return what each saw; ServerError where it takes none."""
     named = target if target.model is not None else replace(target, model=find_model(target))
     dialect = find_dialect(named)
     found: list[MeasuredLoad] = []

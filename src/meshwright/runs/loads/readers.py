@@ -20,11 +20,7 @@ from typing import Any, Literal
 from meshwright.runs.loads.figures import Figures, Spread, spread_of
 from meshwright.values.errors import ConfigError
 
-__all__ = [
-    "ReadLoad",
-    "Tool",
-    "read_results",
-]
+__all__ = ["ReadLoad", "read_results"]
 
 Tool = Literal["vllm bench", "guidellm", "aiperf"]
 _MS = 1e-3
@@ -49,8 +45,7 @@ class ReadLoad:
 
 
 def read_results(path: Path) -> tuple[ReadLoad, ...]:
-    """Read the loads of a file; ConfigError where it is of none of the three tools, or holds no
-    finished load."""
+    """Read the loads of a file; ConfigError where it is of none of the tools, or holds no load."""
     try:
         content = json.loads(path.read_bytes().decode("utf-8"))
     except OSError as error:
@@ -206,8 +201,7 @@ def _aiperf(content: Mapping[str, Any]) -> Iterable[tuple[str, Figures]]:
 
 
 def _aiperf_name(config: Mapping[str, Any]) -> str:
-    """Of the newer form, whose last phase is the measured one, or the older, which has a load
-    generator."""
+    """Of the newer form, whose last phase is the measured one, or the older with a generator."""
     phases = config.get("phases")
     last = phases[-1] if isinstance(phases, list) and phases else None
     told = last or config.get("loadgen")

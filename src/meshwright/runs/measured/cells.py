@@ -25,7 +25,6 @@ __all__ = [
     "OtherTable",
     "Placement",
     "Rule",
-    "Rules",
     "TruthTable",
     "UnansweredError",
     "missing_columns",
@@ -53,8 +52,7 @@ MEASURED = (
 `provenance` for its date alone."""
 _UNREAD = (*MEASURED, "provenance")
 _AS_OF = re.compile(r"(?<![0-9A-Za-z@])(20[12]\d)-?(0[1-9]|1[0-2])(?![0-9A-Za-z])")
-"""A year and a month, as in `2024-12`, `202412` and `loss_202412_h100`, and not inside a commit's
-name."""
+"""A year and a month, as in `2024-12` and `loss_202412_h100`, not inside a commit's name."""
 _LARGEST = 2**50
 """Anything beyond is no count of chips, tokens or layers."""
 
@@ -149,8 +147,7 @@ def read_truth(path: Path) -> TruthTable:
 
 
 def read_table_file(path: Path) -> TruthTable | OtherTable:
-    """Read a table, and tell training runs from others by the heading; ConfigError in one line
-    where it is broken."""
+    """Read a table, training runs or others by its heading; ConfigError where it is broken."""
     columns, rows = read_cells(path)
     if columns and (reason := _other_than_training(columns)):
         return OtherTable(path, reason)
@@ -158,8 +155,7 @@ def read_table_file(path: Path) -> TruthTable | OtherTable:
 
 
 def read_cells(path: Path) -> tuple[list[str], tuple[dict[str, str], ...]]:
-    """Return the columns of a CSV file and its rows, what is missing blank; ConfigError in one line
-    where it is none."""
+    """Return the columns of a CSV file and its rows, what is missing blank; else ConfigError."""
     lines = csv.DictReader(io.StringIO(_text(path), newline=""), strict=True)
     try:
         columns, found = list(lines.fieldnames or ()), list(lines)
@@ -229,8 +225,7 @@ def read_rules(name: str, *, folder: str = "runs/measured") -> Rules:
 
 
 def stack_changes_of_row(cells: Cells) -> StackChanges:
-    """Return what differs from the software's defaults; of rules for one field the first that
-    matches holds."""
+    """Return what differs from the software's defaults; of rules for one field the first holds."""
     detail = re.split(r"\[tag|\[joined", cells.words("recompute_detail"))[0]
     known = {"in": "precision", "on": "gpu", "release": "release", "as of": "as_of"}
     said = [f"{word} {cells.words(column)}" for word, column in known.items()]

@@ -28,7 +28,6 @@ __all__ = [
     "Tables",
     "counts",
     "fit_known",
-    "is_profiled",
     "own_rows",
     "peak_memory_of",
     "predict_tables",
@@ -37,7 +36,6 @@ __all__ = [
     "runs_of_table",
     "sort_tables",
     "step_time_of",
-    "with_profile",
 ]
 
 _DOUBTFUL = ("BEFORE", "SUSPECT", "TRAP:", "outlier")
@@ -269,8 +267,7 @@ def profiled_runs(runs: Sequence[MeasuredRun], profile: Profile) -> tuple[Measur
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Own:
-    """What the user measured: a calibration holds for rows of its chip and its stack, a profile for
-    rows of its chip."""
+    """What the user measured: a calibration of a chip and a stack, a profile of a chip."""
 
     calibration: Calibration | None = None
     profile: Profile | None = None

@@ -32,14 +32,7 @@ from meshwright.trust.ridge import (
 from meshwright.values.errors import ConfigError
 from meshwright.values.stack import find_stack
 
-__all__ = [
-    "FitReport",
-    "RunMiss",
-    "fit_runs",
-    "memory_problem",
-    "profile_of",
-    "time_problem",
-]
+__all__ = ["FitReport", "RunMiss", "fit_runs", "memory_problem", "profile_of", "time_problem"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

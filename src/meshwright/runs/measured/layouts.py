@@ -12,14 +12,7 @@ from meshwright.search.rules.split import own_split
 from meshwright.values.layout import SHARDINGS, Layout, Schedule, Sharding
 from meshwright.values.models.spec import ModelSpec
 
-__all__ = [
-    "Axes",
-    "assumed_batch",
-    "axes_of_row",
-    "layout_of_row",
-    "split_by_ends",
-    "split_of_row",
-]
+__all__ = ["assumed_batch", "axes_of_row", "layout_of_row", "split_by_ends"]
 
 _LONGEST = 4096
 
@@ -27,8 +20,7 @@ _LONGEST = 4096
 def split_of_row(
     notes: Notes, *, model_name: str, total_layers: int, pp: int, vpp: int
 ) -> tuple[int, ...] | None:
-    """Return layers per stage or per chunk in model order; None where the split is even or can't be
-    told."""
+    """Return layers per stage or chunk in model order; None where even or not told."""
     ways = (
         notes.partition and _without_ends(notes.partition, total_layers),
         notes.pipeline_pattern and pattern_chunks(notes.pipeline_pattern),

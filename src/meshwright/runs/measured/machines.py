@@ -30,7 +30,6 @@ from meshwright.values.workload import AttentionKernel, Precision, Routing, Work
 __all__ = [
     "WHERE_SHORT",
     "Machines",
-    "Recomputed",
     "machines_of_row",
     "recompute_of_row",
     "seq_len_of_row",
@@ -136,8 +135,7 @@ def _counted(mix: list[tuple[str, int | None]], num_chips: int) -> tuple[tuple[s
 
 
 def _network_gbps(cells: Cells, chip: str, per_node: int) -> float | None:
-    """Gb/s per chip where the row says it for this kind of chip; where it is ambiguous the
-    catalogue's stays."""
+    """Gb/s per chip where the row says it; where it is ambiguous the catalogue's stays."""
     text = cells.text("interconnect") or ""
     by_server = _rates_by_server(text)
     if by_server:
@@ -209,8 +207,7 @@ def _domain_chips(cells: Cells, num_chips: int) -> int | None:
 
 
 def stage_chips(machines: Machines, placement: Placement | None, *, pp: int) -> Placement:
-    """Which chips hold each stage: as the row says, else the pools in order, a stage's share at a
-    time."""
+    """Which chips hold each stage: as the row says, else the pools in order, in equal shares."""
     if placement is not None:
         known = tuple(
             tuple((find_chip(name).name, count) for name, count in stage) for stage in placement

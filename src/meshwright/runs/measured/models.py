@@ -1,5 +1,4 @@
-"""The model of a row: the named preset or the family's habits, overridden by the dims that the row
-gives."""
+"""The model of a row: the named preset or the family's habits, overridden by the row's dims."""
 
 from __future__ import annotations
 
@@ -15,10 +14,7 @@ from meshwright.values.models.catalogue import find_model
 from meshwright.values.models.params import model_params
 from meshwright.values.models.spec import HybridSpec, MambaSpec, MlaSpec, ModelSpec, MoeSpec
 
-__all__ = [
-    "model_of_row",
-    "usual_seq_len",
-]
+__all__ = ["model_of_row", "usual_seq_len"]
 
 Draft = dict[str, Any]
 _PARTS: dict[str, type[Any]] = {
@@ -36,8 +32,7 @@ _DIMS = {
     "vocab": "vocab",
 }
 _NAMELESS = re.compile(r"[:(]")
-"""`gpt:some_test_case` and `llama3-70b(truncated)`: only what stands before the bracket can be a
-name."""
+"""`gpt:some_test_case`, `llama3-70b(truncated)`: only what stands before can be a name."""
 _DENSE_RATIO = 4
 """A width this many times the known experts' is the dense one, which configs of models with experts
 in every layer state as well."""
@@ -88,8 +83,7 @@ def model_of_row(cells: Cells, notes: Notes, *, seq_len: int) -> tuple[ModelSpec
 
 
 def usual_seq_len(cells: Cells) -> int | None:
-    """Tokens in a sequence that models of this family are usually trained with; None for unknown
-    families."""
+    """Tokens in a sequence that models of this family are usually trained with, where known."""
     family = _family(cells)
     return int(family["seq_len"]) if family is not None and family["seq_len"] else None
 
@@ -208,8 +202,7 @@ def _apply_dims(draft: Draft, cells: Cells, base: Draft) -> None:
 
 
 def _t5_layers(draft: Draft) -> int:
-    """T5's published sizes (arXiv:1910.10683): 12 layers a side up to a hidden size of 768, 24
-    beyond."""
+    """T5's published sizes (arXiv:1910.10683): 12 layers a side up to hidden 768, then 24."""
     return 12 if draft["hidden"] <= 768 else 24
 
 
@@ -227,8 +220,7 @@ def _follow_heads(draft: Draft, cells: Cells, base: Draft) -> None:
 
 
 def _apply_ffn(draft: Draft, cells: Cells, base: Draft, *, named: bool) -> None:
-    """The column is the experts' width where every layer has experts, the dense layers' where some
-    have none."""
+    """The column is the experts' width where every layer has experts, else the dense layers'."""
     ffn = cells.count("ffn")
     ratio = draft.pop("ffn_per_hidden", None)
     moe = draft.get("moe")

@@ -22,15 +22,7 @@ from meshwright.values.stack import Stack, find_stack
 from meshwright.values.text import csv_text
 from meshwright.values.units import GIB
 
-__all__ = [
-    "COLUMNS",
-    "Answers",
-    "Prediction",
-    "predict_mixed",
-    "predict_rows",
-    "predictions_csv",
-    "reasons",
-]
+__all__ = ["COLUMNS", "Answers", "Prediction", "predict_rows", "predictions_csv", "reasons"]
 
 COLUMNS = ("source", "row_id", "step_time_s", "peak_mem_gib", "oom")
 _PER_STEP = ("dp_comm", "optimizer", "overhead")

@@ -28,14 +28,7 @@ from meshwright.values.hardware.catalogue import default_node, find_device
 from meshwright.values.hardware.cluster import Pool
 from meshwright.values.units import MICROSECOND, counted
 
-__all__ = [
-    "LOGS",
-    "Results",
-    "is_study",
-    "read_results",
-    "run_of_log",
-    "runs_of_study",
-]
+__all__ = ["LOGS", "Results", "is_study", "read_results", "runs_of_study"]
 
 LOGS = "Megatron-LM, Megatron-Bridge, NeMo, torchtitan, nanotron, DeepSpeed or the embedded trainer"
 _OUT_OF_MEMORY = re.compile(r"OutOfMemoryError|(?:CUDA|HIP|XPU|NPU) out of memory")
@@ -43,8 +36,7 @@ _OUT_OF_MEMORY = re.compile(r"OutOfMemoryError|(?:CUDA|HIP|XPU|NPU) out of memor
 
 
 def run_of_log(text: str, given: Given, *, source: str) -> MeasuredRun | None:
-    """Return the run; None where the text is a log of no software that is known. ConfigError says
-    what is missing."""
+    """Return the run of a log; None where no software is known, ConfigError for gaps."""
     text = plain(text)
     reading = read_log(text)
     if reading is None:
@@ -70,8 +62,7 @@ def run_of_log(text: str, given: Given, *, source: str) -> MeasuredRun | None:
 
 
 def _described(text: str, reading: LogReading) -> Described:
-    """What the log says of its run; the batch is that of the last report, which counts where it
-    grew."""
+    """What the log says of its run; the batch is that of the last report, as it may grow."""
     told = [report.batch for report in reading.reports if report.batch is not None]
     form = log_forms()[reading.framework]
     gbs = int(told[-1]) if told and told[-1] >= 1 and form.counts_samples else None
@@ -192,8 +183,7 @@ def _links(text: str, path: Path, given: Given) -> Results:
 
 
 def _chip_of(device: str | None, path: Path) -> str:
-    """The catalogue's chip of a device's name, which is the vendor's with the size and the form
-    behind it."""
+    """The catalogue's chip of a device's name, the vendor's with size and form behind it."""
     chip = find_device(device or "")
     if chip is not None:
         return chip.name
@@ -227,8 +217,7 @@ def looks_like_nccl_tests(text: str) -> bool:
 def read_nccl_tests(
     text: str, *, source: str, ranks: int | None = None, per_node: int | None = None
 ) -> CollectiveTable:
-    """Read one table; `ranks` and `per_node` (the cluster's) stand in where the list of devices was
-    cut off."""
+    """Read one table; `ranks` and `per_node` stand in where the list of devices was cut off."""
     found = [
         (float(row["bytes"]), float(row["us"]) * MICROSECOND, float(row["alg"]), float(row["bus"]))
         for row in _ROW.finditer(text)
@@ -260,8 +249,7 @@ def read_nccl_tests(
 def _operation(
     text: str, rows: Sequence[tuple[float, float, float, float]], ranks: int, *, source: str
 ) -> str:
-    """The name that the output or the command has, else what the ratio of bus to algorithm rate
-    says."""
+    """The name that the output or the command has, else by the ratio of bus to algorithm rate."""
     named = _NAMED.search(text)
     if named is not None:
         if named[1] not in OPERATIONS:

@@ -43,14 +43,7 @@ from meshwright.values.models.spec import ModelSpec
 from meshwright.values.stack import find_stack
 from meshwright.values.workload import AttentionKernel, Precision, Workload
 
-__all__ = [
-    "Case",
-    "Given",
-    "Unanswerable",
-    "case_of",
-    "read_row",
-    "read_table",
-]
+__all__ = ["Case", "Given", "Unanswerable", "case_of", "read_row", "read_table"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,8 +88,7 @@ def read_table(table: TruthTable) -> list[Case | Unanswerable]:
 
 
 def read_row(row: Mapping[str, str], *, source: str = "") -> Case | Unanswerable:
-    """Return the run that a row describes, or why it can't be told; measured columns are dropped
-    first."""
+    """Return the run that a row describes, or why it can't be told, measured columns aside."""
     cells = Cells(without_measurements(row))
     row_id = cells.text("row_id") or ""
     try:

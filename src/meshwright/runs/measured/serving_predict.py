@@ -13,12 +13,7 @@ import numpy as np
 
 from meshwright.runs.measured.cells import TruthTable
 from meshwright.runs.measured.rows import Unanswerable
-from meshwright.runs.measured.serving_rows import (
-    Pools,
-    ServingCase,
-    open_experts,
-    read_serving_row,
-)
+from meshwright.runs.measured.serving_rows import Pools, ServingCase, open_experts, read_serving_row
 from meshwright.runs.measured.serving_words import (
     Published,
     as_started,
@@ -52,7 +47,6 @@ from meshwright.values.units import GIB
 __all__ = [
     "COLUMNS",
     "ServingAnswers",
-    "ServingPrediction",
     "predict_case",
     "predict_serving",
     "serving_predictions_csv",
@@ -256,8 +250,7 @@ def _max_load(case: ServingCase, worker: Worker) -> ServingPrediction:
 
 
 def _disaggregated(case: ServingCase) -> ServingPrediction:
-    """The row's pools; where it gives the chips alone, the fastest split and attention that they
-    allow."""
+    """The row's pools; where it gives the chips alone, the fastest split that they allow."""
     assert case.pools is not None
     if published := published_pools(case):
         return _mean([_as_published(case, one) for one in published])
@@ -320,8 +313,7 @@ def _transfer_s(case: ServingCase, answers: Clock, pools: Pools) -> float:
 
 
 def _options(case: ServingCase) -> list[tuple[Worker, int | None, Worker, int]]:
-    """Workers for prompts, how many (None: as many as the answers need), workers for answers, how
-    many."""
+    """Workers for prompts, their count (None: as needed), workers for answers, their count."""
     pools = case.pools
     assert pools is not None
     if pools.prefill_workers and pools.decode_workers:
@@ -372,8 +364,7 @@ def _network(
 
 
 def _with_first_wave(case: ServingCase, found: Steady, each_s: float) -> Steady:
-    """All clients start at once: of each client's rounds one waits for half of all prompts,
-    `each_s` apart."""
+    """All clients start at once: a round of each waits for half of all prompts."""
     rounds = load_of(case.input_len, case.output_len).rounds
     wait = 0.5 * case.load * each_s / rounds
     return replace(found, ttft_s=found.ttft_s + wait, e2e_s=found.e2e_s + wait)
@@ -427,8 +418,7 @@ def drafting(count: int) -> Speculation | None:
 
 
 _RIGHT = 0.664
-"""With it three drafted tokens give 2.4 an iteration, as TensorRT-LLM's blog on R1's latency has
-it."""
+"""With it three drafted tokens give 2.4 an iteration, as in TensorRT-LLM's blog on R1's latency."""
 
 
 def serving_predictions_csv(answers: ServingAnswers) -> str:

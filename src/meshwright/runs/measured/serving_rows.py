@@ -82,8 +82,7 @@ _ENGINE_WORDS = ("tensorrt-llm", "trtllm", "trt-llm", "sglang", "vllm", "transfo
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pools:
-    """Workers for prompts and for answers; counts are None where the row gives the chips of all
-    alone."""
+    """Workers for prompts and for answers; counts are None where only all chips are told."""
 
     prefill: Worker
     decode: Worker
@@ -134,8 +133,7 @@ def read_serving_table(path: Path) -> TruthTable:
 
 
 def read_serving_row(row: Mapping[str, str], *, source: str) -> ServingCase | Unanswerable:
-    """Return the run that a row describes, or why it can't be told; measured columns are dropped
-    first."""
+    """Return the run that a row describes, or why it can't be told, measured columns aside."""
     cells = Cells({k: v.strip() for k, v in row.items() if k not in _UNREAD})
     row_id = cells.text("row_id") or ""
     try:
@@ -175,8 +173,7 @@ def _case(cells: Cells, *, source: str, row_id: str) -> ServingCase:
 
 
 def _day(cells: Cells) -> str:
-    """The run's day; the first of a month or a year that is told alone, and blank where the cell
-    holds no date."""
+    """The run's day, or the first of a month or year told alone; blank where there is no date."""
     found = re.match(r"(\d{4})(?:-(\d\d))?(?:-(\d\d))?(?!\d)", cells.text("date") or "")
     if found is None:
         return ""

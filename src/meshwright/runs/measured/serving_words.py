@@ -81,8 +81,7 @@ def queued(input_len: int, output_len: int) -> int | None:
 
 
 def requests_of(load: Load, *, input_len: int, output_len: int, clients: int) -> Requests:
-    """Return the requests of a closed loop; a thousand clients run fewer rounds, which `mean_of`
-    makes good."""
+    """Return the requests of a closed loop; of many clients fewer rounds, see `mean_of`."""
     count = clients * load.rounds
     if count > _MOST:
         count = min(count, max(_MOST, _LEAST_ROUNDS * clients))
@@ -190,8 +189,7 @@ _NARROW = {"nvfp4": "fp4", "mxfp4": "fp4", "fp8": "fp8", "fp8-blockwise": "fp8"}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Published:
-    """The pools of one entry of a benchmark's configuration; None where the entry leaves it
-    open."""
+    """The pools of one entry of a benchmark's configuration; None where it is left open."""
 
     pools: Pools
     prefill_tokens: int | None

@@ -1,5 +1,4 @@
-"""Deployments that a study may run, the best predicted first, and what is believed of them before
-any run."""
+"""Deployments that a study may run, the best predicted first, and what is believed of them."""
 
 from __future__ import annotations
 
@@ -95,8 +94,7 @@ class ServingCandidates:
 def named_candidates(
     request: ServingRequest, trial: ServingTrial, *, workers: Sequence[Worker]
 ) -> ServingCandidates:
-    """Predict exactly these workers under the trial's loads, the best first; ConfigError where none
-    of them can be run."""
+    """Predict exactly these workers under the trial's loads, best first; ConfigError for none."""
     members: list[ServingCandidate] = []
     refused: dict[Worker, str] = {}
     for worker in workers:

@@ -29,8 +29,7 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Deployment:
-    """One copy of the model; a cluster holds as many as its chips allow, and each serves as
-    much."""
+    """One copy of the model; a cluster holds as many as it has chips for, all alike."""
 
     worker: Worker
     weights: Weights
@@ -118,8 +117,7 @@ class ServedRecord(Course):
 def served_record_of(
     content: Mapping[str, Any], events: Iterable[Mapping[str, Any]], *, source: str
 ) -> ServedRecord:
-    """Read a run back from the content of its two files; ConfigError names the file that is no run
-    of serving."""
+    """Read a run back from the content of its files; ConfigError names a wrong one."""
     what = f"{source}: no run of a study of serving"
     return read_run(ServedRecord, _PARTS, content, events, what=what)
 

@@ -1,5 +1,4 @@
-"""What one run is: an engine that serves one deployment, and the loads that it gets one after the
-other."""
+"""What one run is: an engine that serves one deployment, under one load after the other."""
 
 from __future__ import annotations
 
@@ -37,15 +36,11 @@ __all__ = [
     "judge_serving",
     "outcome_of_lines",
     "refusal_of_deployment",
-    "served_worker",
 ]
 
 
-def judge_serving(
-    chips_of: Callable[[str], int],
-) -> Judge:
-    """Return what reads the folder of a run; `chips_of` gives the chips of a run by its id, which
-    is its folder's name."""
+def judge_serving(chips_of: Callable[[str], int]) -> Judge:
+    """Return what reads the folder of a run; `chips_of` gives the chips by the folder's name."""
 
     def judge(status: JobStatus, folder: Path, silent_s: float | None) -> Outcome | None:
         if not status.ended and silent_s is None:
@@ -144,8 +139,7 @@ class ServingTrial:
         return max(load.clients or len(load.asks) for load in self.loads)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it in plain types, for study.yaml; a load by its name and size, a trace by its
-        requests."""
+        """Return plain types, for study.yaml; a load by name and size, a trace by its requests."""
         loads = [
             {
                 "name": load.name,
@@ -158,10 +152,8 @@ class ServingTrial:
         return {"kind": "serving", **asdict(self), "loads": loads, "extra": list(self.extra)}
 
 
-def served_worker(
-    trial: ServingTrial, request: ServingRequest, deployment: Deployment
-) -> ServedWorker:
-    """Return what the engine's command says of a deployment."""
+def _served(trial: ServingTrial, request: ServingRequest, deployment: Deployment) -> ServedWorker:
+    """What the engine's command says of a deployment."""
     sequences = -(-trial.most_sequences // deployment.worker.attention_dp)
     return ServedWorker(
         model=request.model,
@@ -185,10 +177,9 @@ def job_of_deployment(
     options: JobOptions,
     seconds: int,
 ) -> Job:
-    """Return the job of one run, with its limit of time; ConfigError where the engine can't serve
-    the deployment."""
+    """Return the job of one run, with its limit of time; ConfigError where there can be none."""
     pool = _pool(request.cluster.pools[0], deployment)
-    command = engine_command(served_worker(trial, request, deployment))
+    command = engine_command(_served(trial, request, deployment))
     texts = {_JOB_FILE: _serve_job(trial, request, pool, command).to_json()}
     if command.config is not None:
         texts[CONFIG_FILE] = yaml.safe_dump(dict(command.config), sort_keys=False)

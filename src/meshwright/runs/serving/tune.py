@@ -54,7 +54,6 @@ __all__ = [
     "ServingStudy",
     "default_serving_folder",
     "first_serving_job",
-    "prepare_serving",
     "prepare_serving_study",
     "serving_place",
     "tune",
@@ -103,42 +102,6 @@ def _run_dict(record: ServedRecord) -> dict[str, Any]:
 def default_serving_folder(model: ModelSpec, engine: str, cluster: str) -> Path:
     """Name the study by its model, engine and cluster, so that the same command finds it again."""
     return folder_of(f"serving-{model.name}-{engine}", cluster)
-
-
-def prepare_serving(
-    request: ServingRequest,
-    trial: ServingTrial,
-    *,
-    asked: Mapping[str, Any],
-    pins: Pins,
-    workers: Sequence[Worker] | None = None,
-    machine: Profile | None = None,
-) -> PreparedServing:
-    """Predict what may be run and form the beliefs that choices are made by; ConfigError where
-    nothing can be run.
-
-    `workers` are those that may be run, whatever the search would take; None: the search's, with
-    the pins' sizes.
-    """
-    if len(request.cluster.pools) > 1:
-        raise ConfigError(
-            "serving tune measures one kind of chip at a time: name one, such as h100:8"
-        )
-    found = (
-        serving_candidates(request, trial, pins=pins)
-        if workers is None
-        else named_candidates(request, trial, workers=workers)
-    )
-    on_cores = request.cluster.pools[0].node.chip.generation == "cpu"
-    options = serving_options(found.members, on_cores=on_cores)
-    return PreparedServing(
-        request=request,
-        asked=asked,
-        trial=trial,
-        candidates=found,
-        options=options,
-        machine=machine,
-    )
 
 
 def first_serving_job(
@@ -258,59 +221,57 @@ def prepare_serving_study(
     cache: Sequence[str] | None = None,
     pins: Pins | None = None,
     workers: Sequence[Worker] | None = None,
-    model_path: str | None = None,
-    port: int | None = None,
-    ready_s: float = 900.0,
-    patience_s: float = 600.0,
-    extra: tuple[str, ...] = (),
+    **trial: Any,
 ) -> PreparedServing:
-    """Return a study before its first run; ConfigError where nothing can be run, or something asked
-    for has no effect.
+    """Return a study before its first run, with what may be run and the beliefs that choices are
+    made by; ConfigError where nothing can be run, or something asked for has no effect.
 
     The lengths that deployments are predicted for are the loads' means. `weights` are 16 bits, on
     processors fp32, unless others are named, and the cache is of the same type. `workers` are
-    exactly those that may be run; None: what the search finds, with the pins' sizes.
+    exactly those that may be run; None: what the search finds, with the pins' sizes. `trial` are
+    further fields of ServingTrial.
     """
-    asks = [ask for load in loads for ask in load.asks]
-    kept = limits or Limits()
+    asks, kept = [ask for load in loads for ask in load.asks], limits or Limits()
     types = tuple(weights or (("fp32",) if place.on_cores else ("bf16",)))
-    kept_cache = types if all(word in _HALVES for word in types) else None
+    usual = types if all(word in _HALVES for word in types) else None
     request = ServingRequest(
         model=model,
         cluster=place.cluster,
         engine=find_engine(engine),
         input_len=round(sum(ask.input_len for ask in asks) / len(asks)),
         output_len=round(sum(ask.output_len for ask in asks) / len(asks)),
-        ttft_s=kept.ttft_s,
-        tpot_s=kept.tpot_s,
-        e2e_s=kept.e2e_s,
+        **asdict(kept),
         objective=objective,
         modes=("aggregated",),
         weights=cast("Any", types),
-        cache=cast("Any", tuple(cache) if cache else kept_cache),
+        cache=cast("Any", tuple(cache) if cache else usual),
     )
-    trial = ServingTrial(
-        loads=tuple(loads),
-        limits=kept,
-        objective=objective,
-        model_path=model_path,
-        port=port,
-        ready_s=ready_s,
-        patience_s=patience_s,
-        extra=extra,
+    how = ServingTrial(loads=tuple(loads), limits=kept, objective=objective, **trial)
+    if len(request.cluster.pools) > 1:
+        raise ConfigError(
+            "serving tune measures one kind of chip at a time: name one, such as h100:8"
+        )
+    if workers is None:
+        found = serving_candidates(request, how, pins=pins or {})
+    else:
+        found = named_candidates(request, how, workers=workers)
+    told = {"weights": list(types), "cache": list(cache or ())}
+    options = serving_options(found.members, on_cores=place.on_cores)
+    return PreparedServing(
+        request=request,
+        asked=_asked(request, place, told),
+        trial=how,
+        candidates=found,
+        options=options,
+        machine=place.machine,
     )
-    asked = {
-        "model": asdict(model),
-        "cluster": place.word,
-        "engine": request.engine.name,
-        "weights": list(types),
-        "cache": list(cache or ()),
-        "input_len": request.input_len,
-        "output_len": request.output_len,
-    }
-    return prepare_serving(
-        request, trial, asked=asked, pins=pins or {}, workers=workers, machine=place.machine
-    )
+
+
+def _asked(request: ServingRequest, place: Place, told: Mapping[str, Any]) -> dict[str, Any]:
+    """The request in plain types."""
+    names = {"cluster": place.word, "engine": request.engine.name}
+    lengths = {"input_len": request.input_len, "output_len": request.output_len}
+    return {"model": asdict(request.model), **names, **told, **lengths}
 
 
 _HALVES = ("fp32", "bf16", "fp16")

@@ -1,4 +1,3 @@
-"""A training from its plan to its last token: what is checked before it, what is sent, and what
-follows a job's end."""
+"""A training from plan to last token: what is checked, what is sent, what follows its end."""
 
 from __future__ import annotations

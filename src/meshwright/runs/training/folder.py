@@ -14,13 +14,7 @@ from typing import Any, Literal
 from meshwright.platforms.executor import JobState
 from meshwright.platforms.given import load_profile
 from meshwright.runs.outcome import Failure, read_run_logs
-from meshwright.runs.store import (
-    append_line,
-    read_form,
-    read_lines,
-    refuse_foreign,
-    write_whole,
-)
+from meshwright.runs.store import append_line, read_form, read_lines, refuse_foreign, write_whole
 from meshwright.runs.training.request import TrainRequest
 from meshwright.runs.watch.restart import Attempt, RestartPolicy, next_start
 from meshwright.software.log import LogReading, Report

@@ -1,5 +1,4 @@
-"""Jobs of a training: sent one behind another, followed, cancelled, and gone on with by whoever
-comes later."""
+"""Jobs of a training: sent one behind another, followed, cancelled, gone on with by others."""
 
 from __future__ import annotations
 
@@ -26,11 +25,7 @@ from meshwright.runs.training.prepare import Prepared
 from meshwright.runs.trial import OWN_TRAINER
 from meshwright.values.errors import LauncherSilent
 
-__all__ = [
-    "Launch",
-    "Watched",
-    "past_jobs",
-]
+__all__ = ["Launch", "Watched", "past_jobs"]
 
 POLL_S = 2.0
 """Between two looks at a job on this machine; on other launchers ten times as long."""
@@ -53,8 +48,7 @@ class Watched:
 
 
 def past_jobs(training: TrainFolder, starter: Executor) -> list[Watched]:
-    """Return every job that was sent, and how it is now; LauncherSilent where the launcher does not
-    answer."""
+    """Return every job that was sent, and how it is; LauncherSilent without an answer."""
     handles: dict[int, str] = {}
     ended: dict[int, dict[str, Any]] = {}
     for event in training.events():
@@ -78,8 +72,7 @@ def past_jobs(training: TrainFolder, starter: Executor) -> list[Watched]:
 
 
 def _was_dropped(watched: Watched) -> bool:
-    """Whether it waited for a job that did not end well, so that the launcher dropped it: that says
-    nothing of its own."""
+    """Whether the launcher dropped it as the job before did not end well: no fault of its own."""
     return watched.note.after is not None and watched.status.state == "never_started"
 
 
@@ -180,8 +173,7 @@ class Launch:
             self._told_s, self._told_step = self.now(), report.step
 
     def end_queued(self, decision: Decision) -> None:
-        """Cancel jobs of the chain that still wait, once the target is reached: they would start,
-        find that, and end."""
+        """Cancel jobs of the chain that still wait once the target is reached."""
         if decision.action != "done":
             return
         for watched in past_jobs(self.training, self.starter):

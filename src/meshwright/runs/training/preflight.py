@@ -24,20 +24,13 @@ from meshwright.trainer.checks import VOCAB_MULTIPLE
 from meshwright.values.errors import ConfigError, UnknownNameError
 from meshwright.values.units import GIB, HOUR_S, counted, format_count, format_digits
 
-__all__ = [
-    "Finding",
-    "Look",
-    "preflight",
-    "problems",
-    "require_clear",
-]
+__all__ = ["Finding", "Look", "preflight", "problems", "require_clear"]
 
 Verdict = Literal["ok", "warning", "problem"]
 Look = Literal["quick", "full"]
 """At data: the index and a part of the ids, or every byte."""
 _PROBE = 1 << 24
-"""Ids that are looked at where no manifest says the vocabulary; the embedded trainer looks at as
-many."""
+"""Ids that are looked at where no manifest says the vocabulary, as in the embedded trainer."""
 _LINE_BYTES = 1500
 """Of one report in a log: the embedded trainer's are about 900 bytes, Megatron's 400."""
 _MANY_EPOCHS = 4.0
@@ -66,8 +59,7 @@ def preflight(prepared: Prepared, *, look: Look = "quick") -> tuple[Finding, ...
 
 
 def problems(findings: Sequence[Finding], *, allow: Collection[str] = ()) -> list[Finding]:
-    """Return what stands in the way, but for what the user allows by name; ConfigError where a name
-    is none."""
+    """Return what stands in the way and is not allowed by name; ConfigError for a wrong name."""
     names = [finding.name for finding in findings]
     for name in allow:
         if name not in names:

@@ -39,15 +39,7 @@ from meshwright.values.errors import ConfigError
 from meshwright.values.layout import Layout
 from meshwright.values.units import GB, counted, parse_duration
 
-__all__ = [
-    "Division",
-    "Prepared",
-    "divide",
-    "divides",
-    "launcher_of",
-    "prepare",
-    "settings_of",
-]
+__all__ = ["Prepared", "divide", "divides", "launcher_of", "prepare", "settings_of"]
 
 _SHOWN = 3
 
@@ -131,8 +123,7 @@ def divide(layout: Layout, *, gpus: int, gpus_per_node: int) -> Division:
 
 
 def divides(layout: Layout, *, gpus: int) -> bool:
-    """Whether GPUs make whole replicas of a layout, and its batch whole micro batches of each, as
-    in `divide`."""
+    """Whether GPUs make whole replicas, and the batch whole micro batches, as in `divide`."""
     replicas, rest = divmod(gpus, layout.tp * layout.cp * layout.pp)
     return replicas > 0 and not rest and layout.gbs % (layout.mbs * replicas) == 0
 
@@ -325,8 +316,7 @@ class Prepared:
 
 
 def launcher_of(request: TrainRequest, *, grace_s: float = 0.0, write_s: float = 0.0) -> Executor:
-    """Return the executor of a training's launcher; a local job has time to save before it is
-    killed."""
+    """Return the executor of a training; a local job has time to save before it is killed."""
     options: dict[str, Any] = {} if request.kind is None else {"kind": request.kind}
     if "stop_grace_s" in find_runner(request.launcher).option_names:
         options["stop_grace_s"] = max(_LEAST_GRACE_S, grace_s, 2 * write_s)
@@ -345,8 +335,7 @@ def prepare(
     layout: Layout,
     record: Mapping[str, Any],
 ) -> Prepared:
-    """Return a training of a layout; `record` is its plan. ConfigError where software, settings or
-    limits can't be."""
+    """Return a training of a layout with its plan `record`; ConfigError where it can't be."""
     given, own_words = settings_of(request, problem, gbs=layout.gbs, folder=folder.absolute())
     interval = record.get("interval") or {}
     prepared = Prepared(

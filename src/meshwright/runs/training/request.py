@@ -192,7 +192,6 @@ class TrainRequest:
     program: Annotated[str | None, Option("With --to: where its program is.", metavar="PATH")] = (
         None
     )
-    """Where the software's program is."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Of TrainingSettings; for the embedded trainer also its own words."""
     time: Annotated[
@@ -206,8 +205,6 @@ class TrainRequest:
             metavar="TIME",
         ),
     ] = None
-    """Between the software's own stop and that limit; None: by the predicted time of a
-    checkpoint."""
     most_jobs: Annotated[
         int | None,
         Option(
@@ -220,11 +217,9 @@ class TrainRequest:
         str | None,
         Option("Of checkpoints, as the job sees it [default: in the training].", metavar="DIR"),
     ] = None
-    """Of checkpoints, as the job sees it; None: `checkpoints` in the training's folder."""
     save_every: Annotated[
         int | None, Option("Steps [default: 2000, or a tenth of a shorter training].")
     ] = None
-    """Steps; None: 2,000, or a tenth of a shorter training."""
     keep: Annotated[
         int | None,
         Option(
@@ -232,20 +227,16 @@ class TrainRequest:
             " [default: 10]."
         ),
     ] = None
-    """Of the embedded trainer: checkpoints that stay for their validation loss, beside the newest
-    two; None: ten."""
     kind: Annotated[
         str | None,
         Option("On Kubernetes: trainjob, pytorchjob, jobset, mpijob [default: trainjob]."),
     ] = None
-    """On Kubernetes: trainjob, pytorchjob, jobset or mpijob."""
     environment: Mapping[str, str] = field(default_factory=dict)
     job: Mapping[str, Any] = field(default_factory=dict)
     """Of JobOptions."""
     write_gb_per_s: Annotated[
         float | None, Option("Of one node into that storage [default: 0.625].")
     ] = None
-    """Of one node into the checkpoints' storage; None: sizing's."""
     quota_bytes: int | None = None
     """Of the checkpoints' storage; None: what is free, where it can be seen."""
 
@@ -366,8 +357,7 @@ def trainer_words(settings: TrainingSettings, *, best: int) -> tuple[str, ...]:
 
 
 def held_out(settings: TrainingSettings) -> float | None:
-    """Return the share of the documents that no step trains on, the second of `split`; None where
-    nothing is evaluated."""
+    """Return the share of the documents held out, the second of `split`; None for none."""
     split = settings.split or ()
     if not settings.data or not settings.eval_steps or len(split) < 2:
         return None

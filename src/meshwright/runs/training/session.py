@@ -180,8 +180,7 @@ class TrainState:
 
     @property
     def eta_s(self) -> float | None:
-        """Seconds that the rest takes at the last reported rate; None where none is known, or
-        nothing runs."""
+        """Seconds of the rest at the last rate; None where nothing is known, or runs."""
         running = any(job.status.state == "running" for job in self.jobs)
         if self.done_steps is None or self.total_steps is None:
             return None
@@ -368,8 +367,7 @@ class _Log:
     """Keeps the first bytes of a letter whose last ones are still to be written."""
 
     def new_text(self) -> Iterator[str]:
-        """Yield what was written since, a block at a time; a file that is not there yet says
-        nothing."""
+        """Yield what was written since, a block at a time; nothing of a file that is not there."""
         try:
             with self.path.open("rb") as handle:
                 handle.seek(self.read)

@@ -35,7 +35,6 @@ __all__ = [
     "NO_FACTS",
     "WINDOW",
     "Alarm",
-    "AlarmKind",
     "RunFacts",
     "facts_of_plan",
     "find_alarms",

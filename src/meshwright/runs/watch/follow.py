@@ -24,21 +24,13 @@ from meshwright.software.log import LONGEST_LINE, lines_of, whole_lines
 from meshwright.software.log_reader import LogReader
 from meshwright.values.errors import ConfigError
 
-__all__ = [
-    "Follower",
-    "Output",
-    "follow",
-    "read_plan",
-    "watch_run",
-    "watched",
-]
+__all__ = ["Follower", "Output", "follow", "watch_run", "watched"]
 
 _BLOCK_BYTES = 2**20
 _LOGS = ("stdout.log", "stderr.log")
 _TRAIN, _PLAN, _JOBS, _EVENTS, _JOB = "train.yaml", "plan.json", "jobs", "events.jsonl", "job.json"
 _TELLING: tuple[Tier, ...] = ("cause", "exception", "peer")
-"""Lines that say why a run ended; echoes and the scheduler's own lines are left to who started
-it."""
+"""Lines that say why a run ended; the other tiers are left to who started it."""
 _QUIET_S = 30.0
 """A log that is silent for so long behind an error has failed; before, its software may still
 recover."""
@@ -149,8 +141,7 @@ class Follower:
         )
 
     def _feed(self, tail: _Tail, block: str) -> None:
-        """Lines one by one where one of them tells of an error or of the end, which a later report
-        takes back."""
+        """Take lines singly where one tells of an error or the end; a report takes it back."""
         probe = EvidenceReader()
         probe.feed(block)
         for text in lines_of(block) if probe.found or _END in block else (block,):
@@ -169,8 +160,7 @@ class Follower:
         return [tail for path, tail in self.tails.items() if path.parent == last]
 
     def _end(self, events: list[dict[str, Any]]) -> Literal["done", "ended"] | None:
-        """A training is done when its starter says so; a run has ended when the embedded trainer
-        does."""
+        """A training is done when its starter says so; a run has ended when the trainer does."""
         if self._is_training():
             return "done" if events and events[-1].get("event") == "finished" else None
         return "ended" if any(tail.has_ended for tail in self._newest()) else None
@@ -207,8 +197,7 @@ def follow(
     chips: int | None = None,
     usd_per_hour: float | None = None,
 ) -> Follower:
-    """Return what follows a run, with its plan and with what the user says instead; ConfigError for
-    what is no run."""
+    """Return what follows a run, with its plan or what the user says; ConfigError if it is none."""
     for name, value in (("steps", steps), ("gpus", chips), ("usd_per_hour", usd_per_hour)):
         if value is not None and not 0 < value < float("inf"):
             raise ConfigError(f"{name}={value}: expected a positive number")
@@ -218,8 +207,7 @@ def follow(
 
 
 def read_plan(path: Path) -> RunFacts:
-    """Read what `meshwright plan --json` wrote (the first plan of several; FILE#2 takes the
-    second)."""
+    """Read what `meshwright plan --json` wrote, the first plan; FILE#2 takes the second."""
     name, _, rank = str(path).partition("#")
     if rank and not rank.isdecimal():
         raise ConfigError(f"plan {path}: expected FILE#2 for its second plan")
@@ -276,8 +264,7 @@ def watched(
     show: Callable[[RunStatus], None],
     sleep: Callable[[float], None] = time.sleep,
 ) -> RunStatus:
-    """Show a run's status at every look, until all its steps are done or its starter gave it up;
-    return the last one."""
+    """Show a run's status at every look, until nothing more will come; return the last one."""
     newest = [output.write(follower.poll(now_s=time.time()))]
     stop = None
     if output.port is not None:

@@ -25,12 +25,7 @@ from typing import Any, Literal
 from meshwright.runs.outcome import Failure, FailureClass
 from meshwright.values.errors import ConfigError
 
-__all__ = [
-    "Attempt",
-    "Restart",
-    "RestartPolicy",
-    "next_start",
-]
+__all__ = ["Attempt", "RestartPolicy", "next_start"]
 
 _BY_CHANCE: tuple[FailureClass, ...] = ("node_failure", "preempted", "never_started")
 _ADVICE: Mapping[FailureClass, str] = {
@@ -84,8 +79,7 @@ class Attempt:
     failure: Failure | None
     """None where it ended well: the run has all its tokens."""
     saved_step: int | None
-    """Steps done at the newest whole checkpoint when it ended, whoever wrote that; None where there
-    was none."""
+    """Steps at the newest whole checkpoint when it ended, whoever wrote that; None without one."""
     cancelled: bool = False
     """Whether its user ended it."""
 
@@ -164,8 +158,7 @@ def _failures(attempts: Sequence[Attempt]) -> tuple[list[Failure], list[Failure]
 
 
 def _same_way(one: Failure, other: Failure) -> bool:
-    """Whether two failures are of one class, not one of chance, and of one line but for its
-    numbers."""
+    """Whether two failures, not of chance, are of one class and one line but for its numbers."""
     if one.failure_class != other.failure_class or one.failure_class in _BY_CHANCE:
         return False
     lines = {_NUMBERS.sub("#", each.evidence or each.message) for each in (one, other)}

@@ -20,20 +20,10 @@ from meshwright.values.units import GIB, HOUR_S
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
-__all__ = [
-    "GAUGES",
-    "LOCAL_ADDRESS",
-    "RunState",
-    "RunStatus",
-    "metrics_text",
-    "serve_metrics",
-    "status_of",
-    "write_metrics",
-]
+__all__ = ["LOCAL_ADDRESS", "RunStatus", "serve_metrics", "status_of", "write_metrics"]
 
 RunState = Literal["waiting", "running", "done", "ended", "stopped"]
-"""No step yet; steps come; all steps are done; the software ended well before its last step;
-something fatal."""
+"""No step yet; steps come; all steps are done; it ended well before its last; something fatal."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,8 +96,7 @@ class RunStatus:
         return self.step_s / self.facts.step_s
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the object that `watch --json` prints; no number is NaN or infinite, which JSON
-        has not."""
+        """Return the object that `watch --json` prints; numbers that JSON has not are None."""
         return {name: _plain(getattr(self, _FIELDS.get(name, name))) for name in _PRINTED}
 
     @property
@@ -159,8 +148,7 @@ def status_of(
     notes: Sequence[str] = (),
     is_given_up: bool = False,
 ) -> RunStatus:
-    """Return how a run does; `end` is what its starter or its software says of its end, None where
-    nobody does.
+    """Return how a run does; `end` is what its starter or its software says of its end.
 
     Formula:  step_s = median of the newest WINDOW steady reports; mfu = predicted mfu * predicted
               step_s / step_s; left_s = (total_steps - step) * step_s; busy_s = sum over reports of
@@ -171,33 +159,19 @@ def status_of(
     Checked:  tests/runs/watch/test_status.py
     """
     reports = reading.reports if reading else ()
-    times = [
-        found for report in steady_reports(reports) if (found := facts.seconds(report)) is not None
-    ]
-    step_s = median(times[-WINDOW:]) if times else None
+    step_s = _step_s(reports, facts)
     total = facts.total_steps or (reading.total_steps if reading else None)
     step = reports[-1].step if reports else None
     evaluations = reading.evaluations if reading else ()
-    finite = (one for one in evaluations if math.isfinite(one.loss))
     is_done = end == "done" or (step is not None and total is not None and step >= total)
     ended = is_done or end == "ended"
-    limit_s = quiet_limit_s(
-        _usual_s(reports, facts), step_s=step_s, is_saving=reading is not None and reading.is_saving
-    )
+    is_saving = reading is not None and reading.is_saving
+    limit_s = quiet_limit_s(_usual_s(reports, facts), step_s=step_s, is_saving=is_saving)
+    failure = None if ended else failure
     alarms = find_alarms(
-        reports,
-        facts=facts,
-        silent_s=silent_s,
-        limit_s=limit_s,
-        failure=None if ended else failure,
-        ended=ended,
+        reports, facts=facts, silent_s=silent_s, limit_s=limit_s, failure=failure, ended=ended
     )
-    left_s = None
-    if not (is_done or total is None or step is None or step_s is None):
-        left_s = (total - step) * step_s
-    tflops = _newest(reports, "tflops_per_gpu")
-    if facts.tflops_per_gpu is not None and facts.step_s and step_s:
-        tflops = facts.tflops_per_gpu * facts.step_s / step_s
+    tflops = _by_plan(facts.tflops_per_gpu, facts, step_s)
     return RunStatus(
         name=name,
         framework=reading.framework if reading else None,
@@ -209,15 +183,15 @@ def status_of(
         loss=_newest(reports, "loss"),
         grad_norm=_newest(reports, "grad_norm"),
         validation=evaluations[-1] if evaluations else None,
-        best_validation=min(finite, key=lambda one: one.loss, default=None),
+        best_validation=_best(evaluations),
         saved_step=reading.saved_step if reading else None,
         step_s=step_s,
         tokens_per_s=_tokens_per_s(reports, facts, step_s),
-        tflops_per_gpu=tflops,
-        mfu=facts.mfu * facts.step_s / step_s if facts.mfu and facts.step_s and step_s else None,
+        tflops_per_gpu=_newest(reports, "tflops_per_gpu") if tflops is None else tflops,
+        mfu=_by_plan(facts.mfu or None, facts, step_s),
         peak_memory_bytes=_peak(reading),
         busy_s=_busy_s(reports, facts, num_reports=reading.num_reports if reading else 0),
-        left_s=left_s,
+        left_s=None if is_done else _left_s(step, total, step_s),
         silent_s=silent_s,
         alarms=alarms,
         notes=tuple(notes),
@@ -233,6 +207,30 @@ def _state(
     if ended:
         return "done" if is_done else "ended"
     return "running" if reports else "waiting"
+
+
+def _left_s(step: int | None, total: int | None, step_s: float | None) -> float | None:
+    if total is None or step is None or step_s is None:
+        return None
+    return (total - step) * step_s
+
+
+def _best(evaluations: Sequence[Evaluation]) -> Evaluation | None:
+    finite = (one for one in evaluations if math.isfinite(one.loss))
+    return min(finite, key=lambda one: one.loss, default=None)
+
+
+def _step_s(reports: Sequence[Report], facts: RunFacts) -> float | None:
+    times = [facts.seconds(report) for report in steady_reports(reports)]
+    known = [found for found in times if found is not None]
+    return median(known[-WINDOW:]) if known else None
+
+
+def _by_plan(predicted: float | None, facts: RunFacts, step_s: float | None) -> float | None:
+    """A predicted rate at the step's real time; None where one of them is not known."""
+    if predicted is None or not facts.step_s or not step_s:
+        return None
+    return predicted * facts.step_s / step_s
 
 
 def _newest(reports: Sequence[Report], name: str) -> float | None:
@@ -362,8 +360,7 @@ def metrics_text(status: RunStatus) -> str:
 def serve_metrics(
     newest: Callable[[], RunStatus], *, port: int, host: str = LOCAL_ADDRESS
 ) -> Callable[[], None]:
-    """Serve them under `/metrics` from a thread; return what ends it. ConfigError where the port
-    can't be had."""
+    """Serve them under `/metrics` from a thread; return what ends it, or raise ConfigError."""
     registry = _registry(newest)
     from prometheus_client import start_http_server
 

@@ -28,12 +28,7 @@ from meshwright.software.contract import ExportedFile
 from meshwright.values.errors import ConfigError
 from meshwright.values.units import DAY_S, HOUR_S, counted
 
-__all__ = [
-    "Check",
-    "RenderedJob",
-    "Workflow",
-    "workflow",
-]
+__all__ = ["RenderedJob", "Workflow", "workflow"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -172,8 +167,7 @@ def _rendered(number: int, stage: Stage, launcher: str) -> RenderedJob:
 def _submit_all(
     jobs: Sequence[RenderedJob], trained: Trained | None, *, log_dir: str | None
 ) -> ExportedFile:
-    """Training comes as often as it takes to its last step; a job whose predecessor fails is never
-    started."""
+    """Training comes as often as it takes; a job whose predecessor fails is never started."""
     folders = [
         job.folder
         for job in jobs

@@ -1,5 +1,4 @@
-"""The description of a work flow: a file, or one known by name; `key.sub=value` words go before its
-values."""
+"""The description of a work flow: a file, or a known name, behind `key.sub=value` words."""
 
 from __future__ import annotations
 
@@ -17,16 +16,7 @@ from meshwright.values.errors import ConfigError, UnknownNameError
 from meshwright.values.text import read_yaml
 from meshwright.values.units import parse_duration
 
-__all__ = [
-    "DataWords",
-    "NotebookWords",
-    "TrainWords",
-    "Vocabulary",
-    "WorkflowSpec",
-    "named_specs",
-    "plain_spec",
-    "read_spec",
-]
+__all__ = ["TrainWords", "Vocabulary", "WorkflowSpec", "named_specs", "plain_spec", "read_spec"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -127,8 +117,7 @@ class WorkflowSpec:
 
     @staticmethod
     def of(name: str, given: Mapping[str, Any]) -> WorkflowSpec:
-        """Build a work flow from plain values; ConfigError names the key that is wrong, with the
-        nearest."""
+        """Build a work flow from plain values; ConfigError names the wrong key."""
         built: WorkflowSpec = _built(WorkflowSpec, {"title": name, **given, "name": name}, "")
         return built
 

@@ -38,17 +38,14 @@ from meshwright.values.units import MINUTE_S, counted, parse_duration
 
 __all__ = [
     "Stage",
-    "StageName",
     "Trained",
     "data_stages",
     "job_words",
     "notebook_stage",
     "pair_prefixes",
-    "plain_job",
     "read_blend",
     "replicas_that_work",
     "train_stage",
-    "vocabulary_files",
 ]
 
 StageName = Literal["download", "verify", "extract", "concat", "preprocess", "train", "notebook"]
@@ -79,8 +76,7 @@ def vocabulary_files(spec: WorkflowSpec) -> tuple[str, str]:
 
 
 def data_stages(spec: WorkflowSpec) -> list[Stage]:
-    """Return the jobs from the corpus to its pairs of .bin and .idx; each begins with what the one
-    before it left."""
+    """Return the jobs from the corpus to .bin and .idx; each begins with what the last one left."""
     folder, workers = spec.folder, str(spec.data.workers)
     raw, text, shards = f"{folder}/raw", f"{folder}/text", f"{folder}/shards"
     chunks = () if spec.data.chunks is None else ("--chunks", str(spec.data.chunks))
@@ -216,8 +212,7 @@ def _recipe(spec: WorkflowSpec, name: str, steps: list[dict[str, Any]]) -> dict[
 
 
 def _tokenize(spec: WorkflowSpec, shards: str) -> dict[str, Any]:
-    """Tokenize shard by shard, all nodes at one together; then read every pair back, and weigh
-    them."""
+    """Tokenize shard by shard, all nodes at one together; then read pairs back and weigh them."""
     vocab_file, merge_file = vocabulary_files(spec)
     shared = {
         "vocab_file": vocab_file,
@@ -271,8 +266,7 @@ class Trained:
 def train_stage(
     spec: WorkflowSpec, *, launcher: str, weights: Sequence[float] | None = None
 ) -> Trained:
-    """Return the training job; without weights every pair counts alike, for the shards have equal
-    bytes."""
+    """Return the training job; without weights every pair counts alike, as shards are even."""
     words = spec.train
     assert words is not None
     asked = _asked(words)
