@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
 import math
-import os
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, sleep
@@ -24,6 +22,7 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
+from meshwright.data.atomic import locked
 from meshwright.trainer.attention import LatentAttention
 from meshwright.trainer.batches import StepData, open_held_out, open_samples
 from meshwright.trainer.checks import Part, is_v, own_parts
@@ -57,43 +56,25 @@ def held(folder: Path, *, wait_s: float = _WAIT_S) -> Iterator[None]:
     """Hold a folder that is there; ConfigError where another training has it for longer than
     `wait_s`. The system frees it with the process. A file system without locks is taken as free."""
     path, until = folder / _FILE, monotonic() + wait_s
-    file = _opened(path)
-    while not _taken(file, path):
-        os.close(file)
-        if monotonic() > until:
-            raise ConfigError(
-                f"save.folder={folder}: another training writes there; end it, or give another"
-                " folder"
-            )
-        sleep(0.1)
-        file = _opened(path)
-    try:
-        yield
-    finally:
-        with suppress(OSError):
-            path.unlink()
-        os.close(file)
-
-
-def _opened(path: Path) -> int:
-    try:
-        return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    except OSError as error:
-        raise ConfigError(f"save.folder={path.parent}: {error.strerror}") from None
-
-
-def _taken(file: int, path: Path) -> bool:
-    """Lock the file; not where another holds it, nor where its holder has removed it since."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True
-    try:
-        return path.stat().st_ino == os.fstat(file).st_ino
-    except FileNotFoundError:
-        return False
+    with ExitStack() as stack:
+        while True:
+            try:
+                stack.enter_context(locked(path))
+                break
+            except ConfigError:
+                if monotonic() > until:
+                    raise ConfigError(
+                        f"save.folder={folder}: another training writes there; end it, or give"
+                        " another folder"
+                    ) from None
+                sleep(0.1)
+            except OSError as error:
+                raise ConfigError(f"save.folder={folder}: {error.strerror}") from None
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                path.unlink()
 
 
 def cut_tensors(chunk: Chunk, meshes: Meshes) -> None:

@@ -77,19 +77,13 @@ class Device:
 
     def torch_dtype(self, dtype: Dtype) -> Any:
         """Type of the operands; fp8's activations are in bf16."""
-        return {
-            "fp32": torch.float32,
-            "tf32": torch.float32,
-            "bf16": torch.bfloat16,
-            "fp16": torch.float16,
-            "fp8": torch.bfloat16,
-        }[dtype]
+        types = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16}
+        return types.get(dtype, torch.bfloat16)
 
     def random(self, *shape: int, dtype: Any, grad: bool = False) -> Any:
         """Return a tensor of numbers in (-1, 1): zeros would draw less power and run faster."""
-        wide = torch.empty(
-            shape, dtype=torch.float32 if self.kind == "cpu" else dtype, device=self.kind
-        ).uniform_(-1, 1)
+        drawn = torch.float32 if self.kind == "cpu" else dtype
+        wide = torch.empty(shape, dtype=drawn, device=self.kind).uniform_(-1, 1)
         return wide.to(dtype).requires_grad_(grad)
 
     def synchronise(self) -> None:
@@ -102,11 +96,8 @@ def open_device(request: ProfileRequest) -> Device:
     has_gpu = torch.cuda.is_available()
     kind: DeviceKind = request.device or ("cuda" if has_gpu else "cpu")
     if kind == "cuda" and not has_gpu:
-        build = (
-            "this torch is built for the CPU"
-            if torch.version.cuda is None and torch.version.hip is None
-            else "torch sees no GPU"
-        )
+        is_plain = torch.version.cuda is None and torch.version.hip is None
+        build = "this torch is built for the CPU" if is_plain else "torch sees no GPU"
         raise ConfigError(
             f"--device cuda: {build}; use --device cpu, or install a build of torch for the GPU"
         )
@@ -116,19 +107,12 @@ def open_device(request: ProfileRequest) -> Device:
         raise ConfigError(
             "--dtype tf32: the CPU has no tf32 unit; dtypes there are fp32, bf16, fp16 and fp8"
         )
-    return Device(kind=kind, dtypes=request.dtypes or _usual_dtypes(kind))
-
-
-def _usual_dtypes(kind: DeviceKind) -> tuple[Dtype, ...]:
-    if kind == "cpu":
-        return ("fp32",)
-    return ("bf16", "fp8") if _has_fp8() else ("bf16",)
-
-
-def _has_fp8() -> bool:
-    return (
-        torch.version.hip is None and tuple(torch.cuda.get_device_capability()) >= _FP8_CAPABILITY
-    )
+    usual: tuple[Dtype, ...] = ("fp32",)
+    if kind == "cuda":
+        capability = tuple(torch.cuda.get_device_capability())
+        has_fp8 = torch.version.hip is None and capability >= _FP8_CAPABILITY
+        usual = ("bf16", "fp8") if has_fp8 else ("bf16",)
+    return Device(kind=kind, dtypes=request.dtypes or usual)
 
 
 def free_bytes(device: Device) -> float:
@@ -143,17 +127,16 @@ def machine_of(device: Device) -> Machine:
     """Return what is known of this machine and its software; unreadable figures are None."""
     smi = _nvidia_smi() if device.kind == "cuda" else {}
     is_gpu = device.kind == "cuda"
-    total = float(torch.cuda.mem_get_info()[1]) if is_gpu else host_bytes()
+    usable = total = host_bytes()
+    if is_gpu:
+        usable = float(torch.cuda.mem_get_info()[1])
+        total = float(_properties().total_memory)
     return Machine(
         device=device.kind,
         device_name=torch.cuda.get_device_name() if is_gpu else _processor(),
         num_devices=torch.cuda.device_count() if is_gpu else 1,
-        total_bytes=(
-            float(torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory)
-            if is_gpu
-            else host_bytes()
-        ),
-        usable_bytes=total,
+        total_bytes=total,
+        usable_bytes=usable,
         platform=f"{platform.system()} {platform.machine()}, {_processor()}",
         num_threads=torch.get_num_threads(),
         driver=smi.get("driver_version"),
@@ -168,20 +151,18 @@ def machine_of(device: Device) -> Machine:
     )
 
 
+def _properties() -> Any:
+    return torch.cuda.get_device_properties(torch.cuda.current_device())
+
+
 def _nvidia_smi() -> dict[str, str]:
     """What nvidia-smi says of the current device; nothing where it is absent or broken."""
-    uuid = getattr(torch.cuda.get_device_properties(torch.cuda.current_device()), "uuid", None)
+    uuid = getattr(_properties(), "uuid", None)
     which = ["-i", f"GPU-{uuid}"] if uuid is not None else []
     command = ["nvidia-smi", f"--query-gpu={_QUERY}", "--format=csv,noheader,nounits", *which]
     try:
-        answer = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=_SECONDS,
-            stdin=subprocess.DEVNULL,
-        )
+        words: Any = {"capture_output": True, "text": True, "stdin": subprocess.DEVNULL}
+        answer = subprocess.run(command, check=True, timeout=_SECONDS, **words)
     except (OSError, subprocess.SubprocessError):
         return {}
     first = answer.stdout.splitlines()[0] if answer.stdout else ""
@@ -200,10 +181,8 @@ def _processor() -> str:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         lines = []
-    name = next(
-        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")),
-        platform.processor(),
-    )
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    name = (*names, platform.processor())[0]
     return f"{name or platform.machine()} ({num_cores()} cores)"
 
 
