@@ -31,15 +31,7 @@ from meshwright.data.steps import (
 from meshwright.data.workers import Place
 from meshwright.values.errors import ConfigError, load_extra
 
-__all__ = [
-    "ARCHIVES",
-    "Span",
-    "archive_of",
-    "check_archive",
-    "extract",
-    "open_plain",
-    "plain_name",
-]
+__all__ = ["ARCHIVES", "Span", "archive_of", "check_archive", "extract", "open_plain", "plain_name"]
 
 BLOCK_BYTES = 1 << 20
 

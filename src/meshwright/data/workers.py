@@ -21,15 +21,7 @@ from typing import Any, Protocol, TypeVar
 from meshwright.data.progress import Counts, SharedCounts, count_into
 from meshwright.values.errors import ConfigError
 
-__all__ = [
-    "ALONE",
-    "Place",
-    "Runner",
-    "find_place",
-    "prepare_workers",
-    "runner_of",
-    "share_of",
-]
+__all__ = ["ALONE", "Place", "Runner", "find_place", "prepare_workers", "runner_of", "share_of"]
 
 _PAIRS = (
     ("RANK", ("WORLD_SIZE",)),

@@ -17,15 +17,7 @@ from meshwright.trainer.job import ROPE_BASE
 from meshwright.trainer.mesh import Meshes, sum_gradient, swap_dims
 from meshwright.values.models.spec import ModelSpec
 
-__all__ = [
-    "Attention",
-    "LatentAttention",
-    "Norm",
-    "Ring",
-    "Span",
-    "make_norm",
-    "ring_attention",
-]
+__all__ = ["Attention", "LatentAttention", "Norm", "Ring", "Span", "make_norm", "ring_attention"]
 
 EPSILON = 1e-5
 

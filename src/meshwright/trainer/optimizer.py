@@ -18,13 +18,7 @@ from meshwright.trainer.mesh import Meshes
 from meshwright.trainer.model import Chunk, MoeFeedForward
 from meshwright.values.layout import Layout
 
-__all__ = [
-    "Gradients",
-    "drop_gathered",
-    "make_optimizer",
-    "set_last_backward",
-    "shard_data",
-]
+__all__ = ["Gradients", "drop_gathered", "make_optimizer", "set_last_backward", "shard_data"]
 
 
 def make_optimizer(chunk: nn.Module, settings: OptimizerSettings) -> torch.optim.Optimizer:
