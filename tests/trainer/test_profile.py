@@ -22,7 +22,7 @@ from meshwright.trainer.profile import device as _device
 from meshwright.trainer.profile import host as _host
 from meshwright.trainer.profile import profile_device
 from meshwright.trainer.profile import run as _run
-from meshwright.trainer.profile.device import Device, ProfileRequest, open_device
+from meshwright.trainer.profile.design import Device, ProfileRequest, open_device
 from meshwright.trainer.profile.timing import (
     Behind,
     Clock,

@@ -14,13 +14,15 @@ from meshwright.trainer import profile
 from meshwright.trainer.profile.design import (
     _GRIDS,
     EFFORTS,
+    DeviceKind,
+    ProfileRequest,
     grid,
     grid_points,
     model_points,
+    read_dtypes,
     sized,
     sustained_point,
 )
-from meshwright.trainer.profile.device import DeviceKind, ProfileRequest, read_dtypes
 from meshwright.values.errors import ConfigError, MissingExtraError, UnknownNameError
 from meshwright.values.hardware.profile import Effort
 from meshwright.values.models.catalogue import Preset, find_model, presets

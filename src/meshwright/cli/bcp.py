@@ -140,7 +140,7 @@ def list_(
 
 
 def _stored(row: Mapping[str, Any]) -> str:
-    from meshwright.data.progress import format_size
+    from meshwright.data.workers import format_size
 
     size = row.get("sizeInBytes", row.get("size"))
     words = [
@@ -234,7 +234,7 @@ def upload(
 
       meshwright bcp upload workspace=slimpajama dist/meshwright.whl
     """
-    from meshwright.data.progress import format_size
+    from meshwright.data.workers import format_size
     from meshwright.platforms.base_command.storage import Target, choose
 
     found = Target.of(target)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from meshwright.data.archives import Span, archive_of, open_plain
-from meshwright.data.progress import count
+from meshwright.data.workers import count
 
 __all__ = [
     "Document",

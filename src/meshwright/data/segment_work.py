@@ -29,9 +29,9 @@ from meshwright.data.documents import TextUnit, read_documents
 from meshwright.data.encoders import Encoder, EncoderSpec, Engine
 from meshwright.data.engines import Stamp, first_difference, open_encoder, reference_of
 from meshwright.data.pieces import Document, Piece, Reject
-from meshwright.data.progress import count
 from meshwright.data.segments import Segment
 from meshwright.data.steps import Record, ShardError
+from meshwright.data.workers import count
 from meshwright.values.errors import ConfigError, load_extra
 
 __all__ = ["DIRTY", "OnError", "SegmentTask", "part_path", "sentence_splitter", "tokenize_segment"]

@@ -17,7 +17,6 @@ from xml.etree import ElementTree
 from meshwright.data.archives import Span, archive_of, open_plain, plain_name
 from meshwright.data.atomic import writing
 from meshwright.data.listing import settle
-from meshwright.data.progress import count
 from meshwright.data.steps import (
     Record,
     ShardError,
@@ -26,7 +25,7 @@ from meshwright.data.steps import (
     run_to_manifest,
     state_folder,
 )
-from meshwright.data.workers import Place
+from meshwright.data.workers import Place, count
 from meshwright.values.errors import ConfigError, load_extra
 
 __all__ = ["PIECE_BYTES", "Page", "Site", "pages_of", "plain_text", "site_of", "spans_of", "wiki"]

@@ -117,8 +117,8 @@ def check(
     import json
     from dataclasses import asdict
 
-    from meshwright.data.progress import format_size
     from meshwright.data.verifying import check as run
+    from meshwright.data.workers import format_size
 
     report = run(inputs, corpus=corpus, chunks=chunks, workers=workers)
     if json_output:
@@ -246,7 +246,7 @@ def stats(
 
 
 def _print(entry: LengthStats) -> None:
-    from meshwright.data.progress import format_size
+    from meshwright.data.workers import format_size
 
     print(
         f"{entry.prefix}: {counted(entry.documents, 'document')},"

@@ -292,7 +292,7 @@ def _print_json(report: TokenizeReport) -> None:
 
 
 def _print(report: TokenizeReport) -> None:
-    from meshwright.data.progress import format_size
+    from meshwright.data.workers import format_size
     from meshwright.values.units import format_count
 
     print(report.note)

@@ -20,7 +20,7 @@ from torch import nn
 
 from meshwright.trainer.build import Parts, build
 from meshwright.trainer.job import TrainJob
-from meshwright.trainer.profile.device import Device
+from meshwright.trainer.profile.design import Device
 from meshwright.trainer.profile.timing import Bench, Made, Operator, Work, spread_frac
 from meshwright.values.hardware.profile import Sample, Series
 from meshwright.values.layout import Layout

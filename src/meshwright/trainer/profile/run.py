@@ -19,13 +19,16 @@ from meshwright.trainer.profile.collectives import (
     launch_operators,
     num_ranks,
 )
-from meshwright.trainer.profile.design import EFFORTS, Point, grid_points, model_points
-from meshwright.trainer.profile.device import (
+from meshwright.trainer.profile.design import (
+    EFFORTS,
     Device,
     Dtype,
+    Point,
     ProfileRequest,
     free_bytes,
+    grid_points,
     machine_of,
+    model_points,
     num_cores,
     open_device,
 )

@@ -10,8 +10,7 @@ from typing import Any, Literal
 
 import torch
 
-from meshwright.trainer.profile.design import DIMS, Axes, Timing, grid
-from meshwright.trainer.profile.device import Device, Dtype
+from meshwright.trainer.profile.design import DIMS, Axes, Device, Dtype, Timing, grid
 from meshwright.values.hardware.profile import Effort
 
 __all__ = [
