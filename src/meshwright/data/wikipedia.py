@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 from urllib.parse import urlsplit
 from xml.etree import ElementTree
 
@@ -283,7 +283,7 @@ def plain_text(wikitext: str, *, hidden: frozenset[str]) -> str:
         raise ShardError(f"no wikitext ({error})", "dump") from None
     for node in code.filter(recursive=True, matches=lambda node: isinstance(node, (Tag, Wikilink))):
         is_link = isinstance(node, Wikilink)
-        word = str(node.title).partition(":")[0] if is_link else str(node.tag)
+        word = str(node.title).partition(":")[0] if is_link else str(cast("Tag", node).tag)
         if word.strip().lower() in (hidden if is_link else _NOT_TEXT):
             with suppress(ValueError):  # it was inside one that is gone
                 code.remove(node)

@@ -231,9 +231,9 @@ def open_blend(
             )
     sources = []
     for place, file in enumerate(files):
-        words = {"length": length, "seed": seed + place, "epochs": epochs}
+        facts = {"length": length, "seed": seed + place, "epochs": epochs}
         chosen = _documents(file, held_out, part)
-        sources.append(PackedSamples(file, **words, documents=chosen))
+        sources.append(PackedSamples(file, **facts, documents=chosen))
     if len(sources) == 1:
         return sources[0]
     shares = weights if weights is not None else [float(source.num_tokens) for source in sources]

@@ -159,9 +159,9 @@ def machine_of(device: Device) -> Machine:
         torch_version=str(torch.__version__),
         python_version=platform.python_version(),
         date=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        clock_mhz=_number(smi.get("clocks.sm")),
-        max_clock_mhz=_number(smi.get("clocks.max.sm")),
-        power_limit_w=_number(smi.get("power.limit")),
+        clock_mhz=_reading(smi.get("clocks.sm")),
+        max_clock_mhz=_reading(smi.get("clocks.max.sm")),
+        power_limit_w=_reading(smi.get("power.limit")),
         load_average=os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
     )
 
@@ -184,7 +184,7 @@ def _nvidia_smi() -> dict[str, str]:
     return dict(zip(_QUERY.split(","), (cell.strip() for cell in first.split(",")), strict=False))
 
 
-def _number(text: str | None) -> float | None:
+def _reading(text: str | None) -> float | None:
     try:
         return None if text is None else float(text)
     except ValueError:  # "[N/A]"
