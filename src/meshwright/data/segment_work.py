@@ -380,6 +380,5 @@ def _reject(out: _Open, piece: Piece, reject: Reject) -> None:
             row["record"] = reject.raw.decode("utf-8")
         except UnicodeDecodeError:
             row["record_base64"] = base64.b64encode(reject.raw).decode("ascii")
-    out.sections["rejects"].write(
-        json.dumps(row, ensure_ascii=False).encode("utf-8", "surrogateescape") + b"\n"
-    )
+    line = json.dumps(row, ensure_ascii=False) + "\n"
+    out.sections["rejects"].write(line.encode("utf-8", "surrogateescape"))

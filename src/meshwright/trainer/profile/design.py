@@ -14,11 +14,9 @@ from math import prod
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-import torch
-
 from meshwright.trainer.job import available_bytes, host_bytes
 from meshwright.values.data import package_yaml
-from meshwright.values.errors import ConfigError, UnknownNameError
+from meshwright.values.errors import ConfigError, UnknownNameError, load_extra
 from meshwright.values.hardware.profile import Effort, Machine
 from meshwright.values.models.spec import ModelSpec
 
@@ -44,6 +42,8 @@ __all__ = [
     "sized",
     "sustained_point",
 ]
+
+torch = load_extra("torch", "train")
 
 Dtype = Literal["fp32", "tf32", "bf16", "fp16", "fp8"]
 DTYPES: tuple[Dtype, ...] = get_args(Dtype)
