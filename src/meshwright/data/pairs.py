@@ -118,8 +118,8 @@ def blend(
 ) -> Blend:
     """Weigh the pairs of prefixes, folders or patterns by their size, as `by` counts it, raised to
     1 / temperature: above 1 small corpora weigh more; or by `weights` in their order, any positive
-    numbers, which are divided by their sum. ConfigError for a pair that is absent, broken or empty, and for
-    weights that are not one for each, or not positive."""
+    numbers, which are divided by their sum. ConfigError for a pair that is absent, broken or empty,
+    and for weights that are not one for each, or not positive."""
     prefixes = prefixes_of(words)
     files = [IndexedFile(prefix) for prefix in prefixes]
     for file in files:
