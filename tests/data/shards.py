@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from meshwright.data.atomic import writing
-from meshwright.data.progress import count
 from meshwright.data.steps import ShardError
+from meshwright.data.workers import count
 
 
 @dataclass(frozen=True)

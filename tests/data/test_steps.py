@@ -13,9 +13,16 @@ import pytest
 from tests.data.shards import copy, environment, is_there, tasks_in
 
 from meshwright.data.atomic import read_journals
-from meshwright.data.progress import Counts, Totals, format_size, format_span, progress_line
 from meshwright.data.steps import StepReport, run_step
-from meshwright.data.workers import ALONE, Place
+from meshwright.data.workers import (
+    ALONE,
+    Counts,
+    Place,
+    Totals,
+    format_size,
+    format_span,
+    progress_line,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 SIZES = {f"{number}": number % 7 for number in range(40)}
@@ -222,7 +229,7 @@ def test_sizes_and_spans_for_people() -> None:
 
 
 def test_progress_is_plain_lines_in_a_log(tmp_path: Path) -> None:
-    from meshwright.data.progress import Progress
+    from meshwright.data.workers import Progress
 
     stream = io.StringIO()
     with Progress(

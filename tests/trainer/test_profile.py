@@ -18,11 +18,10 @@ pytest.importorskip("torch", reason="measures with torch: pip install 'meshwrigh
 from meshwright.cli import run
 from meshwright.platforms.given import load_profile
 from meshwright.trainer.profile import design as _design
-from meshwright.trainer.profile import device as _device
 from meshwright.trainer.profile import host as _host
 from meshwright.trainer.profile import profile_device
 from meshwright.trainer.profile import run as _run
-from meshwright.trainer.profile.device import Device, ProfileRequest, open_device
+from meshwright.trainer.profile.design import Device, ProfileRequest, open_device
 from meshwright.trainer.profile.timing import (
     Behind,
     Clock,
@@ -235,7 +234,7 @@ def test_an_operator_that_torch_lacks_is_skipped_with_its_reason() -> None:
         return work
 
     device = open_device(QUICK)
-    book = _run._book(QUICK, _device.machine_of(device), None)
+    book = _run._book(QUICK, _design.machine_of(device), None)
     operator = operator_of(lacking)
     _run._measure_series(book, operator, device=device, clock=Clock(device), tell=pytest.fail)
     assert book.series == {} and book.skipped == {"some/fp32": "some/fp32 at [1]: no such kernel"}
@@ -337,7 +336,7 @@ def test_devices_that_are_not_here() -> None:
 
 
 def test_the_machine_is_described() -> None:
-    machine = _device.machine_of(open_device(QUICK))
+    machine = _design.machine_of(open_device(QUICK))
     assert machine.device == "cpu" and machine.torch_version and machine.driver is None
     assert 0 < machine.usable_bytes < math.inf
     assert machine.differences(machine) == []

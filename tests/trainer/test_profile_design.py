@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from math import prod
 from pathlib import Path
 
@@ -14,13 +16,15 @@ from meshwright.trainer import profile
 from meshwright.trainer.profile.design import (
     _GRIDS,
     EFFORTS,
+    DeviceKind,
+    ProfileRequest,
     grid,
     grid_points,
     model_points,
+    read_dtypes,
     sized,
     sustained_point,
 )
-from meshwright.trainer.profile.device import DeviceKind, ProfileRequest, read_dtypes
 from meshwright.values.errors import ConfigError, MissingExtraError, UnknownNameError
 from meshwright.values.hardware.profile import Effort
 from meshwright.values.models.catalogue import Preset, find_model, presets
@@ -148,3 +152,15 @@ def test_without_torch_the_extra_is_named(
         profile.profile_device(ProfileRequest())
     assert run(["profile", "-o", str(tmp_path / "x.npz")]) == 2
     assert "pip install 'meshwright[train]'" in capsys.readouterr().err
+
+
+def test_a_machine_without_torch_is_told_what_to_install() -> None:
+    code = (
+        "import sys; sys.modules['torch'] = None; from meshwright.cli import run;"
+        " sys.exit(run(['profile', '-o', 'x.npz']))"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 2
+    assert "pip install 'meshwright[train]'" in ended.stderr

@@ -42,7 +42,7 @@ from meshwright.values.hardware.profile_chip import profile_words
 from meshwright.values.units import counted
 
 if TYPE_CHECKING:
-    from meshwright.trainer.profile.device import ProfileRequest
+    from meshwright.trainer.profile.design import ProfileRequest
     from meshwright_truth.verdicts import Validation
 
 __all__ = [
@@ -200,7 +200,7 @@ def profile(
 def _profile_request(
     *, device: str | None, dtype: str | None, effort: Effort, model: str | None
 ) -> ProfileRequest:
-    from meshwright.trainer.profile.device import ProfileRequest, read_dtypes
+    from meshwright.trainer.profile.design import ProfileRequest, read_dtypes
     from meshwright.values.models.catalogue import find_model
 
     return ProfileRequest(

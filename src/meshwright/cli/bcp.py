@@ -12,7 +12,9 @@ import typer
 
 from meshwright.cli.options import REQUIRED, Given, argument, command, fields_of, option
 from meshwright.cli.terminal import JsonFlag, print_json, tell
-from meshwright.data.progress import format_size
+from meshwright.data.workers import (
+    format_size,
+)
 from meshwright.platforms.base_command.storage import Place, Storage, Target, Transfer, choose
 from meshwright.values.errors import UnknownNameError
 from meshwright.values.units import counted

@@ -29,28 +29,16 @@ __all__ = [
     "price_memory",
 ]
 
-MEMORY_TERMS = (
-    "weights",
-    "gradients",
-    "optimizer",
-    "activations",
-    "recompute_workspace",
-    "logits",
-    "communication",
-    "libraries",
-    "slack",
-    "context",
-)
+_STATES = ("weights", "gradients", "optimizer", "communication")
+_PASSING = ("activations", "recompute_workspace", "logits")
+MEMORY_TERMS = (*_STATES[:3], *_PASSING, "communication", "libraries", "slack", "context")
 MESSAGE_BUFFERS = 2.0
 """Buffers of a pipeline message per chunk of layers: one each way."""
 LONE_SLACK_SHARE = 0.25
 """Of the allocator's slack, what is left where no tensor of a layer passes through an exchange:
 reserved memory of nanotron's published runs is 0.05 of what comes and goes above the allocated at
 tp = 1 (113 runs), 0.2 to 0.3 beyond (997)."""
-_FACTOR_OF = {
-    name: "activations" if name in ("activations", "recompute_workspace", "logits") else "states"
-    for name in MEMORY_TERMS[:-3]
-}
+_FACTOR_OF = dict.fromkeys(_STATES, "states") | dict.fromkeys(_PASSING, "activations")
 """The calibration's factor that scales a term; slack follows activations, libraries and context are
 the software's own figures."""
 
@@ -64,9 +52,8 @@ class Memory:
     @property
     def allocated(self) -> Floats:
         """Peak that the framework's allocator hands out."""
-        return reduce(
-            np.add, [v for name, v in self.terms.items() if name not in ("slack", "context")]
-        )
+        beside = ("slack", "context")
+        return reduce(np.add, [term for name, term in self.terms.items() if name not in beside])
 
     @property
     def reserved(self) -> Floats:
@@ -194,18 +181,7 @@ def redone_share(layouts: Layouts, stages: Stages) -> Floats:
     return np.where(layouts.recompute[:, None] == RECOMPUTES.index("full"), share, 0.0)
 
 
-@makes(
-    "memory.weights",
-    "memory.gradients",
-    "memory.optimizer",
-    "memory.activations",
-    "memory.recompute_workspace",
-    "memory.logits",
-    "memory.communication",
-    "memory.libraries",
-    "memory.slack",
-    "memory.context",
-)
+@makes(*(f"memory.{name}" for name in MEMORY_TERMS))
 def price_memory(
     layouts: Layouts,
     stages: Stages,
@@ -310,11 +286,8 @@ def _message_bytes(layouts: Layouts, stages: Stages, acts: Activations, *, stack
     ahead = np.maximum(
         two, ends * layouts.num_microbatches[:, None] - stages.in_flight * (1.0 - stages.first)
     )
-    return np.asarray(
-        (layouts.pp[:, None] > 1)
-        * acts.boundary[:, None]
-        * (ahead if stack.messages_ahead else two)
-    )
+    buffers = ahead if stack.messages_ahead else two
+    return np.asarray((layouts.pp[:, None] > 1) * acts.boundary[:, None] * buffers)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -340,46 +313,31 @@ def _states(layouts: Layouts, params: StageParams, *, work: Workload, stack: Sta
               optimizer: parameters / shards * (moment_bytes + master_bytes)
     Source:   ZeRO (arXiv:1910.02054), table 1; bytes as in `values/stacks.csv`.
     """
-    shards, half, trainable = (
-        data_shards(layouts, stack),
-        work.precision not in ("fp32", "tf32"),
-        _trainable_share(work),
-    )
+    shards, trainable = data_shards(layouts, stack), _trainable_share(work)
+    half = work.precision not in ("fp32", "tf32")
     fully = layouts.sharding[:, None] >= SHARDINGS.index("zero3")
     master = stack.master_bytes if half else 0.0
     sharded_half = 2.0 if stack.zero3_weights == "master-and-half" else 0.0
     stored_weight = np.where(fully & (master > 0), sharded_half, 2.0) if half else 4.0
     weights = _split(params, shards.weights) * (stored_weight + np.where(fully, master, 0.0))
     weights = weights + ~fully * (params.total - params.ends) * _cached_weight_bytes(work, stack)
+    updated = _split(params, shards.optimizer)
     in_shards = stack.zero1_shards == "states-and-gradients"
-    updated, kept = (
-        _split(params, shards.optimizer),
-        _split(params, shards.optimizer if in_shards else shards.gradients),
-    )
+    kept = updated if in_shards else _split(params, shards.gradients)
     reduced = (layouts.dp * layouts.cp > 1)[:, None]  # a lone replica has no buckets
     zero2 = layouts.sharding[:, None] == SHARDINGS.index("zero2")
-    late = (
-        stack.reduction_deferred
-        & zero2
-        & (layouts.num_microbatches[:, None] > 1)
-        & (shards.gradients[0] > 1)
+    several = layouts.num_microbatches[:, None] > 1
+    late = stack.reduction_deferred & zero2 & several & (shards.gradients[0] > 1)
+    reduce_bytes, gradient_bytes, moment_bytes = (
+        (stack.reduce_bytes, stack.gradient_bytes, stack.moment_bytes) if half else (4.0, 4.0, 8.0)
     )
-    summed = np.where(
-        late,
-        params.total * (stack.reduce_bytes if half else 4.0),
-        kept * (stack.gradient_bytes if half else 4.0),
-    )
+    summed = np.where(late, params.total * reduce_bytes, kept * gradient_bytes)
+    transient = params.total * stack.transient_gradient_bytes * trainable
     return _States(
         weights=_frozen_bytes(params, shards, stack) if work.lora_rank else weights,
         gradients=summed * trainable,
-        transient=params.total
-        * stack.transient_gradient_bytes
-        * trainable
-        * (~fully & ~zero2)
-        * reduced,
-        optimizer=updated
-        * ((stack.moment_bytes if half else 8.0) + np.where(fully, 0.0, master))
-        * trainable,
+        transient=transient * (~fully & ~zero2) * reduced,
+        optimizer=updated * (moment_bytes + np.where(fully, 0.0, master)) * trainable,
         stepping=updated * stack.step_bytes * trainable,
     )
 
@@ -401,12 +359,8 @@ def _slack_frac(layouts: Layouts, stack: Stack) -> Floats:
               workspace
     Source:   `values/stacks.csv`.
     """
-    exchanged = (
-        (layouts.tp > 1)
-        | (layouts.cp > 1)
-        | (layouts.ep > 1)
-        | (layouts.sharding >= SHARDINGS.index("zero3"))
-    )
+    split = (layouts.tp > 1) | (layouts.cp > 1) | (layouts.ep > 1)
+    exchanged = split | (layouts.sharding >= SHARDINGS.index("zero3"))
     return stack.fragmentation_frac * np.where(exchanged, 1.0, LONE_SLACK_SHARE)[:, None]
 
 
@@ -440,19 +394,15 @@ def _passing(
     if not (stack.gradients_freed and fully.any()):
         return replace(most, recompute_workspace=workspace)
     piped, several = layouts.pp[:, None] > 1, layouts.num_microbatches[:, None] > 1
-    wrapped = (layouts.shard_size * layouts.tp > 1)[
-        :, None
-    ]  # beside tp a mesh of one rank is wrapped too; a lone GPU has none
+    # beside tp a mesh of one rank is wrapped too; a lone GPU has none
+    wrapped = (layouts.shard_size * layouts.tp > 1)[:, None]
     whole = stack.reduction_deferred & several & ~piped & wrapped
-    earlier = np.where(
-        whole, params.total * stack.reduce_bytes * trainable, most.gradients * several
-    )
-    through_loss = np.where(
-        piped, most.communication, params.ends * 2.0 * (stack.gathered == "layer")
-    )
-    exchange = np.maximum(
-        through_loss, most.communication - np.maximum(0.0, most.logits - most.recompute_workspace)
-    )
+    unreduced = params.total * stack.reduce_bytes * trainable
+    earlier = np.where(whole, unreduced, most.gradients * several)
+    ends = params.ends * 2.0 * (stack.gathered == "layer")
+    through_loss = np.where(piped, most.communication, ends)
+    beyond = np.maximum(0.0, most.logits - most.recompute_workspace)
+    exchange = np.maximum(through_loss, most.communication - beyond)
     at_loss = earlier + most.activations + most.logits + workspace + exchange
     late = most.gradients + most.recompute_workspace + most.communication > at_loss
     return _Passing(
@@ -470,8 +420,7 @@ def _before_or_in_step(passing: _Passing, stepping: Floats) -> tuple[_Passing, F
     if not stepping.any():
         return passing, stepping
     later = stepping > passing.activations + passing.recompute_workspace + passing.logits
-    names = ("activations", "recompute_workspace", "logits")
-    kept = {name: np.where(later, 0.0, getattr(passing, name)) for name in names}
+    kept = {name: np.where(later, 0.0, getattr(passing, name)) for name in _PASSING}
     return replace(passing, **kept), np.where(later, stepping, 0.0)
 
 
@@ -499,11 +448,10 @@ def _library_bytes(stack: Stack, chip: Chip, model: ModelSpec) -> float:
     Formula:  handles * the chip's workspace, and what a run sets more for torch's two handles
     Source:   `Chip.gemm_workspace_bytes`, `Stack.library_workspaces`.
     """
-    own = chip.gemm_workspace_bytes
+    own, handles = chip.gemm_workspace_bytes, stack.library_workspaces
     grouped = stack.grouped_workspaces if model.moe is not None else 0.0
-    return (stack.library_workspaces + grouped) * own + min(2.0, stack.library_workspaces) * max(
-        0.0, stack.thread_workspace_bytes - own
-    )
+    more = max(0.0, stack.thread_workspace_bytes - own)
+    return (handles + grouped) * own + min(2.0, handles) * more
 
 
 def _split(params: StageParams, shards: tuple[Floats, Floats]) -> Floats:
@@ -522,9 +470,8 @@ def _unsharded_bytes(
     fully = layouts.sharding[:, None] >= SHARDINGS.index("zero3")
     piped = (layouts.pp[:, None] > 1) & (stack.family == "fsdp")
     whole = params.total * (2.0 + stack.reduce_bytes)
-    return np.where(
-        fully, np.where(piped, whole, _gathered_bytes(params, stages, model, stack)), 0.0
-    )
+    in_work = _gathered_bytes(params, stages, model, stack)
+    return np.where(fully, np.where(piped, whole, in_work), 0.0)
 
 
 def _gathered_bytes(params: StageParams, stages: Stages, model: ModelSpec, stack: Stack) -> Floats:

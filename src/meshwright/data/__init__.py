@@ -37,21 +37,11 @@ __all__ = [
 ]
 
 _HOMES = {
-    "EncoderSpec": "encoders",
-    "TokenizeRequest": "tokenize_request",
-    "blend": "pairs",
-    "check": "verifying",
-    "concat": "join",
-    "download": "fetching",
-    "extract": "archives",
-    "merge": "pairs",
-    "plan": "footprint",
-    "run": "pipeline",
-    "stats": "pairs",
-    "tokenize": "tokenizing",
-    "train_sentencepiece": "tokenize_request",
-    "verify": "verifying",
-    "wiki": "wikipedia",
+    **{"EncoderSpec": "encoders", "concat": "join", "download": "fetching", "extract": "archives"},
+    **{"plan": "footprint", "run": "pipeline", "tokenize": "tokenizing", "wiki": "wikipedia"},
+    **dict.fromkeys(("TokenizeRequest", "train_sentencepiece"), "tokenize_request"),
+    **dict.fromkeys(("blend", "merge", "stats"), "pairs"),
+    **dict.fromkeys(("check", "verify"), "verifying"),
 }
 """The module of each step's function, loaded when first asked for; no two share a name."""
 

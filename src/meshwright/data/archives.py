@@ -18,7 +18,6 @@ from typing import IO, Any
 
 from meshwright.data.atomic import writing
 from meshwright.data.listing import InputFile, settle
-from meshwright.data.progress import count
 from meshwright.data.steps import (
     Record,
     ShardError,
@@ -28,18 +27,10 @@ from meshwright.data.steps import (
     run_to_manifest,
     state_folder,
 )
-from meshwright.data.workers import Place
+from meshwright.data.workers import Place, count
 from meshwright.values.errors import ConfigError, load_extra
 
-__all__ = [
-    "ARCHIVES",
-    "Span",
-    "archive_of",
-    "check_archive",
-    "extract",
-    "open_plain",
-    "plain_name",
-]
+__all__ = ["ARCHIVES", "Span", "archive_of", "check_archive", "extract", "open_plain", "plain_name"]
 
 BLOCK_BYTES = 1 << 20
 

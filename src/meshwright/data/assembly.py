@@ -127,12 +127,11 @@ class Assembly:
             grown, final = self.scratch / f"{place}.bin", Path(f"{prefix}.bin")
             if self.segments and not grown.exists() and final.exists():
                 final.rename(grown)  # a kill came between the last rename and the manifest
-        self._outputs = {
-            section: _open(
-                self._stack, self.scratch / name, self._state.sizes.get(section, 0), self.abandoned
-            )
-            for section, name in self._names.items()
-        }
+        opened: dict[str, _Growing] = {}
+        for section, name in self._names.items():
+            path, size = self.scratch / name, self._state.sizes.get(section, 0)
+            opened[section] = _open(self._stack, path, size, self.abandoned)
+        self._outputs = opened
 
     def _commit(self) -> None:
         for section, growing in self._outputs.items():
@@ -260,9 +259,8 @@ def _write_rejects(raw: Path, path: Path) -> None:
             row = json.loads(text)
             row["line"] = located(row, counter).line
             del row["start"], row["form"]
-            handle.write(
-                json.dumps(row, ensure_ascii=False).encode("utf-8", "surrogateescape") + b"\n"
-            )
+            line = json.dumps(row, ensure_ascii=False) + "\n"
+            handle.write(line.encode("utf-8", "surrogateescape"))
 
 
 class EarlyJoin:

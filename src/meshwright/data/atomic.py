@@ -30,18 +30,8 @@ __all__ = [
 ]
 
 _UNITS = {
-    "": 1,
-    "b": 1,
-    "kb": 10**3,
-    "mb": 10**6,
-    "gb": GB,
-    "tb": TERA,
-    "pb": 10**15,
-    "kib": 2**10,
-    "mib": MIB,
-    "gib": GIB,
-    "tib": 2**40,
-    "pib": 2**50,
+    **{"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": GB, "tb": TERA, "pb": 10**15},
+    **{"kib": 2**10, "mib": MIB, "gib": GIB, "tib": 2**40, "pib": 2**50},
 }
 
 
@@ -115,9 +105,8 @@ def _lock(handle: IO[bytes], path: Path, *, wait: bool) -> None:
     try:
         fcntl.flock(handle.fileno(), fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
-        raise ConfigError(
-            f"{path}: another process is writing it; wait for it, or end it"
-        ) from None
+        reason = "another process is writing it; wait for it, or end it"
+        raise ConfigError(f"{path}: {reason}") from None
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise
@@ -169,12 +158,8 @@ class Journal:
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Write one record; it is on the disk when this returns."""
-        self._handle.write(
-            json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode(
-                "utf-8", "surrogateescape"
-            )
-            + b"\n"
-        )
+        line = json.dumps(record, ensure_ascii=False, separators=(",", ":"))
+        self._handle.write(f"{line}\n".encode("utf-8", "surrogateescape"))
         self._handle.flush()
         os.fsync(self._handle.fileno())
 

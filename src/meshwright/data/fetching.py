@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from functools import cache, partial
 from itertools import product
+from math import prod
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
@@ -83,28 +84,21 @@ def corpus_files(corpus: Corpus, *, chunks: int | None = None) -> list[InputFile
     most = len(corpus.files_per_chunk)
     if chunks is not None and not 1 <= chunks <= most:
         raise ConfigError(f"chunks={chunks}: {corpus.name} has {most} chunks; expected 1 to {most}")
-    places = [
-        (chunk, file)
-        for chunk, number in enumerate(corpus.files_per_chunk[:chunks], start=1)
-        for file in range(number)
-    ]
-    return [
-        InputFile(
-            path=corpus.url.format(chunk=c, file=f),
-            name=corpus.file_name.format(chunk=c, file=f),
-            size_bytes=0,
-        )
-        for c, f in places
-    ]
+    files = []
+    for chunk, number in enumerate(corpus.files_per_chunk[:chunks], start=1):
+        for file in range(number):
+            path, name = (
+                form.format(chunk=chunk, file=file) for form in (corpus.url, corpus.file_name)
+            )
+            files.append(InputFile(path=path, name=name, size_bytes=0))
+    return files
 
 
 def expand(pattern: str) -> list[str]:
     """Write out braces as bash does: `{0..9}`, `{000..127}` (with its zeros), `{train,test}`."""
     parts = _BRACES.split(pattern)
     choices = [_choices(part) if place % 2 else [part] for place, part in enumerate(parts)]
-    number = 1
-    for choice in choices:
-        number *= len(choice)
+    number = prod(map(len, choices))
     if number > _MOST:
         raise ConfigError(f"{pattern}: stands for {number:,} URLs; at most {_MOST:,} are taken")
     return ["".join(words) for words in product(*choices)]
@@ -116,13 +110,10 @@ def _choices(inner: str) -> Sequence[str]:
         return inner.split(",")
     width = len(first) if len(first) > 1 and first.startswith("0") else 0
     begin, end = int(first), int(last)
-    if abs(end - begin) >= _MOST:
-        raise ConfigError(
-            f"{{{inner}}}: stands for {abs(end - begin) + 1:,} names; at most {_MOST:,} are taken"
-        )
-    return [f"{number:0{width}}" for number in range(begin, end + 1)] or [
-        f"{number:0{width}}" for number in range(begin, end - 1, -1)
-    ]
+    count, step = abs(end - begin) + 1, 1 if begin <= end else -1
+    if count > _MOST:
+        raise ConfigError(f"{{{inner}}}: stands for {count:,} names; at most {_MOST:,} are taken")
+    return [f"{number:0{width}}" for number in range(begin, end + step, step)]
 
 
 def url_files(words: Sequence[str]) -> list[InputFile]:
@@ -163,10 +154,9 @@ def _row(line: str) -> Iterator[tuple[str, str | None]]:
             f"{parts[0]}: expected a URL such as https://host/folder/file_{{0..99}}.jsonl.zst"
         )
     urls = expand(parts[0])
-    digest = parts[1].removeprefix("sha256:").lower() if len(parts) == 2 else None
-    if len(parts) > 2 or (
-        digest is not None and (len(urls) > 1 or not re.fullmatch(r"[0-9a-f]{64}", digest))
-    ):
+    digest = parts[1].removeprefix("sha256:").lower() if len(parts) > 1 else None
+    alone = len(parts) == 2 and len(urls) == 1
+    if digest is not None and not (alone and re.fullmatch(r"[0-9a-f]{64}", digest)):
         raise ConfigError(
             f"{line.strip()}: expected one URL, and behind it nothing or its sha256 of 64 digits"
         )
@@ -174,9 +164,7 @@ def _row(line: str) -> Iterator[tuple[str, str | None]]:
 
 
 def _check_name(name: str, url: str) -> None:
-    if not name or any(
-        part in ("", ".", "..") or part.startswith(".") or "\0" in part for part in name.split("/")
-    ):
+    if any(not part or part.startswith(".") or "\0" in part for part in name.split("/")):
         raise ConfigError(f"{url}: its path makes no name of a file")
 
 
@@ -195,15 +183,12 @@ def hf_files(
         answer = get(page)
         rows += [row for row in answer.json() if row.get("type") == "file"]
         page = answer.links.get("next", {}).get("url", "")
-    wanted = [
-        row
-        for row in rows
-        if not include or any(fnmatch(row["path"], pattern) for pattern in include)
-    ]
+    patterns = include or ("*",)
+    wanted = [row for row in rows if any(fnmatch(row["path"], one) for one in patterns)]
     if not wanted:
+        said = " and ".join(include) or "all"
         raise ConfigError(
-            f"--hf {word}: {counted(len(rows), 'file')}, of which {' and '.join(include) or 'all'}"
-            " matches none"
+            f"--hf {word}: {counted(len(rows), 'file')}, of which {said} matches none"
         )
     base = f"{endpoint}/datasets/{name}/resolve/{revision}"
     return [
@@ -306,12 +291,9 @@ def _page(url: str, patience: Patience) -> Any:
         answer.raise_for_status()
         return answer
     except httpx.HTTPStatusError as error:
-        status = error.response.status_code
-        advice = (
-            " (no such dataset or revision, or one that needs HF_TOKEN)"
-            if status in (401, 403, 404)
-            else ""
-        )
+        status, advice = error.response.status_code, ""
+        if status in (401, 403, 404):
+            advice = " (no such dataset or revision, or one that needs HF_TOKEN)"
         raise ConfigError(f"{url}: {status} {error.response.reason_phrase}{advice}") from None
     except httpx.HTTPError as error:
         raise ConfigError(f"{url}: {type(error).__name__} {error}") from None

@@ -11,7 +11,7 @@ from meshwright.data.archives import archive_of, open_plain
 from meshwright.data.documents import num_rows, text_bytes_of
 from meshwright.data.fetching import Corpus, find_corpus
 from meshwright.data.listing import InputFile, walk
-from meshwright.data.progress import count_into, format_size
+from meshwright.data.workers import count_into, format_size
 from meshwright.values.errors import ConfigError, UnknownNameError
 from meshwright.values.units import GIB, counted, format_count
 

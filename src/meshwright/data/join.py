@@ -17,7 +17,6 @@ from typing import Any
 from meshwright.data.archives import archive_of
 from meshwright.data.atomic import create_once, read_journals, writing
 from meshwright.data.listing import InputFile, settle
-from meshwright.data.progress import count, format_size
 from meshwright.data.steps import (
     Record,
     ShardError,
@@ -28,7 +27,7 @@ from meshwright.data.steps import (
     run_step,
     state_folder,
 )
-from meshwright.data.workers import Place, find_place
+from meshwright.data.workers import Place, count, find_place, format_size
 from meshwright.values.errors import ConfigError
 from meshwright.values.units import GIB, counted
 

@@ -93,31 +93,20 @@ class Blend:
 
     def epochs(self, train_tokens: int) -> list[float]:
         """Return how often each corpus is read in a training of so many tokens."""
-        return [
-            weight * train_tokens / tokens
-            for weight, tokens in zip(self.weights, self.tokens, strict=True)
-        ]
+        pairs = zip(self.weights, self.tokens, strict=True)
+        return [weight * train_tokens / tokens for weight, tokens in pairs]
 
     def forms(self) -> dict[str, str]:
         """Return the text for Megatron-LM's flag, NeMo 1.x's field and Megatron-Bridge's."""
         pairs = list(zip(self.words(), self.prefixes, strict=True))
+        flag = " ".join(f"{weight} {shlex.quote(prefix)}" for weight, prefix in pairs)
+        field = ",".join(f"{weight},{prefix}" for weight, prefix in pairs)
+        names = json.dumps(list(self.prefixes), separators=(",", ":"))
         return {
-            "megatron": (
-                "--data-path " + " ".join(f"{weight} {_quoted(prefix)}" for weight, prefix in pairs)
-            ),
-            "nemo": _quoted(
-                "model.data.data_prefix=["
-                + ",".join(f"{weight},{prefix}" for weight, prefix in pairs)
-                + "]"
-            ),
-            "bridge": _quoted(
-                f"dataset.blend=[{json.dumps(list(self.prefixes), separators=(',', ':'))},[{','.join(self.words())}]]"  # noqa: E501
-            ),
+            "megatron": f"--data-path {flag}",
+            "nemo": shlex.quote(f"model.data.data_prefix=[{field}]"),
+            "bridge": shlex.quote(f"dataset.blend=[{names},[{','.join(self.words())}]]"),
         }
-
-
-def _quoted(word: str) -> str:
-    return shlex.quote(word)
 
 
 def blend(
@@ -127,10 +116,10 @@ def blend(
     temperature: float = 1.0,
     weights: Sequence[float] | Mapping[str, float] | None = None,
 ) -> Blend:
-    """Weigh the pairs of prefixes, folders or patterns by their size, raised to 1 / temperature:
-    above 1 small corpora weigh more; or by `weights` in their order, any positive numbers, which
-    are divided by their sum. ConfigError for a pair that is absent, broken or empty, and for
-    weights that are not one for each, or not positive."""
+    """Weigh the pairs of prefixes, folders or patterns by their size, as `by` counts it, raised to
+    1 / temperature: above 1 small corpora weigh more; or by `weights` in their order, any positive
+    numbers, which are divided by their sum. ConfigError for a pair that is absent, broken or empty,
+    and for weights that are not one for each, or not positive."""
     prefixes = prefixes_of(words)
     files = [IndexedFile(prefix) for prefix in prefixes]
     for file in files:
@@ -345,9 +334,8 @@ def stats(words: Sequence[str]) -> list[LengthStats]:
     """Count the documents of some pairs, and of all together; ConfigError for a broken pair."""
     files = [IndexedFile(prefix) for prefix in prefixes_of(words)]
     counts = [_count(file) for file in files]
-    found = [
-        _stats(file.prefix, [file], [count]) for file, count in zip(files, counts, strict=True)
-    ]
+    pairs = zip(files, counts, strict=True)
+    found = [_stats(file.prefix, [file], [count]) for file, count in pairs]
     return found if len(files) == 1 else [*found, _stats("all", files, counts)]
 
 
@@ -376,11 +364,8 @@ def _document_lengths(file: IndexedFile) -> Iterator[NDArray[np.int64]]:
     total_bytes = file.num_tokens * file.dtype.itemsize
     for part in chunks_of(file.bounds[1:]):
         inside = np.minimum(part, max(0, file.num_sequences - 1))
-        ends = np.where(
-            part < file.num_sequences,
-            file.pointers[inside] if file.num_sequences else 0,
-            total_bytes,
-        )
+        firsts = file.pointers[inside] if file.num_sequences else 0
+        ends = np.where(part < file.num_sequences, firsts, total_bytes)
         yield np.diff(ends, prepend=before) // file.dtype.itemsize
         before = int(ends[-1])
 
@@ -389,17 +374,14 @@ def _stats(name: str, files: Sequence[IndexedFile], counts: Sequence[_Counts]) -
     short = np.sum([count.short for count in counts], axis=0)
     long = np.sort(np.concatenate([count.long for count in counts]))
     documents = int(short.sum()) + len(long)
+    paths = [path for file in files for path in (file.index_path, file.tokens_path)]
     return LengthStats(
         prefix=name,
         documents=documents,
         sequences=sum(file.num_sequences for file in files),
         tokens=sum(file.num_tokens for file in files),
-        size_bytes=sum(
-            file.index_path.stat().st_size + file.tokens_path.stat().st_size for file in files
-        ),
-        quantiles=(
-            {share: _quantile(short, long, share) for share in QUANTILES} if documents else {}
-        ),
+        size_bytes=sum(path.stat().st_size for path in paths),
+        quantiles={share: _quantile(short, long, share) for share in QUANTILES if documents},
         histogram=tuple(_histogram(short, long)),
     )
 
@@ -420,10 +402,8 @@ def _histogram(
     while start <= most:
         if start < _COUNTED:
             part = short[start:below]
-            documents, tokens = (
-                int(part.sum()),
-                int((part * np.arange(start, start + len(part))).sum()),
-            )
+            documents = int(part.sum())
+            tokens = int((part * np.arange(start, start + len(part))).sum())
         else:
             held = long[(long >= start) & (long < below)]
             documents, tokens = len(held), int(held.sum())

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from meshwright.data.archives import Span, archive_of, open_plain
-from meshwright.data.progress import count
+from meshwright.data.workers import count
 
 __all__ = [
     "Document",
@@ -52,6 +52,12 @@ class Document(NamedTuple):
     texts: tuple[str | list[str], ...]
     """By key; a list holds sentences that are split already."""
     size_bytes: int
+
+    @property
+    def first_text(self) -> str:
+        """That of the first key, sentences joined."""
+        first = self.texts[0]
+        return first if isinstance(first, str) else " ".join(first)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -131,9 +137,8 @@ def _blocks_of_archive(piece: Piece) -> Iterator[bytes]:
                 yield block
             block = plain.read(BLOCK_BYTES)
     if has_begun and end < piece.size_bytes:
-        with open_plain(
-            piece.path, span=Span(begin=end, end=piece.size_bytes), counted=False
-        ) as plain:
+        rest = Span(begin=end, end=piece.size_bytes)
+        with open_plain(piece.path, span=rest, counted=False) as plain:
             yield from _line_end(plain)
 
 
@@ -151,11 +156,9 @@ def _line_end(handle: Any) -> Iterator[bytes]:
 
 def too_long(max_bytes: int) -> str:
     """Say that a document is longer than one may be."""
-    return (
-        f"longer than {max_bytes >> 20} MiB (--max-document-mib)"
-        if max_bytes >= 1 << 20
-        else f"longer than {max_bytes} bytes"
-    )
+    if max_bytes < 1 << 20:
+        return f"longer than {max_bytes} bytes"
+    return f"longer than {max_bytes >> 20} MiB (--max-document-mib)"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -217,9 +220,6 @@ def located(row: Mapping[str, Any], counter: LineCounter) -> Rejected:
     """Return a reject of a segment with its line in the file."""
     line = row["line"]
     if line is not None and row["start"]:
-        line += (
-            _rows_before(row["file"], row["start"])
-            if row["form"] == "parquet"
-            else counter.before(row["file"], row["start"])
-        )
+        before = _rows_before if row["form"] == "parquet" else counter.before
+        line += before(row["file"], row["start"])
     return Rejected(file=row["file"], line=line, reason=row["reason"])

@@ -26,10 +26,16 @@ from meshwright.values.units import parse_duration
 __all__ = ["Ended", "RunReport", "StepState", "recipe_job", "run"]
 
 
+_AS_GIVEN = (
+    "image workdir account partition instance log_dir cpus memory shared_memory priority words"
+)
+
+
 def recipe_job(recipe: Path, *, launcher: str, nodes: int, options: Mapping[str, Any]) -> JobText:
     """Write the job that runs a recipe, by the nodes' path; ConfigError if it could not run."""
     found = read_recipe(recipe)
     given = JobOptions.of(options)
+    same = {name: getattr(given, name) for name in _AS_GIVEN.split()}
     job = Job(
         name=given.name or f"data-{found.pipeline}",
         command=("meshwright", "data", "run", str(recipe)),
@@ -38,18 +44,8 @@ def recipe_job(recipe: Path, *, launcher: str, nodes: int, options: Mapping[str,
         gpus_per_node=1,
         asks_for="nodes",
         time_limit_s=None if given.time is None else parse_duration(given.time, name="time"),
-        image=given.image,
         mounts=tuple(map(parse_mount, given.mounts)),
-        workdir=given.workdir,
-        account=given.account,
-        partition=given.partition,
-        instance=given.instance,
-        log_dir=given.log_dir,
-        cpus=given.cpus,
-        memory=given.memory,
-        shared_memory=given.shared_memory,
-        priority=given.priority,
-        words=given.words,
+        **same,
     )
     return job_text(job, launcher=launcher)
 

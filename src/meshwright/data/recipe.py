@@ -36,18 +36,7 @@ _OUTPUT = {"tokenize": "output_prefix", "merge": "output_prefix"}
 """What a command calls its output; `output` of the others."""
 _ALONE: Mapping[str, Mapping[str, Any]] = {"merge": {"overwrite": True}, "stats": {}, "blend": {}}
 """Commands of one process, and what is given to each so that it can be done again after a kill."""
-_COMMANDS = (
-    "download",
-    "extract",
-    "concat",
-    "wiki",
-    "tokenize",
-    "merge",
-    "verify",
-    "stats",
-    "blend",
-    "remove",
-)
+_COMMANDS = "download extract concat wiki tokenize merge verify stats blend remove"
 _DUMPS = (
     "https://dumps.wikimedia.org/{wiki}/{date}/{wiki}-{date}-pages-articles-multistream.xml.bz2"
 )
@@ -108,15 +97,19 @@ def read_recipe(path: Path) -> Recipe:
             f"recipe {path}: folder={given.get('folder')}: expected the folder that everything is"
             " made in"
         )
-    workers = given.get("workers")
-    if workers is not None and (
-        not isinstance(workers, int) or isinstance(workers, bool) or workers < 1
-    ):
-        raise ConfigError(f"recipe {path}: workers={workers}: expected a whole number above 0")
+    _check_count(given, "workers", what=f"recipe {path}")
     folder = Path(given["folder"])
     if name == "slimpajama":
         return _slimpajama(given, folder)
     return _wikipedia(given, folder) if name == "wikipedia" else _custom(given, folder)
+
+
+def _check_count(given: Mapping[str, Any], key: str, *, what: str) -> None:
+    """Raise ConfigError unless a key is absent or a whole number above 0."""
+    value = given.get(key)
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    if value is not None and not (is_number and value > 0):
+        raise ConfigError(f"{what}: {key}={value}: expected a whole number above 0")
 
 
 def _slimpajama(given: Mapping[str, Any], folder: Path) -> Recipe:
@@ -131,10 +124,14 @@ def _slimpajama(given: Mapping[str, Any], folder: Path) -> Recipe:
     quota = given.get("quota")
     too_large = None
     if quota is not None:
-        quota_bytes = parse_size(quota, name="recipe: quota")
-        too_large = _too_large(
-            chunks, strategy, quota_bytes=quota_bytes, vocab_size=_vocab_size(given)
+        found = plan(
+            corpus=corpus.name,
+            chunks=chunks,
+            strategy=strategy,
+            quota_bytes=parse_size(quota, name="recipe: quota"),
+            vocab_size=_vocab_size(given),
         )
+        too_large = None if found.advice is None else found
     make = _by_chunks if strategy == "chunks" else partial(_at_once, strategy=strategy)
     steps = tuple(make(given, folder, corpus=corpus, chunks=chunks))
     return Recipe(pipeline="slimpajama", folder=folder, steps=steps, too_large=too_large)
@@ -172,28 +169,13 @@ def _at_once(
     yield _verify(prefix)
 
 
-def _too_large(
-    chunks: int | None, strategy: str, *, quota_bytes: int, vocab_size: int
-) -> DiskPlan | None:
-    found = plan(
-        corpus="slimpajama",
-        chunks=chunks,
-        strategy=strategy,
-        quota_bytes=quota_bytes,
-        vocab_size=vocab_size,
-    )
-    return None if found.advice is None else found
-
-
 def _vocab_size(given: Mapping[str, Any]) -> int:
     """Return the vocabulary that the output is written for: as given, else GPT-2's, else the
     smallest that takes 4 bytes an id. The files of a tokenizer may not be there yet when a recipe
     is read, so another one is taken for the larger kind."""
-    asked = given.get("vocab_size")
-    if asked is not None and (not isinstance(asked, int) or isinstance(asked, bool) or asked < 1):
-        raise ConfigError(f"recipe: vocab_size={asked}: expected a whole number above 0")
-    if asked is not None:
-        return int(asked)
+    _check_count(given, "vocab_size", what="recipe")
+    if given.get("vocab_size") is not None:
+        return int(given["vocab_size"])
     words = given.get("tokenize")
     is_gpt2 = isinstance(words, Mapping) and words.get("merge_file") is not None
     return GPT2_VOCABULARY if is_gpt2 else WIDE_VOCABULARY
@@ -201,18 +183,13 @@ def _vocab_size(given: Mapping[str, Any]) -> int:
 
 def _wikipedia(given: Mapping[str, Any], folder: Path) -> Recipe:
     wiki, date = str(given.get("dump", "enwiki")), str(given.get("date", "latest"))
-    raw, articles = folder / "raw", folder / "articles"
+    raw, articles, prefix = (str(folder / name) for name in ("raw", "articles", f"tokens/{wiki}"))
+    url = _DUMPS.format(wiki=wiki, date=date)
     steps = (
-        _command(
-            "download", {"urls": [_DUMPS.format(wiki=wiki, date=date)], "output": str(raw)}, given
-        ),
-        _command("wiki", {"inputs": [str(raw)], "output": str(articles)}, given),
-        _command(
-            "tokenize",
-            {"inputs": [str(articles)], "output_prefix": str(folder / "tokens" / wiki)},
-            given,
-        ),
-        _verify(folder / "tokens" / wiki),
+        _command("download", {"urls": [url], "output": raw}, given),
+        _command("wiki", {"inputs": [raw], "output": articles}, given),
+        _command("tokenize", {"inputs": [articles], "output_prefix": prefix}, given),
+        _verify(Path(prefix)),
     )
     return Recipe(pipeline="wikipedia", folder=folder, steps=steps)
 
@@ -231,14 +208,11 @@ def _custom(given: Mapping[str, Any], folder: Path) -> Recipe:
                 f"recipe: step {number}: expected one command with its options, got {row}"
             )
         ((command, options),) = row.items()
-        if command not in _COMMANDS:
-            raise UnknownNameError("step", str(command), _COMMANDS)
+        if command not in (known := _COMMANDS.split()):
+            raise UnknownNameError("step", str(command), known)
         shared = {} if command in _ALONE else {"workers": given.get("workers")}
-        steps.append(
-            _custom_step(
-                command, _filled(options, str(folder)), shared, before=steps, number=number
-            )
-        )
+        filled = _filled(options, str(folder))
+        steps.append(_custom_step(command, filled, shared, before=steps, number=number))
     return Recipe(pipeline="custom", folder=folder, steps=tuple(steps))
 
 
@@ -252,9 +226,8 @@ def _verify(prefix: Path, *, suffix: str = "") -> PipelineStep:
 
 
 def _remove(paths: tuple[Path, ...], before: PipelineStep, *, suffix: str) -> PipelineStep:
-    return PipelineStep(
-        name=f"remove{suffix}", manifest=before.manifest, removes=paths, on="rank 0"
-    )
+    name = f"remove{suffix}"
+    return PipelineStep(name=name, manifest=before.manifest, removes=paths, on="rank 0")
 
 
 def _custom_step(
@@ -266,12 +239,8 @@ def _custom_step(
     number: int,
 ) -> PipelineStep:
     if command == "remove":
-        if (
-            not before
-            or before[-1].removes
-            or not isinstance(options, list)
-            or not all(isinstance(name, str) for name in options)
-        ):
+        folders = isinstance(options, list) and all(isinstance(name, str) for name in options)
+        if not before or before[-1].removes or not folders:
             raise ConfigError(
                 f"recipe: step {number}: remove takes a list of folders, behind the step that"
                 " replaces them"
@@ -326,17 +295,12 @@ def _command(
     if not isinstance(known.get(name), str):
         raise ConfigError(f"recipe: {command}: {name}={known.get(name)}: expected a path")
     made = Path(known[name])
-    manifest = (
-        Path(f"{made}.manifest.json")
-        if command in _OUTPUT
-        else made
-        if command in _ALONE
-        else made / MANIFEST
-    )
+    manifest = made if command in _ALONE else made / MANIFEST
+    if command in _OUTPUT:
+        manifest = Path(f"{made}.manifest.json")
     on: Literal["every rank", "rank 0"] = "rank 0" if command in _ALONE else "every rank"
-    return PipelineStep(
-        name=f"{command}{suffix}", words=(command, *_words(known)), manifest=manifest, on=on
-    )
+    words = (command, *_words(known))
+    return PipelineStep(name=f"{command}{suffix}", words=words, manifest=manifest, on=on)
 
 
 def _words(options: Mapping[str, Any]) -> list[str]:
@@ -350,10 +314,6 @@ def _words(options: Mapping[str, Any]) -> list[str]:
         elif value is True:
             words.append(flag)
         else:
-            words += [
-                word
-                for inner in values
-                if inner is not None and inner is not False
-                for word in (flag, str(inner))
-            ]
+            said = [inner for inner in values if inner is not None and inner is not False]
+            words += [word for inner in said for word in (flag, str(inner))]
     return [*loose, *words]

@@ -29,9 +29,9 @@ from meshwright.data.documents import TextUnit, read_documents
 from meshwright.data.encoders import Encoder, EncoderSpec, Engine
 from meshwright.data.engines import Stamp, first_difference, open_encoder, reference_of
 from meshwright.data.pieces import Document, Piece, Reject
-from meshwright.data.progress import count
 from meshwright.data.segments import Segment
 from meshwright.data.steps import Record, ShardError
+from meshwright.data.workers import count
 from meshwright.values.errors import ConfigError, load_extra
 
 __all__ = ["DIRTY", "OnError", "SegmentTask", "part_path", "sentence_splitter", "tokenize_segment"]
@@ -46,7 +46,7 @@ the sentence, and may be none."""
 
 
 @lru_cache(maxsize=1)
-def sentence_splitter(language: str, *, keep_newlines: bool) -> Callable[[str], Sequence[str]]:
+def sentence_splitter(language: str, *, keep_newlines: bool) -> Callable[[str], list[str]]:
     """Return what cuts a text into its sentences, with the space behind each or without;
     TimeoutError where NLTK gives up on a text. ConfigError where NLTK's data for the language is
     not on this machine."""
@@ -66,12 +66,9 @@ def sentence_splitter(language: str, *, keep_newlines: bool) -> Callable[[str], 
         punkt = PunktSentenceTokenizer(train_text=punkt._params, lang_vars=words())
 
     def split(text: str) -> list[str]:
-        parts = range(0, len(text), MOST_CHARACTERS)
-        return [
-            sentence
-            for start in parts
-            for sentence in punkt.tokenize(text[start : start + MOST_CHARACTERS])
-        ]
+        starts = range(0, len(text), MOST_CHARACTERS)
+        parts = (text[start : start + MOST_CHARACTERS] for start in starts)
+        return [sentence for part in parts for sentence in punkt.tokenize(part)]
 
     return split
 
@@ -138,11 +135,8 @@ class _Section:
         self.handle.truncate()
 
     def write(self, content: NDArray[Any] | bytes) -> None:
-        view = (
-            memoryview(cast("Any", content)).cast("B")
-            if isinstance(content, np.ndarray) and content.size
-            else bytes(content)
-        )
+        is_array = isinstance(content, np.ndarray) and content.size
+        view = memoryview(cast("Any", content)).cast("B") if is_array else bytes(content)
         self.handle.write(view)
         self.size_bytes += len(view)
         self.crc = zlib.crc32(view, self.crc)
@@ -188,9 +182,8 @@ def _write(task: SegmentTask, handle: IO[bytes]) -> Record:
             stack.enter_context(SpooledTemporaryFile(_SPOOL_BYTES, dir=task.scratch))
             for _ in names[1:]
         ]
-        sections = {
-            name: _Section(stream) for name, stream in zip(names, [handle, *spools], strict=True)
-        }
+        streams = zip(names, [handle, *spools], strict=True)
+        sections = {name: _Section(stream) for name, stream in streams}
         for piece in task.segment.pieces:
             _tokenize_piece(_Open(task, sections, tally), piece)
         if tally.dirty:
@@ -205,11 +198,8 @@ def _write(task: SegmentTask, handle: IO[bytes]) -> Record:
         "tokens": tally.tokens,
     }
     if tally.rejects:
-        record |= {
-            "rejects": tally.rejects,
-            "files_out": tally.files_out,
-            "on_error": task.on_error,
-        }
+        record |= {"rejects": tally.rejects, "files_out": tally.files_out}
+        record["on_error"] = task.on_error
     return record
 
 
@@ -255,17 +245,14 @@ def _encode(out: _Open, piece: Piece, batch: list[Document]) -> None:
         for place in range(len(task.keys))
     ]
     keep = np.logical_and.reduce([row.counts > 0 for row in rows])
+    reason = "empty document: the tokenizer gives it no token"
     for place in np.flatnonzero(~keep).tolist():
-        reject = Reject(
-            line=batch[place].line, reason="empty document: the tokenizer gives it no token"
-        )
-        _reject(out, piece, reject)
+        _reject(out, piece, Reject(line=batch[place].line, reason=reason))
     if task.engine == "gigatoken":
         _check(task, piece, encoder, batch)
     for key, row in zip(task.keys, rows, strict=True):
-        tally.tokens += _append(
-            task, encoder, row, keep, {name: sections[f"{key}.{name}"] for name in SECTIONS}
-        )
+        of_key = {name: sections[f"{key}.{name}"] for name in SECTIONS}
+        tally.tokens += _append(task, encoder, row, keep, of_key)
     tally.documents += int(keep.sum())
     count(documents=int(keep.sum()))
 
@@ -302,9 +289,7 @@ def _split(out: _Open, piece: Piece, batch: Sequence[Document]) -> list[Document
     done = []
     for document in batch:
         try:
-            texts = tuple(
-                list(split(text)) if isinstance(text, str) else text for text in document.texts
-            )
+            texts = tuple(split(one) if isinstance(one, str) else one for one in document.texts)
         except TimeoutError:
             reason = "NLTK gives up on splitting it into sentences"
             _reject(out, piece, Reject(line=document.line, reason=reason))
@@ -327,10 +312,8 @@ def _append(
     ids = rows.ids if keep.all() else rows.ids[np.repeat(kept, rows.lengths)]
     lengths, counts = rows.lengths[kept], rows.counts[keep]
     if task.append_eod and encoder.eod is not None:
-        last = np.cumsum(counts) - 1
-        ids = _surround(
-            ids, np.cumsum(lengths)[last], before=(), after=(encoder.eod,), dtype=task.dtype
-        )
+        last, end = np.cumsum(counts) - 1, (encoder.eod,)
+        ids = _surround(ids, np.cumsum(lengths)[last], before=(), after=end, dtype=task.dtype)
         lengths[last] += 1
     sections["tokens"].write(ids.astype(task.dtype, copy=False))
     sections["lengths"].write(lengths.astype("<i4"))
@@ -365,9 +348,7 @@ def _surround(
 
 def _check(task: SegmentTask, piece: Piece, encoder: Encoder, batch: Sequence[Document]) -> None:
     """Hold gigatoken against the tokenizer's own library on a little of each batch."""
-    document = batch[len(batch) // 2]
-    text = document.texts[0] if isinstance(document.texts[0], str) else " ".join(document.texts[0])
-    sample = text[:_CHECK_CHARACTERS]
+    sample = batch[len(batch) // 2].first_text[:_CHECK_CHARACTERS]
     difference = first_difference(encoder, reference_of(task.spec, task.stamp), [sample])
     if difference is not None:
         raise ConfigError(
@@ -399,6 +380,5 @@ def _reject(out: _Open, piece: Piece, reject: Reject) -> None:
             row["record"] = reject.raw.decode("utf-8")
         except UnicodeDecodeError:
             row["record_base64"] = base64.b64encode(reject.raw).decode("ascii")
-    out.sections["rejects"].write(
-        json.dumps(row, ensure_ascii=False).encode("utf-8", "surrogateescape") + b"\n"
-    )
+    line = json.dumps(row, ensure_ascii=False) + "\n"
+    out.sections["rejects"].write(line.encode("utf-8", "surrogateescape"))

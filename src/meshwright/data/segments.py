@@ -17,14 +17,7 @@ from meshwright.data.wikipedia import spans_of
 from meshwright.values.errors import ConfigError, load_extra
 from meshwright.values.units import MIB
 
-__all__ = [
-    "Segment",
-    "check_forms",
-    "cut",
-    "entries",
-    "entries_of",
-    "segment_bytes_for",
-]
+__all__ = ["Segment", "check_forms", "cut", "entries", "entries_of", "segment_bytes_for"]
 
 _MAGIC, _SKIPPABLE = 0xFD2FB528, 0x184D2A50
 _NO_HELP_BYTES = 1 << 29

@@ -16,8 +16,16 @@ from typing import Any, Protocol
 
 from meshwright.data.atomic import Journal, read_journals
 from meshwright.data.listing import MANIFEST, FileRecord, sha256_of, write_manifest
-from meshwright.data.progress import Progress, Totals, format_size
-from meshwright.data.workers import Place, find_place, prepare_workers, runner_of, share_of
+from meshwright.data.workers import (
+    Place,
+    Progress,
+    Totals,
+    find_place,
+    format_size,
+    prepare_workers,
+    runner_of,
+    share_of,
+)
 from meshwright.values.errors import ConfigError, MeshwrightError
 from meshwright.values.units import counted
 

@@ -81,9 +81,8 @@ def tokenize(
     done = _already(request, settings)
     if done is not None:
         note = f"complete since an earlier start: {request.folder / request.manifest_name}"
-        return TokenizeReport(
-            manifest=done, note=note, seconds=0.0, files_out=tuple(done.settings.get(_LEFT_OUT, ()))
-        )
+        left_out = tuple(done.settings.get(_LEFT_OUT, ()))
+        return TokenizeReport(manifest=done, note=note, seconds=0.0, files_out=left_out)
     scratch = request.state / "scratch"
     scratch.mkdir(parents=True, exist_ok=True)
     with locked(request.state / f"rank{place.rank}of{place.world_size}.lock"), ExitStack() as stack:
@@ -133,6 +132,7 @@ def _settings(request: TokenizeRequest, reference: Encoder) -> dict[str, Any]:
         )
     if request.split_sentences:
         sentence_splitter(request.language, keep_newlines=request.keep_newlines)
+    kept = ", newlines kept" if request.keep_newlines else ""
     spec = asdict(request.tokenizer)
     for name in ("model", "vocab_file", "merge_file"):
         if spec[name] is not None and Path(spec[name]).is_file():
@@ -144,11 +144,7 @@ def _settings(request: TokenizeRequest, reference: Encoder) -> dict[str, Any]:
         "around": [list(ids) for ids in reference.around],
         "vocab_size": reference.vocab_size,
         "keys": list(request.keys),
-        "sentences": (
-            (request.language + (", newlines kept" if request.keep_newlines else ""))
-            if request.split_sentences
-            else None
-        ),
+        "sentences": f"{request.language}{kept}" if request.split_sentences else None,
         "format": request.form,
         "text_unit": request.text_unit,
         "max_document_bytes": request.max_document_bytes,
@@ -169,12 +165,7 @@ def _already(request: TokenizeRequest, settings: dict[str, Any]) -> Manifest | N
             )
         return manifest
     if not request.state.exists():
-        there = [
-            f"{prefix}.{ending}"
-            for prefix in request.prefixes().values()
-            for ending in ("bin", "idx")
-        ]
-        foreign = next((name for name in there if Path(name).exists()), None)
+        foreign = next((path for path in _outputs(request) if path.exists()), None)
         if foreign is not None:
             raise ConfigError(
                 f"{foreign} exists, and was not made by this step; give another --output-prefix, or"
@@ -186,13 +177,14 @@ def _already(request: TokenizeRequest, settings: dict[str, Any]) -> Manifest | N
 def _remove(request: TokenizeRequest) -> None:
     if request.state.exists():
         shutil.rmtree(request.state)
-    outputs = [
-        Path(f"{prefix}.{ending}")
-        for prefix in request.prefixes().values()
-        for ending in ("bin", "idx")
-    ]
-    for path in (*outputs, request.folder / request.manifest_name, _rejects_path(request)):
+    beside = (request.folder / request.manifest_name, _rejects_path(request))
+    for path in (*_outputs(request), *beside):
         path.unlink(missing_ok=True)
+
+
+def _outputs(request: TokenizeRequest) -> list[Path]:
+    prefixes = request.prefixes().values()
+    return [Path(f"{prefix}.{ending}") for prefix in prefixes for ending in ("bin", "idx")]
 
 
 def _rejects_path(request: TokenizeRequest) -> Path:
@@ -218,25 +210,14 @@ def _engine(
 
 def _sample(request: TokenizeRequest, files: Sequence[InputFile]) -> Iterator[str]:
     """Yield beginnings of documents from files all over the list."""
+    unit, most = request.text_unit, request.max_document_bytes
     for file in files[:: max(1, len(files) // _SAMPLE_FILES)][:_SAMPLE_FILES]:
-        piece = Piece(
-            path=file.path, form=form_of(file.name, request.form), size_bytes=file.size_bytes
-        )
-        read = read_documents(
-            piece,
-            keys=request.keys,
-            text_unit=request.text_unit,
-            max_bytes=request.max_document_bytes,
-        )
-        for document in islice(
-            (item for item in read if isinstance(item, Document)), _SAMPLE_DOCUMENTS
-        ):
-            text = (
-                document.texts[0]
-                if isinstance(document.texts[0], str)
-                else " ".join(document.texts[0])
-            )
-            yield text[:_SAMPLE_CHARACTERS]
+        form = form_of(file.name, request.form)
+        piece = Piece(path=file.path, form=form, size_bytes=file.size_bytes)
+        read = read_documents(piece, keys=request.keys, text_unit=unit, max_bytes=most)
+        documents = (item for item in read if isinstance(item, Document))
+        for document in islice(documents, _SAMPLE_DOCUMENTS):
+            yield document.first_text[:_SAMPLE_CHARACTERS]
 
 
 def _tasks(
@@ -255,41 +236,28 @@ def _tasks(
         segment_bytes=segment_bytes,
         archive_entries=_entries(request, files, segment_bytes),
     )
-    scratch = str(request.state / "scratch")
-    return [
-        SegmentTask(
-            segment=segment,
-            scratch=scratch,
-            spec=request.tokenizer,
-            stamp=stamp,
-            engine=engine,
-            keys=request.keys,
-            dtype=dtype,
-            append_eod=request.append_eod,
-            language=request.language if request.split_sentences else None,
-            keep_newlines=request.keep_newlines,
-            text_unit=request.text_unit,
-            max_bytes=request.max_document_bytes,
-            on_error=request.on_error,
-        )
-        for segment in segments
-    ]
+    names = ("keys", "append_eod", "keep_newlines", "text_unit", "on_error")
+    shared: dict[str, Any] = {name: getattr(request, name) for name in names} | {
+        "scratch": str(request.state / "scratch"),
+        "spec": request.tokenizer,
+        "stamp": stamp,
+        "engine": engine,
+        "dtype": dtype,
+        "language": request.language if request.split_sentences else None,
+        "max_bytes": request.max_document_bytes,
+    }
+    return [SegmentTask(segment=segment, **shared) for segment in segments]
 
 
 def _entries(
     request: TokenizeRequest, files: Sequence[InputFile], segment_bytes: int
 ) -> dict[str, list[int]]:
     """Return where archives are entered, found once; an older run enters none."""
-    path = request.state / "entries.json"
+    path, found = request.state / "entries.json", {}
     if not path.exists():
-        is_new = next(read_journals(request.state / "journal"), None) is None
-        found = (
-            entries(
-                files, form=request.form, text_unit=request.text_unit, segment_bytes=segment_bytes
-            )
-            if is_new
-            else {}
-        )
+        if next(read_journals(request.state / "journal"), None) is None:
+            form, unit = request.form, request.text_unit
+            found = entries(files, form=form, text_unit=unit, segment_bytes=segment_bytes)
         create_once(path, json.dumps(found).encode())
     known: dict[str, list[int]] = json.loads(path.read_bytes())
     return known
@@ -318,12 +286,12 @@ def _conclude(
     begin_s: float,
 ) -> TokenizeReport:
     """Put the output together where this rank is the last, and say what there is."""
-    dirty = [
-        row for kind, reason in step.failed.values() if kind == DIRTY for row in json.loads(reason)
-    ]
-    problems = [
-        f"segment {name}: {reason}" for name, (kind, reason) in step.failed.items() if kind != DIRTY
-    ]
+    dirty, problems = [], []
+    for name, (kind, reason) in step.failed.items():
+        if kind == DIRTY:
+            dirty += json.loads(reason)
+        else:
+            problems.append(f"segment {name}: {reason}")
     problems += [step.stopped] if step.stopped is not None else []
     records = {record["shard"]: record for record in read_journals(request.state / "journal")}
     known = [(task.name, records[task.name]) for task in tasks if task.name in records]
@@ -347,12 +315,11 @@ def _conclude(
 
 def _located(rows: Sequence[dict[str, Any]]) -> list[Rejected]:
     counter = LineCounter()
-    return [
-        located(row, counter)
-        for row in sorted(
-            rows, key=lambda row: (natural_key(row["file"]), row["start"], row["line"] or 0)
-        )
-    ]
+
+    def place(row: dict[str, Any]) -> tuple[Any, ...]:
+        return natural_key(row["file"]), row["start"], row["line"] or 0
+
+    return [located(row, counter) for row in sorted(rows, key=place)]
 
 
 def _put_together(
@@ -379,11 +346,8 @@ def _put_together(
         done = assembly.finish(dtype=str(token_dtype(settings["vocab_size"]).str), rejects=rejects)
         files = [record for output in done for record in output.files]
         left_out = [path for _, record in records for path in record.get("files_out", ())]
-        said = {
-            "inputs": list(request.inputs),
-            **settings,
-            **({_LEFT_OUT: left_out} if left_out else {}),
-        }
+        said = {"inputs": list(request.inputs), **settings}
+        said |= {_LEFT_OUT: left_out} if left_out else {}
         manifest = write_manifest(
             request.folder, step="tokenize", settings=said, files=files, name=request.manifest_name
         )

@@ -17,8 +17,8 @@ from typing import IO, TYPE_CHECKING
 from meshwright.data.archives import check_archive
 from meshwright.data.atomic import locked, sync_folder, temporary_of
 from meshwright.data.listing import sha256_of
-from meshwright.data.progress import count
 from meshwright.data.steps import Record, ShardError
+from meshwright.data.workers import count
 from meshwright.values.errors import load_extra
 
 if TYPE_CHECKING:
@@ -72,6 +72,8 @@ class _Promise:
     """What a server says that the file is."""
 
     size_bytes: int | None
+    begin: int | None
+    """Of the range that it sends."""
     sha256: str | None
     tag: str | None
     """ETag or date by which it can tell whether a part is still of the same file."""
@@ -91,9 +93,8 @@ def new_client(patience: Patience) -> httpx.Client:
 
 def adopt(task: Transfer) -> Record | None:
     """Return the record of a present file that needs no server to be checked, else None."""
-    if not task.output.is_file() or (
-        task.size_bytes and task.output.stat().st_size != task.size_bytes
-    ):
+    size_bytes = task.output.stat().st_size if task.output.is_file() else None
+    if size_bytes is None or task.size_bytes not in (0, size_bytes):
         return None
     try:
         archive = check_archive(task.output)
@@ -102,7 +103,7 @@ def adopt(task: Transfer) -> Record | None:
     digest = sha256_of(task.output)
     if task.sha256 not in (None, digest) or (task.sha256 is None and archive is None):
         return None
-    return _record(task.output.stat().st_size, digest, archive)
+    return _record(size_bytes, digest, archive)
 
 
 def fetch(
@@ -123,19 +124,14 @@ def fetch(
                 failures = 1 if os.fstat(handle.fileno()).st_size > before else failures + 1
                 if failures >= task.patience.tries:
                     raise ShardError(f"{task.url}: {again} ({failures} times)") from None
-                sleep(_wait_s(again, failures, task.patience))
+                doubled = task.patience.first_wait_s * 2 ** (failures - 1)
+                backoff = min(task.patience.most_wait_s, doubled) * random.uniform(0.5, 1)
+                sleep(max(float(backoff), again.wait_s or 0.0))
         os.fsync(handle.fileno())
         part.replace(task.output)
         _tag_file(part).unlink(missing_ok=True)
     sync_folder(task.output.parent)
     return record
-
-
-def _wait_s(again: _TryAgain, failures: int, patience: Patience) -> float:
-    backoff = min(
-        patience.most_wait_s, patience.first_wait_s * 2 ** (failures - 1)
-    ) * random.uniform(0.5, 1)
-    return max(float(backoff), again.wait_s or 0.0)
 
 
 def _attempt(task: Transfer, client: httpx.Client, handle: IO[bytes], part: Path) -> Record:
@@ -156,14 +152,14 @@ def _attempt(task: Transfer, client: httpx.Client, handle: IO[bytes], part: Path
                 _start_over(handle)
                 raise _TryAgain("the server has no such range")
             _check_status(task, answer)
-            if answer.status_code != 206 or _begin_of(answer) != have:
+            if answer.status_code != 206 or promise.begin != have:
                 _start_over(handle)
                 if answer.status_code == 206:
                     raise _TryAgain("the server sent another range than was asked for")
-            _write_tag(part, task.url, promise.tag)
-            for block in (
-                answer.iter_raw()
-            ):  # as it comes: blocks of a given size would keep back the last bytes before a break
+            tag_of = json.dumps({"url": task.url, "tag": promise.tag})
+            _tag_file(part).write_text(tag_of, encoding="utf-8")
+            # as it comes: blocks of a given size would keep back the last bytes before a break
+            for block in answer.iter_raw():
                 handle.write(block)
                 count(size_bytes=len(block))
             return _checked(task, handle, part, promise)
@@ -236,31 +232,21 @@ def _asked_wait_s(headers: Mapping[str, str]) -> float | None:
 
 def _promise(answer: httpx.Response) -> _Promise:
     """Read length, hash and tag; Hugging Face sends an LFS file's sha256 with the redirect."""
-    size_bytes: int | None = None
+    headers, size = answer.headers, ""
+    found = _RANGE.match(headers.get("content-range", ""))
     if answer.status_code in (206, 416):
-        found = _RANGE.match(answer.headers.get("content-range", ""))
-        size_bytes = int(found[2]) if found and found[2] != "*" else None
-    elif (
-        answer.headers.get("content-length", "").isdecimal()
-        and "content-encoding" not in answer.headers
-    ):
-        size_bytes = int(answer.headers["content-length"])
-    linked = [
-        step.headers["x-linked-etag"].strip('"')
-        for step in answer.history
-        if "x-linked-etag" in step.headers
-    ]
+        size = found[2] if found else ""
+    elif "content-encoding" not in headers:
+        size = headers.get("content-length", "")
+    linked = [step.headers.get("x-linked-etag", "").strip('"') for step in answer.history]
     digest = next((tag for tag in linked if re.fullmatch(r"[0-9a-f]{64}", tag)), None)
-    tag = answer.headers.get("etag", "")
-    strong = tag if tag.startswith('"') else None
+    tag = headers.get("etag", "")
     return _Promise(
-        size_bytes=size_bytes, sha256=digest, tag=strong or answer.headers.get("last-modified")
+        size_bytes=int(size) if size.isdecimal() else None,
+        begin=int(found[1]) if found and found[1] else None,
+        sha256=digest,
+        tag=tag if tag.startswith('"') else headers.get("last-modified"),
     )
-
-
-def _begin_of(answer: httpx.Response) -> int | None:
-    found = _RANGE.match(answer.headers.get("content-range", ""))
-    return int(found[1]) if found and found[1] else None
 
 
 def _tag_file(part: Path) -> Path:
@@ -274,7 +260,3 @@ def _read_tag(part: Path, url: str) -> str | None:
         return str(found["tag"]) if found["url"] == url and found["tag"] else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
-
-
-def _write_tag(part: Path, url: str, tag: str | None) -> None:
-    _tag_file(part).write_text(json.dumps({"url": url, "tag": tag}), encoding="utf-8")

@@ -35,8 +35,8 @@ class CheckReport:
 def check(
     words: Sequence[str], *, corpus: str | None = None, chunks: int | None = None, workers: int = 1
 ) -> CheckReport:
-    """Read every file of manifests back, which `words` name or their folders; with `corpus`, also
-    look whether all of its files, or those of its first `chunks`, are named by them together.
+    """Read every file of manifests back in some threads; `words` name them or their folders. With
+    `corpus`, look whether they name all of its files together, or those of its first `chunks`.
     ConfigError where a manifest is absent, as of a step that has not ended, or can't be read."""
     if workers < 1:
         raise ConfigError(f"--workers {workers}: expected 1 or more")

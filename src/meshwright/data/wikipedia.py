@@ -6,16 +6,17 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 from urllib.parse import urlsplit
 from xml.etree import ElementTree
 
 from meshwright.data.archives import Span, archive_of, open_plain, plain_name
 from meshwright.data.atomic import writing
 from meshwright.data.listing import settle
-from meshwright.data.progress import count
 from meshwright.data.steps import (
     Record,
     ShardError,
@@ -24,7 +25,7 @@ from meshwright.data.steps import (
     run_to_manifest,
     state_folder,
 )
-from meshwright.data.workers import Place
+from meshwright.data.workers import Place, count
 from meshwright.values.errors import ConfigError, load_extra
 
 __all__ = ["PIECE_BYTES", "Page", "Site", "pages_of", "plain_text", "site_of", "spans_of", "wiki"]
@@ -79,19 +80,15 @@ def spans_of(path: Path, *, piece_bytes: int) -> list[Span | None]:
             bounds.append(found)
     if len(bounds) == 1:
         return [None]
-    return [
-        Span(begin=begin, end=end) for begin, end in zip(bounds, [*bounds[1:], size], strict=True)
-    ]
+    return [Span(begin=begin, end=end) for begin, end in pairwise((*bounds, size))]
 
 
 def _find(handle: IO[bytes], pattern: re.Pattern[bytes], begin: int) -> int | None:
     handle.seek(begin)
     before, at = b"", begin
     while block := handle.read(_BLOCK_BYTES):
-        window = before + block
-        if (found := pattern.search(window)) and (
-            found.end() < len(window) or len(block) < _BLOCK_BYTES
-        ):
+        window, is_last = before + block, len(block) < _BLOCK_BYTES
+        if (found := pattern.search(window)) and (found.end() < len(window) or is_last):
             return at - len(before) + found.start()
         at += len(block)
         before = window[-_OVERLAP:]
@@ -116,13 +113,8 @@ def site_of(path: Path) -> Site:
     info = ElementTree.fromstring(b"".join(lines[begin:]))
     base = urlsplit(info.findtext("base") or "")
     names = {name.get("key"): name.text or "" for name in info.iter("namespace")}
-    hidden = {
-        "file",
-        "image",
-        "category",
-        names.get(_FILE, "").lower(),
-        names.get(_CATEGORY, "").lower(),
-    }
+    local = (names.get(_FILE, "").lower(), names.get(_CATEGORY, "").lower())
+    hidden = {"file", "image", "category", *local}
     return Site(host=f"{base.scheme}://{base.netloc}", hidden=frozenset(hidden - {""}))
 
 
@@ -209,9 +201,8 @@ def wiki(
         for number, span in enumerate(spans):
             name = f"{stem}.{number:0{digits}}.jsonl"
             size = file.size_bytes if span is None else span.end - span.begin
-            tasks.append(
-                _Piece(name=name, size_bytes=size, path=file.path, span=span, output=output / name)
-            )
+            path, made = file.path, output / name
+            tasks.append(_Piece(name=name, size_bytes=size, path=path, span=span, output=made))
     return run_to_manifest(
         "wiki",
         tasks,
@@ -231,9 +222,8 @@ _LEFT_OUT = ("redirects", "other_pages", "without_text", "unread")
 def _notes(report: StepReport) -> tuple[str, ...]:
     records = report.records.values()
     totals = {key: sum(record[key] for record in records) for key in _LEFT_OUT}
-    left_out = ", ".join(
-        f"{number:,} {key.replace('_', ' ')}" for key, number in totals.items() if number
-    )
+    known = {key.replace("_", " "): number for key, number in totals.items() if number}
+    left_out = ", ".join(f"{number:,} {words}" for words, number in known.items())
     return (f"left out: {left_out}",) if left_out else ()
 
 
@@ -292,18 +282,11 @@ def plain_text(wikitext: str, *, hidden: frozenset[str]) -> str:
     except (ParserError, RecursionError) as error:
         raise ShardError(f"no wikitext ({error})", "dump") from None
     for node in code.filter(recursive=True, matches=lambda node: isinstance(node, (Tag, Wikilink))):
-        is_hidden = (
-            isinstance(node, Wikilink)
-            and str(node.title).partition(":")[0].strip().lower() in hidden
-        )
-        is_table = isinstance(node, Tag) and str(node.tag).strip().lower() in _NOT_TEXT
-        if is_hidden or is_table:
-            try:
+        is_link = isinstance(node, Wikilink)
+        word = str(node.title).partition(":")[0] if is_link else str(cast("Tag", node).tag)
+        if word.strip().lower() in (hidden if is_link else _NOT_TEXT):
+            with suppress(ValueError):  # it was inside one that is gone
                 code.remove(node)
-            except ValueError:  # it was inside one that is gone
-                continue
-    lines = (
-        " ".join(line.split())
-        for line in str(code.strip_code(normalize=True, collapse=True)).split("\n")
-    )
+    plain = str(code.strip_code(normalize=True, collapse=True))
+    lines = (" ".join(line.split()) for line in plain.split("\n"))
     return "\n".join(line for line in lines if line)

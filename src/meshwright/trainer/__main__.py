@@ -20,16 +20,16 @@ _DONE, _FAILED, _REFUSED, _INTERRUPTED = 0, 1, 2, 130
 def main(words: list[str]) -> int:
     """Run the job; 0 done, 1 failed, 2 a bad plan or word, 130 interrupted before a step."""
     if not words or words[0] in ("-h", "--help"):
-        print("usage: python -m meshwright.trainer PLAN.json [key=value ...]\n\n" + _keys())
+        print("usage: python -m meshwright.trainer PLAN.json [key=value ...]\n")
+        print(f"keys: {', '.join(job_keys())}")
         return _DONE if words else _REFUSED
     try:
         job = read_job(Path(words[0]), words[1:])
         require_trainable(job, num_processes=int(os.environ.get("WORLD_SIZE", "1")))
         return _run(job)
     except MeshwrightError as error:
-        if (
-            os.environ.get("LOCAL_RANK", os.environ.get("RANK", "0")) == "0"
-        ):  # every rank of a host finds the same
+        # every rank of a host finds the same
+        if os.environ.get("LOCAL_RANK", os.environ.get("RANK", "0")) == "0":
             print(f"error: {error}", file=sys.stderr)
         return _REFUSED
     except KeyboardInterrupt:
@@ -39,9 +39,8 @@ def main(words: list[str]) -> int:
 def _run(job: TrainJob) -> int:
     if find_spec("torch") is None:
         raise MissingExtraError("torch", "train")
-    os.environ.setdefault(
-        "KINETO_LOG_LEVEL", "99"
-    )  # read with torch: its profiler would write of its stages among our lines
+    # read with torch: its profiler would write of its stages among our lines
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     from meshwright.trainer.mesh import joined, open_device, room_of
 
     device = open_device(job)
@@ -69,10 +68,6 @@ def _run(job: TrainJob) -> int:
 def _failed(words: str) -> int:
     print(f"error: {words}", file=sys.stderr)
     return _FAILED
-
-
-def _keys() -> str:
-    return "keys: " + ", ".join(job_keys())
 
 
 def _end(code: int) -> NoReturn:

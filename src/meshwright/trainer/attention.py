@@ -17,15 +17,7 @@ from meshwright.trainer.job import ROPE_BASE
 from meshwright.trainer.mesh import Meshes, sum_gradient, swap_dims
 from meshwright.values.models.spec import ModelSpec
 
-__all__ = [
-    "Attention",
-    "LatentAttention",
-    "Norm",
-    "Ring",
-    "Span",
-    "make_norm",
-    "ring_attention",
-]
+__all__ = ["Attention", "LatentAttention", "Norm", "Ring", "Span", "make_norm", "ring_attention"]
 
 EPSILON = 1e-5
 
@@ -73,9 +65,10 @@ class Ring:
 
     def bias(self, queries: range, keys: range, device: torch.device) -> Tensor:
         """What is added to scores, (heads or 1, queries, keys): -inf where nothing is seen."""
-        behind = torch.arange(queries[0], queries[-1] + 1, device=device)[:, None] - torch.arange(
-            keys[0], keys[-1] + 1, device=device
+        rows, columns = (
+            torch.arange(run[0], run[-1] + 1, device=device) for run in (queries, keys)
         )
+        behind = rows[:, None] - columns
         hidden = behind < 0
         if self.window is not None:
             hidden |= behind >= self.window
@@ -91,9 +84,8 @@ class Ring:
         arriving = [torch.empty_like(part) for part in parts]
         moves = [dist.P2POp(dist.isend, part, after, self.group) for part in parts]
         moves += [dist.P2POp(dist.irecv, part, before, self.group) for part in arriving]
-        return _Travelling(
-            arriving=arriving, works=dist.batch_isend_irecv(moves), leaving=list(parts)
-        )
+        works = dist.batch_isend_irecv(moves)
+        return _Travelling(arriving=arriving, works=works, leaving=list(parts))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -125,13 +117,11 @@ class _RingAttention(torch.autograd.Function):
         for source, more in _sources(ring):
             coming = ring.pass_on(k, v) if more else None
             for rows, columns, bias in _blocks(ring, source, q):
-                part, part_total = _attend(
-                    q[..., rows, :], k[..., columns, :], v[..., columns, :], bias
-                )
+                keys, values = k[..., columns, :], v[..., columns, :]
+                part, part_total = _attend(q[..., rows, :], keys, values, bias)
                 both = torch.logaddexp(total[..., rows], part_total)
-                out[..., rows, :] = _weighed(out[..., rows, :], total[..., rows], both) + _weighed(
-                    part, part_total, both
-                )
+                before = _weighed(out[..., rows, :], total[..., rows], both)
+                out[..., rows, :] = before + _weighed(part, part_total, both)
                 total[..., rows] = both
             if coming is not None:
                 k, v = coming.arrive()
@@ -140,7 +130,7 @@ class _RingAttention(torch.autograd.Function):
         return _flat(out).to(query.dtype)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, out, total = ctx.saved_tensors
         ring: Ring = ctx.ring
         q, k, v = _grouped(query, key.shape[2]), _shared(key), _shared(value)
@@ -151,30 +141,18 @@ class _RingAttention(torch.autograd.Function):
         for source, more in _sources(ring):
             coming = ring.pass_on(k, v) if more else None
             for rows, columns, bias in _blocks(ring, source, q):
-                weights = torch.exp(
-                    _scores(q[..., rows, :], k[..., columns, :], bias) - total[..., rows, None]
-                )
-                change = (
-                    weights
-                    * (grad[..., rows, :] @ v[..., columns, :].mT - inner[..., rows, :])
-                    * scale
-                )
-                grad_q[..., rows, :] += change @ k[..., columns, :]
-                grad_k[..., columns, :] += (change.mT @ q[..., rows, :]).sum(dim=2, keepdim=True)
-                grad_v[..., columns, :] += (weights.mT @ grad[..., rows, :]).sum(
-                    dim=2, keepdim=True
-                )
-            grad_k, grad_v = ring.pass_on(
-                grad_k, grad_v
-            ).arrive()  # after as many turns as ranks they are home
+                queries, keys, theirs = q[..., rows, :], k[..., columns, :], grad[..., rows, :]
+                weights = torch.exp(_scores(queries, keys, bias) - total[..., rows, None])
+                change = weights * (theirs @ v[..., columns, :].mT - inner[..., rows, :]) * scale
+                grad_q[..., rows, :] += change @ keys
+                grad_k[..., columns, :] += (change.mT @ queries).sum(dim=2, keepdim=True)
+                grad_v[..., columns, :] += (weights.mT @ theirs).sum(dim=2, keepdim=True)
+            # after as many turns as ranks they are home
+            grad_k, grad_v = ring.pass_on(grad_k, grad_v).arrive()
             if coming is not None:
                 k, v = coming.arrive()
-        return (
-            _flat(grad_q).to(query.dtype),
-            _flat(grad_k).to(key.dtype),
-            _flat(grad_v).to(value.dtype),
-            None,
-        )
+        pairs = ((grad_q, query), (grad_k, key), (grad_v, value))
+        return *(_flat(gradient).to(one.dtype) for gradient, one in pairs), None
 
 
 def _grouped(x: Tensor, kv_heads: int) -> Tensor:
@@ -243,11 +221,9 @@ def rotate(x: Tensor, span: Span) -> Tensor:
     speeds = span.rope_base ** (-torch.arange(half, device=x.device, dtype=torch.float32) / half)
     angles = torch.outer(span.places(x.device).float(), speeds)[None, :, None, :]
     left, right = x.float().chunk(2, dim=-1)
-    turned = torch.cat(
-        (left * angles.cos() - right * angles.sin(), right * angles.cos() + left * angles.sin()),
-        dim=-1,
-    )
-    return turned.to(x.dtype)
+    cosine, sine = angles.cos(), angles.sin()
+    turned = (left * cosine - right * sine, right * cosine + left * sine)
+    return torch.cat(turned, dim=-1).to(x.dtype)
 
 
 class Core(nn.Module):
@@ -266,16 +242,9 @@ class Core(nn.Module):
         if _goes_round(self.meshes):
             return ring_attention(query, key, value, self._ring(query.shape[1]))
         query, key, value = (x.transpose(1, 2) for x in (query, key, value))
-        mask = self._mask(query)
-        out = F.scaled_dot_product_attention(
-            query,
-            key,
-            value,
-            attn_mask=mask,
-            is_causal=mask is None,
-            enable_gqa=key.shape[1] != query.shape[1],
-        )
-        return out.transpose(1, 2)
+        mask, grouped = self._mask(query), key.shape[1] != query.shape[1]
+        words = {"attn_mask": mask, "is_causal": mask is None, "enable_gqa": grouped}
+        return F.scaled_dot_product_attention(query, key, value, **words).transpose(1, 2)
 
     def _ring(self, tokens: int) -> Ring:
         ranks = self.meshes.layout.cp
@@ -325,18 +294,13 @@ class Attention(nn.Module):
         self.query_norm = make_norm(model, model.head_dim) if model.qk_norm else None
         self.key_norm = make_norm(model, model.head_dim) if model.qk_norm else None
         self.rotary = model.positions == "rope"
-        self.core = Core(
-            meshes,
-            window=window,
-            slopes=alibi_slopes(model.num_heads) if model.positions == "alibi" else None,
-        )
+        slopes = alibi_slopes(model.num_heads) if model.positions == "alibi" else None
+        self.core = Core(meshes, window=window, slopes=slopes)
 
     def forward(self, x: Tensor, span: Span) -> Tensor:
         """(batch, tokens of this context rank, hidden) to the same."""
-        query, key, value = (
-            part.unflatten(-1, (-1, self.head_dim))
-            for part in (self.query(x), self.key(x), self.value(x))
-        )
+        parts = (self.query(x), self.key(x), self.value(x))
+        query, key, value = (part.unflatten(-1, (-1, self.head_dim)) for part in parts)
         if self.query_norm is not None and self.key_norm is not None:
             query, key = self.query_norm(query, over=self.tp), self.key_norm(key, over=self.tp)
         if self.rotary:
@@ -379,14 +343,10 @@ class LatentUp(nn.Module):
         assert model.mla is not None
         self.mla = mla = model.mla
         heads = model.num_heads
-        self.query = nn.Linear(
-            mla.q_lora_rank or model.hidden,
-            heads * (mla.qk_nope_head_dim + mla.qk_rope_head_dim),
-            bias=False,
-        )
-        self.key_value = nn.Linear(
-            mla.kv_lora_rank, heads * (mla.qk_nope_head_dim + mla.v_head_dim), bias=False
-        )
+        query = heads * (mla.qk_nope_head_dim + mla.qk_rope_head_dim)
+        key_value = heads * (mla.qk_nope_head_dim + mla.v_head_dim)
+        self.query = nn.Linear(mla.q_lora_rank or model.hidden, query, bias=False)
+        self.key_value = nn.Linear(mla.kv_lora_rank, key_value, bias=False)
 
     def forward(
         self, query: Tensor, latent: Tensor, position: Tensor, span: Span
@@ -398,11 +358,8 @@ class LatentUp(nn.Module):
         both = self.key_value(latent).unflatten(-1, (-1, mla.qk_nope_head_dim + mla.v_head_dim))
         keys, values = both.split((mla.qk_nope_head_dim, mla.v_head_dim), dim=-1)
         shared = rotate(position[:, :, None, :], span).expand(-1, -1, keys.shape[2], -1)
-        return (
-            torch.cat((plain, rotate(turned, span)), dim=-1),
-            torch.cat((keys, shared), dim=-1),
-            values,
-        )
+        queries = torch.cat((plain, rotate(turned, span)), dim=-1)
+        return queries, torch.cat((keys, shared), dim=-1), values
 
 
 class LatentAttention(nn.Module):
@@ -414,16 +371,11 @@ class LatentAttention(nn.Module):
         super().__init__()
         assert model.mla is not None
         mla = model.mla
-        self.tp, self.mla = meshes.group("tp"), mla
-        self.query_down = (
-            None
-            if mla.q_lora_rank is None
-            else nn.Linear(model.hidden, mla.q_lora_rank, bias=False)
-        )
-        self.query_norm = None if mla.q_lora_rank is None else make_norm(model, mla.q_lora_rank)
-        self.key_value_down = nn.Linear(
-            model.hidden, mla.kv_lora_rank + mla.qk_rope_head_dim, bias=False
-        )
+        self.tp, self.mla, rank = meshes.group("tp"), mla, mla.q_lora_rank
+        self.query_down = None if rank is None else nn.Linear(model.hidden, rank, bias=False)
+        self.query_norm = None if rank is None else make_norm(model, rank)
+        both = mla.kv_lora_rank + mla.qk_rope_head_dim
+        self.key_value_down = nn.Linear(model.hidden, both, bias=False)
         self.key_value_norm = make_norm(model, mla.kv_lora_rank)
         self.up = LatentUp(model)
         self.out = nn.Linear(model.num_heads * mla.v_head_dim, model.hidden, bias=False)
@@ -435,10 +387,8 @@ class LatentAttention(nn.Module):
         query = x
         if self.query_down is not None and self.query_norm is not None:
             query = self.query_norm(self.query_down(x))
-        latent, position = self.key_value_down(x).split(
-            (self.mla.kv_lora_rank, self.mla.qk_rope_head_dim), dim=-1
-        )
-        query, key, value = self.up(
-            query, self.key_value_norm(latent), sum_gradient(position, self.tp), span
-        )
+        sizes = (self.mla.kv_lora_rank, self.mla.qk_rope_head_dim)
+        latent, position = self.key_value_down(x).split(sizes, dim=-1)
+        latent, position = self.key_value_norm(latent), sum_gradient(position, self.tp)
+        query, key, value = self.up(query, latent, position, span)
         return self.out(attend(self.core, query, key, value).flatten(2))

@@ -38,30 +38,29 @@ class RandomSamples:
 
 def open_samples(job: TrainJob) -> Samples:
     """Return what the job trains on."""
-    if job.data.blend:
-        return open_blend(
-            job.data.blend,
-            epochs=job.data.epochs,
-            held_out=job.valid.share,
-            part="rest",
-            **_facts(job),
-        )
-    return RandomSamples(vocab=job.model.vocab, length=job.seq_len + 1, seed=job.seed)
+    facts, blend = _facts(job), job.data.blend
+    if not blend:
+        return RandomSamples(**facts)
+    return open_blend(blend, epochs=job.data.epochs, held_out=job.valid.share, part="rest", **facts)
 
 
 def open_held_out(job: TrainJob) -> Samples | None:
     """Return what the job evaluates on; None where it never does."""
     if not job.valid.every:
         return None
-    blend = job.valid.blend or job.data.blend
-    if blend:
-        part: Literal["all", "held-out"] = "all" if job.valid.blend else "held-out"
-        return open_blend(blend, epochs=_AGAIN, held_out=job.valid.share, part=part, **_facts(job))
-    return RandomSamples(vocab=job.model.vocab, length=job.seq_len + 1, seed=job.seed + _OTHER_SEED)
+    facts, blend = _facts(job), job.valid.blend or job.data.blend
+    if not blend:
+        return RandomSamples(**facts | {"seed": job.seed + _OTHER_SEED})
+    part: Part = "all" if job.valid.blend else "held-out"
+    return open_blend(blend, epochs=_AGAIN, held_out=job.valid.share, part=part, **facts)
 
 
 def _facts(job: TrainJob) -> dict[str, int]:
     return {"length": job.seq_len + 1, "seed": job.seed, "vocab": job.model.vocab}
+
+
+Part = Literal["all", "rest", "held-out"]
+"""Of the documents of each file."""
 
 
 _AGAIN = 10**9
@@ -90,9 +89,8 @@ class StepData:
             for j in range(layout.num_microbatches)
             for k in range(layout.mbs)
         ]
-        rows = torch.from_numpy(np.stack([self.samples.read(number) for number in numbers])).to(
-            self.device
-        )
+        samples = np.stack([self.samples.read(number) for number in numbers])
+        rows = torch.from_numpy(samples).to(self.device)
         runs = self.meshes.runs(self.job.seq_len)
         tokens = torch.cat([rows[:, run.start : run.stop] for run in runs], dim=1)
         return tokens, torch.cat([rows[:, run.start + 1 : run.stop + 1] for run in runs], dim=1)
@@ -113,24 +111,19 @@ class PackedSamples:
         """Of all documents, or of some."""
         self.file, self.length, self.seed, self.epochs = file, length, seed, epochs
         self.documents = range(file.num_documents) if documents is None else documents
-        self.num_tokens = int(file.starts[self.documents.stop]) - int(
-            file.starts[self.documents.start]
-        )
+        first, behind = (file.starts[at] for at in (self.documents.start, self.documents.stop))
+        self.num_tokens = int(behind) - int(first)
         self.per_epoch = (self.num_tokens - 1) // (length - 1)
         if self.per_epoch < 1:
-            part = (
-                ""
-                if documents is None
-                else f" in {len(documents)} of {file.num_documents} documents (valid.share)"
-            )
+            part = ""
+            if documents is not None:
+                part = f" in {len(documents)} of {file.num_documents} documents (valid.share)"
             raise ConfigError(
                 f"data {file.prefix!r} holds {self.num_tokens} tokens{part}, fewer than one"
                 f" sequence of {length}"
             )
         self._epoch = -1
-        self._order: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
-        self._ends: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
-        self._shuffle: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+        self._order = self._ends = self._shuffle = np.zeros(0, dtype=np.int64)
 
     def read(self, index: int) -> NDArray[np.int64]:
         """Return one sample; ConfigError behind the last epoch."""
@@ -189,9 +182,7 @@ class BlendedSamples:
 
     def _plan(self, block: int) -> list[tuple[int, int]]:
         """(source, its own number) of each sample of a block."""
-        before, after = (
-            self._given(count) for count in (block * self.block, (block + 1) * self.block)
-        )
+        before, after = (self._given(number * self.block) for number in (block, block + 1))
         picks = np.repeat(np.arange(len(self.sources)), after - before)
         np.random.default_rng((self.seed, block)).shuffle(picks)
         numbers = before.copy()
@@ -227,7 +218,7 @@ def open_blend(
     vocab: int,
     epochs: int,
     held_out: float = 0.0,
-    part: Literal["all", "rest", "held-out"] = "all",
+    part: Part = "all",
 ) -> PackedSamples | BlendedSamples:
     """Open `0.7 a 0.3 b`, or prefixes weighed by tokens: all documents, or a part of each file."""
     weights, prefixes = _parse(words)
@@ -238,25 +229,18 @@ def open_blend(
             raise ConfigError(
                 f"data {prefix!r}: token {most} is beyond the model's vocabulary of {vocab}"
             )
-    sources = [
-        PackedSamples(
-            file,
-            length=length,
-            seed=seed + place,
-            epochs=epochs,
-            documents=_documents(file, held_out, part),
-        )
-        for place, file in enumerate(files)
-    ]
+    sources = []
+    for place, file in enumerate(files):
+        facts = {"length": length, "seed": seed + place, "epochs": epochs}
+        chosen = _documents(file, held_out, part)
+        sources.append(PackedSamples(file, **facts, documents=chosen))
     if len(sources) == 1:
         return sources[0]
     shares = weights if weights is not None else [float(source.num_tokens) for source in sources]
     return BlendedSamples(sources, shares, seed=seed)
 
 
-def _documents(
-    file: IndexedFile, held_out: float, part: Literal["all", "rest", "held-out"]
-) -> range | None:
+def _documents(file: IndexedFile, held_out: float, part: Part) -> range | None:
     """The last documents are held out, one at least."""
     if part == "all" or not held_out:
         return None

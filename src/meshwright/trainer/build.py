@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
 import math
-import os
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, sleep
@@ -15,7 +13,6 @@ from time import monotonic, sleep
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
@@ -25,6 +22,7 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
+from meshwright.data.atomic import locked
 from meshwright.trainer.attention import LatentAttention
 from meshwright.trainer.batches import StepData, open_held_out, open_samples
 from meshwright.trainer.checks import Part, is_v, own_parts
@@ -58,43 +56,25 @@ def held(folder: Path, *, wait_s: float = _WAIT_S) -> Iterator[None]:
     """Hold a folder that is there; ConfigError where another training has it for longer than
     `wait_s`. The system frees it with the process. A file system without locks is taken as free."""
     path, until = folder / _FILE, monotonic() + wait_s
-    file = _opened(path)
-    while not _taken(file, path):
-        os.close(file)
-        if monotonic() > until:
-            raise ConfigError(
-                f"save.folder={folder}: another training writes there; end it, or give another"
-                " folder"
-            )
-        sleep(0.1)
-        file = _opened(path)
-    try:
-        yield
-    finally:
-        with suppress(OSError):
-            path.unlink()
-        os.close(file)
-
-
-def _opened(path: Path) -> int:
-    try:
-        return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    except OSError as error:
-        raise ConfigError(f"save.folder={path.parent}: {error.strerror}") from None
-
-
-def _taken(file: int, path: Path) -> bool:
-    """Lock the file; not where another holds it, nor where its holder has removed it since."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True
-    try:
-        return path.stat().st_ino == os.fstat(file).st_ino
-    except FileNotFoundError:
-        return False
+    with ExitStack() as stack:
+        while True:
+            try:
+                stack.enter_context(locked(path))
+                break
+            except ConfigError:
+                if monotonic() > until:
+                    raise ConfigError(
+                        f"save.folder={folder}: another training writes there; end it, or give"
+                        " another folder"
+                    ) from None
+                sleep(0.1)
+            except OSError as error:
+                raise ConfigError(f"save.folder={folder}: {error.strerror}") from None
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                path.unlink()
 
 
 def cut_tensors(chunk: Chunk, meshes: Meshes) -> None:
@@ -160,11 +140,9 @@ def _cut_experts(experts: Experts, meshes: Meshes) -> None:
     for name, inner in (("up", 2), ("gate", 2), ("down", 1)):
         weight = getattr(experts, name)
         if weight is not None:
-            setattr(experts, name, nn.Parameter(_cut(weight, mesh, (Shard(0), Shard(inner)))))
-
-
-def _cut(weight: nn.Parameter, mesh: DeviceMesh, placements: tuple[Placement, ...]) -> DTensor:
-    return distribute_tensor(weight.detach(), mesh, placements, src_data_rank=None)
+            places = (Shard(0), Shard(inner))
+            part = distribute_tensor(weight.detach(), mesh, places, src_data_rank=None)
+            setattr(experts, name, nn.Parameter(part))
 
 
 RESIDUAL_OUTPUTS = (
@@ -183,12 +161,11 @@ def fill_weights(
     module are its name in the model."""
     with torch.no_grad():
         for name, weight in module.named_parameters():
-            whole = _first_values(prefix + name, weight, model, seed=seed, std=std)
+            values = _first_values(prefix + name, weight, model, seed=seed, std=std)
             if isinstance(weight, DTensor):
-                whole = distribute_tensor(
-                    whole, weight.device_mesh, weight.placements, src_data_rank=None
-                )
-            weight.copy_(whole)
+                cut = (weight.device_mesh, weight.placements)
+                values = distribute_tensor(values, *cut, src_data_rank=None)
+            weight.copy_(values)
 
 
 def _first_values(name: str, weight: Tensor, model: ModelSpec, *, seed: int, std: float) -> Tensor:
@@ -198,9 +175,8 @@ def _first_values(name: str, weight: Tensor, model: ModelSpec, *, seed: int, std
     if len(shape) == 1:
         return torch.ones(shape, device=device)
     spread = std / math.sqrt(2 * model.num_layers) if name.endswith(RESIDUAL_OUTPUTS) else std
-    generator = torch.Generator(device).manual_seed(
-        (seed << 32) ^ zlib.crc32(_plain(name, model).encode())
-    )
+    own_seed = (seed << 32) ^ zlib.crc32(_plain(name, model).encode())
+    generator = torch.Generator(device).manual_seed(own_seed)
     return torch.randn(shape, device=device, generator=generator) * spread
 
 
@@ -236,7 +212,8 @@ def build(job: TrainJob, device: torch.device) -> Parts:
         layout, device_type=device.type, has_experts=model.moe is not None, context=job.context
     )
     own = own_parts(model, layout, meshes.place("pp"))
-    chunks = [_chunk(job, meshes, part, device) for _, part in own]
+    placed = {place: _chunk(job, meshes, part, device) for place, part in own}
+    chunks = list(placed.values())
     phases = Phases(device)
     shapes = Shapes(
         layout=layout,
@@ -259,9 +236,7 @@ def build(job: TrainJob, device: torch.device) -> Parts:
         meshes=meshes,
         device=device,
         chunks=chunks,
-        runner=make_runner(
-            chunks, [place for place, _ in own], meshes, shapes=shapes, loss=loss, phases=phases
-        ),
+        runner=make_runner(placed, meshes, shapes=shapes, loss=loss, phases=phases),
         optimizers=[make_optimizer(chunk, job.optimizer) for chunk in chunks],
         gradients=Gradients(chunks=chunks, meshes=meshes, tied_copies=_tied_copies(chunks, meshes)),
         ends=_ends_group(meshes) if model.tied and layout.pp > 1 and not is_v(layout) else None,
@@ -313,8 +288,6 @@ def _tied_copies(chunks: Sequence[Chunk], meshes: Meshes) -> tuple[nn.Parameter,
 def _ends_group(meshes: Meshes) -> dist.ProcessGroup:
     """First and last stage of this rank's pipeline; all ranks make all of these groups together."""
     stage_ranks = dist.get_world_size() // meshes.layout.pp
-    groups = [
-        dist.new_group([place, place + (meshes.layout.pp - 1) * stage_ranks])
-        for place in range(stage_ranks)
-    ]
+    last = (meshes.layout.pp - 1) * stage_ranks
+    groups = [dist.new_group([place, place + last]) for place in range(stage_ranks)]
     return groups[dist.get_rank() % stage_ranks]

@@ -12,7 +12,6 @@ gone-10/            is being removed: renamed first, so that a kill leaves no ha
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 from collections.abc import Iterator, Sequence
@@ -35,6 +34,7 @@ from torch.distributed.checkpoint.state_dict import (
     set_optimizer_state_dict,
 )
 
+from meshwright.data.atomic import sync_folder, write_whole
 from meshwright.sizing.checkpoints import Choice, Saved, choose
 from meshwright.trainer.job import SaveSettings
 from meshwright.trainer.reports import CheckpointReport
@@ -97,12 +97,8 @@ class Checkpoints:
         for child in self.folder.iterdir():
             match = _NAME.fullmatch(child.name)
             if match and (child / _FACTS).is_file() and (child / _MODEL / _INDEX).is_file():
-                has_states = (child / _OPTIMIZER / _INDEX).is_file()
-                found.append(
-                    Saved(
-                        step=int(match[1]), loss=_facts_of(child).get(_LOSS), has_states=has_states
-                    )
-                )
+                loss, states = _facts_of(child).get(_LOSS), child / _OPTIMIZER / _INDEX
+                found.append(Saved(step=int(match[1]), loss=loss, has_states=states.is_file()))
         return found
 
     def save(
@@ -129,10 +125,7 @@ class Checkpoints:
         states = {_MODEL: _model_state(chunks), _OPTIMIZER: _optimizer_state(chunks, optimizers)}
         with _named(part):
             for name, state in states.items():
-                words: dict[str, Any] = {
-                    "checkpoint_id": str(part / name),
-                    "process_group": self._groups[name],
-                }
+                words = self._words(part, name)
                 if self.behind:
                     future = dcp.async_save(state, **words)
                     future.add_done_callback(lambda _: pending.ended.append(perf_counter()))
@@ -167,14 +160,11 @@ class Checkpoints:
 
     def _make_whole(self, pending: _Pending) -> Choice:
         part, whole = (self.folder / f"{word}-{pending.step}" for word in ("part", "step"))
-        with (part / _FACTS).open("w", encoding="utf-8") as file:
-            file.write(json.dumps(pending.facts))
-            file.flush()
-            os.fsync(file.fileno())
+        write_whole(part / _FACTS, json.dumps(pending.facts).encode())
         if whole.exists():  # not whole, else the run had gone on from it
             self._remove(whole)
         part.rename(whole)
-        _sync(self.folder)
+        sync_folder(self.folder)
         choice = choose(self._saved(), self.settings.retention)
         for step in choice.delete:
             self._remove(self.folder / f"step-{step}")
@@ -205,16 +195,16 @@ class Checkpoints:
                     " another save.folder"
                 )
         model, states = _model_state(chunks), _optimizer_state(chunks, optimizers)
-        dcp.load(model, checkpoint_id=str(folder / _MODEL), process_group=self._groups[_MODEL])
-        dcp.load(
-            states, checkpoint_id=str(folder / _OPTIMIZER), process_group=self._groups[_OPTIMIZER]
-        )
+        dcp.load(model, **self._words(folder, _MODEL))
+        dcp.load(states, **self._words(folder, _OPTIMIZER))
         for chunk, optimizer in zip(chunks, optimizers, strict=True):
             set_model_state_dict(chunk, {name: model[name] for name in get_model_state_dict(chunk)})
-            mine = get_optimizer_state_dict(chunk, optimizer, options=_FLAT)
-            set_optimizer_state_dict(
-                chunk, optimizer, {name: states[name] for name in mine}, options=_FLAT
-            )
+            own = get_optimizer_state_dict(chunk, optimizer, options=_FLAT)
+            mine = {name: states[name] for name in own}
+            set_optimizer_state_dict(chunk, optimizer, mine, options=_FLAT)
+
+    def _words(self, folder: Path, name: str) -> dict[str, Any]:
+        return {"checkpoint_id": str(folder / name), "process_group": self._groups[name]}
 
 
 def _facts_of(folder: Path) -> dict[str, Any]:
@@ -228,25 +218,11 @@ def _named(part: Path) -> Iterator[None]:
     try:
         yield
     except CheckpointException as error:
-        reasons = [
-            str(reason[0] if isinstance(reason, tuple) else reason)
-            for reason in error.failures.values()
-        ]
-        free = (  # torch's words do not name a full disk
-            f"{format_bytes(shutil.disk_usage(part.parent).free)} are free there"
-        )
-        raise OSError(
-            f"{part}: this checkpoint can't be written; {free}; {reasons[0] if reasons else error}"
-        ) from None
-
-
-def _sync(folder: Path) -> None:
-    """Let a rename survive the loss of power."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        first: Any = next(iter(error.failures.values()), error)
+        reason = first[0] if isinstance(first, tuple) else first
+        # torch's words do not name a full disk
+        free = f"{format_bytes(shutil.disk_usage(part.parent).free)} are free there"
+        raise OSError(f"{part}: this checkpoint can't be written; {free}; {reason}") from None
 
 
 def _model_state(chunks: Sequence[nn.Module]) -> dict[str, Any]:
@@ -256,9 +232,7 @@ def _model_state(chunks: Sequence[nn.Module]) -> dict[str, Any]:
 def _optimizer_state(
     chunks: Sequence[nn.Module], optimizers: Sequence[torch.optim.Optimizer]
 ) -> dict[str, Any]:
-    pairs = zip(chunks, optimizers, strict=True)
-    return {
-        name: value
-        for chunk, own in pairs
-        for name, value in get_optimizer_state_dict(chunk, own, options=_FLAT).items()
-    }
+    found: dict[str, Any] = {}
+    for chunk, own in zip(chunks, optimizers, strict=True):
+        found |= get_optimizer_state_dict(chunk, own, options=_FLAT)
+    return found

@@ -67,11 +67,8 @@ def available_bytes() -> float:
         lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         return host_bytes()
-    found = next(
-        (float(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")),
-        host_bytes(),
-    )
-    return min(found, host_bytes())
+    known = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
+    return min([*(float(kib) * 1024 for kib in known), host_bytes()])
 
 
 def keep_freed_memory() -> bool:
@@ -223,16 +220,14 @@ def read_job(plan: Path, words: Iterable[str] = ()) -> TrainJob:
             f"plan {name!r}: expected the object that `meshwright plan --json` prints"
         )
     request = content["request"]
-    model = model_of(request["model"])
+    model, seq_len = model_of(request["model"]), request["seq_len"]
     details = ModelDetails.of(details_of(request["model"]))
+    whole = complete_details(details, model=model, work=Workload(seq_len=seq_len))
     job = TrainJob(
         model=model,
-        rope_base=complete_details(
-            details, model=model, work=Workload(seq_len=request["seq_len"])
-        ).rope_base
-        or ROPE_BASE,
+        rope_base=whole.rope_base or ROPE_BASE,
         layout=_layout_of(content, name, rank),
-        seq_len=request["seq_len"],
+        seq_len=seq_len,
         precision=_precision(request.get("precision", "bf16")),
     )
     for word in words:
@@ -265,14 +260,12 @@ def _layout_of(content: Mapping[str, Any], name: str, rank: str) -> Layout:
 
 
 def _precision(word: str) -> Literal["bf16", "fp32"]:
-    if word == "bf16":
-        return "bf16"
-    if word == "fp32":
-        return "fp32"
-    raise ConfigError(
-        f"precision={word}: the embedded trainer computes in bf16 or fp32; plan with --precision"
-        " bf16"
-    )
+    if word not in ("bf16", "fp32"):
+        raise ConfigError(
+            f"precision={word}: the embedded trainer computes in bf16 or fp32; plan with"
+            " --precision bf16"
+        )
+    return word  # type: ignore[return-value]  # mypy does not narrow a str to its choices
 
 
 def _with(values: Any, path: list[str], text: str, key: str) -> Any:
@@ -295,14 +288,10 @@ def _read(text: str, kind: Any, key: str) -> Any:
     wanted = str(kind)
     if isinstance(value, int) and not isinstance(value, bool) and "float" in wanted:
         value = float(value)
-    if (
-        type(value).__name__ not in wanted
-        and not (value is None and "None" in wanted)
-        and repr(value) not in wanted
-    ):
-        raise ConfigError(
-            f"{key}={text}: expected {getattr(kind, '__name__', wanted.replace('typing.', ''))}"
-        )
+    # a choice, or None, is written there as its repr
+    if type(value).__name__ not in wanted and repr(value) not in wanted:
+        name = getattr(kind, "__name__", wanted.replace("typing.", ""))
+        raise ConfigError(f"{key}={text}: expected {name}")
     return value
 
 

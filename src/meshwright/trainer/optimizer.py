@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -17,13 +18,7 @@ from meshwright.trainer.mesh import Meshes
 from meshwright.trainer.model import Chunk, MoeFeedForward
 from meshwright.values.layout import Layout
 
-__all__ = [
-    "Gradients",
-    "drop_gathered",
-    "make_optimizer",
-    "set_last_backward",
-    "shard_data",
-]
+__all__ = ["Gradients", "drop_gathered", "make_optimizer", "set_last_backward", "shard_data"]
 
 
 def make_optimizer(chunk: nn.Module, settings: OptimizerSettings) -> torch.optim.Optimizer:
@@ -47,13 +42,8 @@ def make_optimizer(chunk: nn.Module, settings: OptimizerSettings) -> torch.optim
 
 
 def _weights(chunks: Iterable[nn.Module]) -> list[nn.Parameter]:
-    found = {
-        id(weight): weight
-        for chunk in chunks
-        for weight in chunk.parameters()
-        if weight.requires_grad
-    }
-    return list(found.values())
+    every = (weight for chunk in chunks for weight in chunk.parameters())
+    return list({id(weight): weight for weight in every if weight.requires_grad}.values())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,16 +62,10 @@ class Gradients:
         """
         stage_ranks = self.meshes.layout.dp * self.meshes.layout.cp * self.meshes.layout.tp
         tied = {id(weight) for weight in self.tied_copies}
-        known = [weight for weight in _weights(self.chunks) if weight.grad is not None]
-        if not known:
-            own = torch.zeros((), dtype=torch.float64, device=self.meshes.device_type)
-        else:
-            norms = torch.stack(
-                [
-                    norm.double()
-                    for norm in torch._foreach_norm([_local(_gradient(weight)) for weight in known])
-                ]
-            )
+        known, gradients = self._known()
+        own = torch.zeros((), dtype=torch.float64, device=self.meshes.device_type)
+        if known:
+            norms = torch.stack([norm.double() for norm in torch._foreach_norm(gradients)])
             copies = [
                 stage_ranks // _pieces(weight) * (2 if id(weight) in tied else 1)
                 for weight in known
@@ -91,16 +75,14 @@ class Gradients:
         return math.sqrt(float(own))
 
     def scale(self, factor: float) -> None:
-        gradients = [
-            _local(weight.grad) for weight in _weights(self.chunks) if weight.grad is not None
-        ]
+        _, gradients = self._known()
         if gradients:
             torch._foreach_mul_(gradients, factor)
 
-
-def _gradient(weight: Tensor) -> Tensor:
-    assert weight.grad is not None
-    return weight.grad
+    def _known(self) -> tuple[list[nn.Parameter], list[Tensor]]:
+        """Weights that have a gradient, and this rank's parts of those."""
+        known = [weight for weight in _weights(self.chunks) if weight.grad is not None]
+        return known, [_local(weight.grad) for weight in known if weight.grad is not None]
 
 
 def _local(x: Tensor) -> Tensor:
@@ -138,41 +120,36 @@ def shard_data(
     before it is wrapped.
     """
     again = meshes.layout.sharding in ("zero3", "hybrid")
-    policy = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=torch.float32)
+    types: dict[str, Any] = {"param_dtype": compute_dtype, "reduce_dtype": torch.float32}
+    words: dict[str, Any] = {
+        "mp_policy": MixedPrecisionPolicy(**types),
+        "reshard_after_forward": again,
+    }
     for name, layer in chunk.layers.items():
         fill(layer, f"layers.{name}.")
         feedforward = layer.feedforward
         if isinstance(feedforward, MoeFeedForward):
-            fully_shard(
-                feedforward.experts,
-                mesh=meshes.expert_sharding,
-                mp_policy=policy,
-                reshard_after_forward=again,
-            )
-        fully_shard(layer, mesh=meshes.sharding, mp_policy=policy, reshard_after_forward=again)
+            fully_shard(feedforward.experts, mesh=meshes.expert_sharding, **words)
+        fully_shard(layer, mesh=meshes.sharding, **words)
     for name, end in chunk.named_children():
         if end is not chunk.layers:
             fill(end, f"{name}.")
     chunk.tie()
-    ends = MixedPrecisionPolicy(
-        param_dtype=compute_dtype, reduce_dtype=torch.float32, cast_forward_inputs=False
-    )
+    ends = MixedPrecisionPolicy(**types, cast_forward_inputs=False)
     fully_shard(chunk, mesh=meshes.sharding, mp_policy=ends, reshard_after_forward=again)
     for module in _units(chunk):
-        module.set_gradient_divide_factor(
-            1.0
-        )  # the loss is divided by all tokens of the batch, so gradients are sums
+        # the loss is divided by all tokens of the batch, so gradients are sums
+        module.set_gradient_divide_factor(1.0)
         module.set_force_sum_reduction_for_comms(True)  # gloo knows no scaled sum
 
 
 def set_last_backward(chunk: nn.Module, layout: Layout, *, last: bool) -> None:
     """Tell whether this backward is the step's last: gradients are then reduced."""
-    each_time = layout.sharding in ("zero2", "zero3", "hybrid")
+    reshards = last or layout.sharding in ("zero3", "hybrid")
+    reduces = reshards or layout.sharding == "zero2"
     for module in _units(chunk):
-        module.set_requires_gradient_sync(last or each_time, recurse=False)
-        module.set_reshard_after_backward(
-            last or layout.sharding in ("zero3", "hybrid"), recurse=False
-        )
+        module.set_requires_gradient_sync(reduces, recurse=False)
+        module.set_reshard_after_backward(reshards, recurse=False)
         module.set_is_last_backward(last)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from inspect import signature
@@ -78,24 +78,17 @@ class Shapes:
 
     def _hidden(self) -> Tensor:
         tokens = self.seq_len // self.layout.cp // (self.layout.tp if self.layout.sp else 1)
-        return torch.zeros(
-            self.layout.mbs, tokens, self.hidden, dtype=self.dtype, device=self.device
-        )
+        shape = (self.layout.mbs, tokens, self.hidden)
+        return torch.zeros(shape, dtype=self.dtype, device=self.device)
 
 
 def make_runner(
-    chunks: Sequence[Chunk],
-    places: Sequence[int],
-    meshes: Meshes,
-    *,
-    shapes: Shapes,
-    loss: Loss,
-    phases: Phases,
+    chunks: dict[int, Chunk], meshes: Meshes, *, shapes: Shapes, loss: Loss, phases: Phases
 ) -> Runner:
-    """Return what runs a step of the layout's schedule."""
+    """Return what runs a step of the layout's schedule; chunks are by their places in the model."""
     if meshes.layout.pp == 1:
         return _MicroBatches(chunk=chunks[0], meshes=meshes, loss=loss, phases=phases)
-    return _Pipeline(chunks, places, meshes, shapes=shapes, loss=loss, phases=phases)
+    return _Pipeline(chunks, meshes, shapes=shapes, loss=loss, phases=phases)
 
 
 def _vocabulary_cut(layout: Layout) -> AbstractContextManager[Any]:
@@ -165,32 +158,25 @@ class _Pipeline:
 
     def __init__(
         self,
-        chunks: Sequence[Chunk],
-        places: Sequence[int],
+        chunks: dict[int, Chunk],
         meshes: Meshes,
         *,
         shapes: Shapes,
         loss: Loss,
         phases: Phases,
     ) -> None:
-        layout = meshes.layout
-        self.meshes, self.chunks, self.phases = meshes, chunks, phases
-        self.shapes, self.loss, self.by_place = shapes, loss, dict(zip(places, chunks, strict=True))
-        group = meshes.group("pp")
-        stages = [
-            _Stage(
-                chunk,
-                place,
-                layout.pp * layout.vpp,
-                shapes.device,
-                input_args=shapes.entering(chunk),
-                output_args=shapes.leaving(chunk),
-                group=group,
-            )
-            for chunk, place in zip(chunks, places, strict=True)
-        ]
-        for stage in stages:
-            stage.phases = phases
+        layout, group, count = (
+            meshes.layout,
+            meshes.group("pp"),
+            meshes.layout.pp * meshes.layout.vpp,
+        )
+        self.meshes, self.phases = meshes, phases
+        self.shapes, self.loss, self.by_place = shapes, loss, chunks
+        stages = []
+        for place, chunk in chunks.items():
+            ends = {"input_args": shapes.entering(chunk), "output_args": shapes.leaving(chunk)}
+            stages.append(_Stage(chunk, place, count, shapes.device, **ends, group=group))
+            stages[-1].phases = phases
         kind, many = _schedule(layout)
         what: Any = stages if many else stages[0]
 
@@ -202,7 +188,7 @@ class _Pipeline:
             what, layout.num_microbatches, loss_fn=timed_loss, scale_grads=False
         )
         self.words = _kept_outputs(self.schedule.step)
-        self.first, self.last = 0 in places, layout.pp * layout.vpp - 1 in places
+        self.first, self.last = 0 in chunks, count - 1 in chunks
 
     def run(self, tokens: Tensor, targets: Tensor) -> Tensor:
         losses: list[Tensor] = []
@@ -218,21 +204,19 @@ class _Pipeline:
     def evaluate(self, tokens: Tensor, targets: Tensor) -> Tensor:
         """Chunks pass each micro batch on by plain messages: torch's schedules would set their
         buffers up anew for a forward alone."""
-        total = torch.zeros((), device=tokens.device)
+        total, group = torch.zeros((), device=tokens.device), self.meshes.group("pp")
         with _vocabulary_cut(self.meshes.layout):
             for ids, wanted in _micro_batches(tokens, targets, self.meshes.layout):
                 x = ids
                 for place, chunk in sorted(self.by_place.items()):
                     if place > 0 and place - 1 not in self.by_place:
                         x = torch.empty_like(self.shapes.entering(chunk), requires_grad=False)
-                        dist.recv(x, self._rank_of(place - 1), group=self.meshes.group("pp"))
+                        dist.recv(x, self._rank_of(place - 1), group=group)
                     x = chunk(x)
                     if chunk.head is not None:
                         total += _plain(self.loss(x, wanted))
                     elif place + 1 not in self.by_place:
-                        dist.send(
-                            x.contiguous(), self._rank_of(place + 1), group=self.meshes.group("pp")
-                        )
+                        dist.send(x.contiguous(), self._rank_of(place + 1), group=group)
         return total
 
     def _rank_of(self, place: int) -> int:
@@ -245,22 +229,15 @@ def _kept_outputs(step: Callable[..., Any]) -> dict[str, bool]:
     return {"return_outputs": False} if "return_outputs" in signature(step).parameters else {}
 
 
+_SCHEDULES = {
+    "1f1b": ("Schedule1F1B", "ScheduleInterleaved1F1B"),
+    "gpipe": ("ScheduleGPipe", "ScheduleLoopedBFS"),
+    "zero-bubble": ("ScheduleInterleavedZeroBubble", "ScheduleZBVZeroBubble"),
+}
+"""Torch's classes for one chunk of a stage, and for more."""
+
+
 def _schedule(layout: Layout) -> tuple[type[Any], bool]:
     """Torch's class, and whether it takes a list of stages."""
-    if layout.schedule == "zero-bubble":
-        return (
-            (torch_schedules.ScheduleInterleavedZeroBubble, True)
-            if layout.vpp == 1
-            else (torch_schedules.ScheduleZBVZeroBubble, True)
-        )
-    if layout.schedule == "gpipe":
-        return (
-            (torch_schedules.ScheduleGPipe, False)
-            if layout.vpp == 1
-            else (torch_schedules.ScheduleLoopedBFS, True)
-        )
-    return (
-        (torch_schedules.Schedule1F1B, False)
-        if layout.vpp == 1
-        else (torch_schedules.ScheduleInterleaved1F1B, True)
-    )
+    name = _SCHEDULES[layout.schedule][layout.vpp > 1]
+    return getattr(torch_schedules, name), layout.vpp > 1 or layout.schedule == "zero-bubble"

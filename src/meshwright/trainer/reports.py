@@ -89,9 +89,8 @@ class Rates:
     @cached_property
     def flops(self) -> float:
         """Model FLOPs of one step: full attention, recompute not counted."""
-        return self.tokens * float(
-            model_flops_per_token(self.job.model, Workload(seq_len=self.job.seq_len))
-        )
+        work = Workload(seq_len=self.job.seq_len)
+        return self.tokens * float(model_flops_per_token(self.job.model, work))
 
     def of(self, step_s: float) -> Speed:
         tflops = self.flops / step_s / self.processes / TERA
@@ -242,6 +241,7 @@ class Tally:
         """Sum up; `done` counts the steps of the whole run, those before a resume included."""
         job, rates, times = self.rates.job, self.rates, self.times_s
         typical = median(times) if times else None
+        sums = self.phases_s.items()
         return Summary(
             model=job.model.name,
             parameters=model_params(job.model).total,
@@ -260,22 +260,14 @@ class Tally:
             measured_steps=len(times),
             step_s=typical,
             step_s_range=[min(times), max(times)] if times else None,
-            **_speed(rates, typical),
-            phases_s=(
-                {name: seconds / len(times) for name, seconds in self.phases_s.items()}
-                if times
-                else None
-            ),
+            **(dict.fromkeys(Speed.__annotations__) if typical is None else rates.of(typical)),
+            phases_s={name: total / len(times) for name, total in sums} if times else None,
             collectives_s=self.collectives_s,
             peak_allocated_bytes=self.peak_allocated_bytes,
             peak_reserved_bytes=self.peak_reserved_bytes,
             first_loss=None if self.first is None else self.first.loss,
             last_loss=None if self.last is None else self.last.loss,
         )
-
-
-def _speed(rates: Rates, step_s: float | None) -> dict[str, Any]:
-    return dict(rates.of(step_s)) if step_s is not None else dict.fromkeys(Speed.__annotations__)
 
 
 def _most(before: list[int], now: list[int]) -> list[int]:

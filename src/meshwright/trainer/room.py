@@ -13,7 +13,7 @@ from meshwright.values.errors import LayoutError
 from meshwright.values.hardware.catalogue import default_node, find_device, find_link
 from meshwright.values.hardware.chip import Chip
 from meshwright.values.hardware.cluster import Node, Pool
-from meshwright.values.stack import Stack, find_stack
+from meshwright.values.stack import find_stack
 from meshwright.values.units import GIB
 from meshwright.values.workload import Workload
 
@@ -38,14 +38,12 @@ def require_room(job: TrainJob, room: Room) -> None:
     quote = predicted(job, room)
     stage_ranks = job.layout.num_chips // job.layout.pp
     used = [quote.stages[rank // stage_ranks].used_bytes for rank in room.ranks]
-    shares = room.device_name is None
+    shares, shared = room.device_name is None, ""
     most = sum(used) / len(used) if shares else max(used)
     if most > room.bytes_per_rank:
-        shared = (
-            f" Ranks of this host share {room.bytes_per_rank * len(used) / GIB:.1f} GiB."
-            if shares and len(used) > 1
-            else ""
-        )
+        if shares and len(used) > 1:
+            total = room.bytes_per_rank * len(used) / GIB
+            shared = f" Ranks of this host share {total:.1f} GiB."
         raise LayoutError(
             f"{binding_words(quote, (), _setting(job, room))}{shared} That is predicted;"
             " check_memory=false starts it all the same"
@@ -58,11 +56,12 @@ def predicted(job: TrainJob, room: Room) -> Quote:
 
 
 def _setting(job: TrainJob, room: Room) -> Setting:
+    stack = find_stack(_COMPILED if job.compile else _EAGER)
     return Setting(
         model=job.model,
         pool=_pool(job, room),
         work=Workload(seq_len=job.seq_len, gbs=job.layout.gbs, precision=job.precision),
-        stack=_stack(job, room),
+        stack=stack if room.device_name is not None else stack.on_processors(),
         limit_bytes=room.bytes_per_rank,
     )
 
@@ -70,11 +69,9 @@ def _setting(job: TrainJob, room: Room) -> Setting:
 def _pool(job: TrainJob, room: Room) -> Pool:
     """Devices of this kind; one that the catalogue lacks has no libraries that anybody measured."""
     known = None if room.device_name is None else find_device(room.device_name)
-    count = len(room.ranks)
+    count, num_chips = len(room.ranks), job.layout.num_chips
     if known is not None:
-        return Pool(
-            node=default_node(known.name, gpus_per_node=count), num_chips=job.layout.num_chips
-        )
+        return Pool(node=default_node(known.name, gpus_per_node=count), num_chips=num_chips)
     chip = Chip(
         name=room.device_name or "processor",
         vendor="",
@@ -88,13 +85,7 @@ def _pool(job: TrainJob, room: Room) -> Pool:
     node = Node(
         chip=chip, chips_per_node=count, domain_size=count, domain_link=link, network_link=link
     )
-    return Pool(node=node, num_chips=job.layout.num_chips)
-
-
-def _stack(job: TrainJob, room: Room) -> Stack:
-    """What the trainer keeps."""
-    stack = find_stack(_COMPILED if job.compile else _EAGER)
-    return stack if room.device_name is not None else stack.on_processors()
+    return Pool(node=node, num_chips=num_chips)
 
 
 _CALLS = {
@@ -139,11 +130,8 @@ def collective_seconds(events: Sequence[Recorded]) -> dict[str, float]:
     is not what collectives add to a step. A kind includes waiting for ranks that come later. gloo
     runs reduce-scatters as all-reduces, hence its work is named after the call before it."""
     found: dict[str, float] = {}
-    calls = sorted(
-        (event.start_us, event.name.removeprefix("c10d::"))
-        for event in events
-        if event.name.startswith("c10d::")
-    )
+    called = [event for event in events if event.name.startswith("c10d::")]
+    calls = sorted((event.start_us, event.name.removeprefix("c10d::")) for event in called)
     starts = [start for start, _ in calls]
     for event in events:
         if event.on_device and event.name.startswith("nccl"):

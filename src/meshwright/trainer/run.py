@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import IO, Any
@@ -73,9 +74,8 @@ def train(
 ) -> Summary:
     """Train to the end; `tell` gets a line of JSON per step and the summary, on rank 0. `started`
     is when the process began, of `perf_counter`. ArithmeticError at a loss that is no number."""
-    warnings.filterwarnings(
-        "ignore", message="FSDP2-wrapped module .* returned a view"
-    )  # of logits, which nothing changes in place
+    # of logits, which nothing changes in place
+    warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view")
     if device.type == "cpu":
         keep_freed_memory()
     with (
@@ -84,20 +84,17 @@ def train(
         ExitStack() as stack,
     ):
         parts = build(job, device)
-        checkpoints = (
-            None if job.save.folder is None else Checkpoints(job.save, device_type=device.type)
-        )
+        saves = job.save.folder is not None
+        checkpoints = Checkpoints(job.save, device_type=device.type) if saves else None
         if checkpoints is not None and dist.get_rank() == 0:
             stack.enter_context(held(checkpoints.folder))
         done = _resume(parts, checkpoints)
-        tally = Tally(
-            rates=Rates(job=job, processes=dist.get_world_size(), device_name=_device_name(device))
-        )
-        began = perf_counter()
+        name, began = _device_name(device), perf_counter()
+        tally = Tally(rates=Rates(job=job, processes=dist.get_world_size(), device_name=name))
         done, ended_by = _steps(
             parts, checkpoints, tally, done=done, started=started, say=say, dump_memory=dump_memory
         )
-        words = {"device": _device_name(device) or "cpu", "torch_version": str(torch.__version__)}
+        words = {"device": name or "cpu", "torch_version": str(torch.__version__)}
         summary = tally.summary(done=done, start_s=began - started, ended_by=ended_by, **words)
         say(summary.to_dict())
     return summary
@@ -128,14 +125,11 @@ def _steps(
         if tally.num_steps == job.profile_step:
             dump_memory()
         is_last = ending != "steps" or done == job.steps
-        is_saved = checkpoints is not None and (
-            is_last or (job.save.every > 0 and done % job.save.every == 0)
-        )
-        loss = (
-            _validation_loss(parts, done, say)
-            if ending != "signal" and _is_evaluated(job, done, at=is_last or is_saved)
-            else None
-        )
+        is_due = job.save.every > 0 and done % job.save.every == 0
+        is_saved = checkpoints is not None and (is_last or is_due)
+        loss = None
+        if ending != "signal" and _is_evaluated(job, done, at=is_last or is_saved):
+            loss = _validation_loss(parts, done, say)
         if checkpoints is not None and (is_written or is_saved):
             _tell_checkpoint(checkpoints, say)
         if checkpoints is not None and is_saved:
@@ -167,21 +161,14 @@ def _shared(
 ) -> tuple[StepReport, Ending, bool]:
     """The report with every rank's peaks of memory; what ends the run, as soon as one rank says so;
     and whether all ranks have written their part of a checkpoint."""
-    own = [
-        ENDINGS.index(ending),
-        int(is_written),
-        *report.peak_allocated_bytes,
-        *report.peak_reserved_bytes,
-    ]
+    peaks = (*report.peak_allocated_bytes, *report.peak_reserved_bytes)
+    own = [ENDINGS.index(ending), int(is_written), *peaks]
     mine = torch.tensor(own, device=parts.device)
     every = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
     dist.all_gather(every, mine)
     endings, written, allocated, reserved = torch.stack(every).T.tolist()
-    return (
-        replace(report, peak_allocated_bytes=allocated, peak_reserved_bytes=reserved),
-        ENDINGS[max(endings)],
-        all(written),
-    )
+    report = replace(report, peak_allocated_bytes=allocated, peak_reserved_bytes=reserved)
+    return report, ENDINGS[max(endings)], all(written)
 
 
 def _device_name(device: torch.device) -> str | None:
@@ -189,12 +176,10 @@ def _device_name(device: torch.device) -> str | None:
 
 
 def _reported_step(parts: Parts, done: int, tally: Tally) -> StepReport:
-    job = parts.job
-    if tally.num_steps + 1 != job.profile_step:
-        return _step(parts, done, tally.rates)
-    return profiled_step(
-        lambda: _step(parts, done, tally.rates), device=parts.device, trace=job.trace
-    )
+    step = partial(_step, parts, done, tally.rates)
+    if tally.num_steps + 1 != parts.job.profile_step:
+        return step()
+    return profiled_step(step, device=parts.device, trace=parts.job.trace)
 
 
 def _step(parts: Parts, done: int, rates: Rates) -> StepReport:
@@ -309,11 +294,8 @@ def _facts(job: TrainJob) -> dict[str, Any]:
 
 
 def _resume(parts: Parts, checkpoints: Checkpoints | None) -> int:
-    job = parts.job
-    if checkpoints is None:
-        return 0
-    newest = checkpoints.newest()
-    if newest is None:
+    job, newest = parts.job, None if checkpoints is None else checkpoints.newest()
+    if checkpoints is None or newest is None:
         return 0
     if not job.save.resume:
         raise ConfigError(

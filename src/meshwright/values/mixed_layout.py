@@ -7,10 +7,7 @@ from itertools import groupby
 
 from meshwright.values.layout import Layout, Recompute, RecomputeMethod, Schedule, Sharding
 
-__all__ = [
-    "MixedLayout",
-    "StageLayout",
-]
+__all__ = ["MixedLayout", "StageLayout"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -18,14 +18,7 @@ from typing import Any, cast
 
 from meshwright.values.errors import ConfigError, UnknownNameError
 
-__all__ = [
-    "GROUP",
-    "Plugin",
-    "StackEntry",
-    "all_entries",
-    "find_entry",
-    "plugins",
-]
+__all__ = ["GROUP", "Plugin", "StackEntry", "all_entries", "find_entry", "plugins"]
 
 GROUP = "meshwright.software"
 """Of entry points: `name = "package"`, where the package has a `stack.toml` and may have an object

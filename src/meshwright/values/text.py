@@ -15,12 +15,7 @@ from meshwright.values.errors import ConfigError
 if TYPE_CHECKING:
     import yaml
 
-__all__ = [
-    "csv_text",
-    "html_table",
-    "read_yaml",
-    "write_yaml",
-]
+__all__ = ["csv_text", "html_table", "read_yaml", "write_yaml"]
 
 
 def csv_text(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:

@@ -7,14 +7,7 @@ from typing import Literal, get_args
 
 from meshwright.values.errors import ConfigError, UnknownNameError
 
-__all__ = [
-    "PRECISIONS",
-    "ROUTINGS",
-    "AttentionKernel",
-    "Precision",
-    "Routing",
-    "Workload",
-]
+__all__ = ["PRECISIONS", "ROUTINGS", "AttentionKernel", "Precision", "Routing", "Workload"]
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16", "fp8", "fp8-blockwise", "mxfp8", "nvfp4"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)

@@ -19,8 +19,10 @@ from meshwright.data.encoders import EncoderSpec
 from meshwright.data.engines import open_reference
 from meshwright.data.footprint import BYTES_PER_TOKEN
 from meshwright.data.pairs import FORMS, Blend, By, LengthStats
-from meshwright.data.progress import format_size
-from meshwright.data.workers import find_place
+from meshwright.data.workers import (
+    find_place,
+    format_size,
+)
 from meshwright.values.errors import ConfigError, UnknownNameError
 from meshwright.values.units import counted, format_count, parse_count
 

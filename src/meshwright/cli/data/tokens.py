@@ -13,14 +13,16 @@ from meshwright.cli.data.flags import TOKENIZER_TYPE, InputsArgument, tokenizer_
 from meshwright.cli.options import REQUIRED, Given, argument, command, fields_of, option
 from meshwright.cli.terminal import JsonFlag, QuietFlag, print_json, tell
 from meshwright.data.encoders import EncoderSpec
-from meshwright.data.progress import format_size
 from meshwright.data.tokenize_request import (
     ModelType,
     TokenizeReport,
     TokenizeRequest,
     train_sentencepiece,
 )
-from meshwright.data.workers import find_place
+from meshwright.data.workers import (
+    find_place,
+    format_size,
+)
 from meshwright.values.errors import ConfigError
 from meshwright.values.options import word_of
 from meshwright.values.units import counted, format_count

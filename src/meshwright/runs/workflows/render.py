@@ -11,7 +11,7 @@ from typing import Any
 
 from meshwright.data.fetching import find_corpus
 from meshwright.data.footprint import footprint_of, needs_of
-from meshwright.data.progress import format_size
+from meshwright.data.workers import format_size
 from meshwright.platforms.job import Job, JobText
 from meshwright.platforms.registry import job_text
 from meshwright.runs.workflows.spec import WorkflowSpec, read_spec

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib.util import find_spec
 
-from meshwright.trainer.profile.device import ProfileRequest
+from meshwright.trainer.profile.design import ProfileRequest
 from meshwright.values.errors import MissingExtraError
 from meshwright.values.hardware.profile import Profile
 

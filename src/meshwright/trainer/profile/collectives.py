@@ -13,8 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from meshwright.trainer.profile.design import DIMS, grid
-from meshwright.trainer.profile.device import Device
+from meshwright.trainer.profile.design import DIMS, Device, grid
 from meshwright.trainer.profile.timing import Bench, Operator, Tensor, Work, spread_frac
 from meshwright.values.hardware.profile import Effort, Sample, Series
 

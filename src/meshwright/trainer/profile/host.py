@@ -20,7 +20,7 @@ from torch import nn
 
 from meshwright.trainer.build import Parts, build
 from meshwright.trainer.job import TrainJob
-from meshwright.trainer.profile.device import Device
+from meshwright.trainer.profile.design import Device
 from meshwright.trainer.profile.timing import Bench, Made, Operator, Work, spread_frac
 from meshwright.values.hardware.profile import Sample, Series
 from meshwright.values.layout import Layout
@@ -35,14 +35,8 @@ _WARM, _REPEATS = 2, 16
 _LEAST_S = 1e-7
 _PHASES = {"forward": "", "backward": "_backward"}
 """And the ending of their series."""
-_SMALL: dict[str, Any] = {
-    "hidden": 16,
-    "ffn": 16,
-    "num_heads": 4,
-    "num_kv_heads": 2,
-    "head_dim": 4,
-    "vocab": 128,
-}
+_SMALL: dict[str, Any] = {"hidden": 16, "ffn": 16, "head_dim": 4, "vocab": 128}
+_SMALL |= {"num_heads": 4, "num_kv_heads": 2}
 _LAYOUTS: dict[str, dict[str, Any]] = {
     "plain": {"dp": 2, "sharding": "none"},
     "sharded": {"dp": 2, "sharding": "zero3"},
@@ -109,9 +103,8 @@ def host_series(device: Device) -> list[Series]:
     try:
         found: list[Series] = []
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore"
-            )  # as the trainer's own: views of logits, which nothing changes in place
+            # as the trainer's own: views of logits, which nothing changes in place
+            warnings.simplefilter("ignore")
             for kind, words in _LAYOUTS.items():
                 found += _passes(kind, *_few_and_many(words, experts=0, device=device))
             plain = _LAYOUTS["plain"]
@@ -137,14 +130,12 @@ def _passes(kind: str, few: Steps, many: Steps) -> list[Series]:
         if kind in ("plain", "tensor"):
             name = "ends" if kind == "plain" else "ends_tensor"
             beyond = _typical(phase, few) / _MICRO_BATCHES - _FEW * layer
-            found.append(
-                _series(f"host/{name}{ending}", "layers", {1: max(beyond, _LEAST_S)}, spread)
-            )
+            ends = {1: max(beyond, _LEAST_S)}
+            found.append(_series(f"host/{name}{ending}", "layers", ends, spread))
     if kind == "plain":
         once = {layers: _typical("once", steps) for layers, steps in ((_FEW, few), (_MANY, many))}
-        found.append(
-            _series("host/step", "layers", once, spread_frac([step["once"] for step in many]))
-        )
+        spread = spread_frac([step["once"] for step in many])
+        found.append(_series("host/step", "layers", once, spread))
     return found
 
 
@@ -160,9 +151,8 @@ def _experts(steps: dict[int, tuple[Steps, Steps]]) -> list[Series]:
 
 def _layer_s(phase: str, few: Steps, many: Steps) -> float:
     """One layer and micro batch."""
-    return max(
-        (_typical(phase, many) - _typical(phase, few)) / _MICRO_BATCHES / (_MANY - _FEW), _LEAST_S
-    )
+    more = _typical(phase, many) - _typical(phase, few)
+    return max(more / _MICRO_BATCHES / (_MANY - _FEW), _LEAST_S)
 
 
 def _typical(phase: str, steps: Steps) -> float:
@@ -179,24 +169,15 @@ def _series(name: str, dim: str, times: dict[int, float], spread: float) -> Seri
 
 def _few_and_many(words: dict[str, Any], *, experts: int, device: Device) -> tuple[Steps, Steps]:
     """Steps of a tiny model of few layers and of many, in turn, so that noise falls on both."""
-    caches = (
-        _Caches(buffer=torch.zeros(_BETWEEN_BYTES // 4, dtype=torch.int32))
-        if device.kind == "cpu"
-        else None
-    )
-    models = [
-        build(_job(words, experts=experts, layers=layers, device=device), torch.device(device.kind))
-        for layers in (_FEW, _MANY)
-    ]
-    for leaf in (
-        module
-        for parts in models
-        for chunk in parts.chunks
-        for module in chunk.modules()
-        if not list(module.children())
-    ):
-        if caches is not None:
-            caches.take_around(leaf)
+    jobs = [_job(words, experts=experts, layers=layers, device=device) for layers in (_FEW, _MANY)]
+    models = [build(job, torch.device(device.kind)) for job in jobs]
+    caches = None
+    if device.kind == "cpu":
+        caches = _Caches(buffer=torch.zeros(_BETWEEN_BYTES // 4, dtype=torch.int32))
+        chunks = (chunk for parts in models for chunk in parts.chunks)
+        for module in (module for chunk in chunks for module in chunk.modules()):
+            if not list(module.children()):
+                caches.take_around(module)
     found: tuple[Steps, Steps] = ([], [])
     for step in range(_WARM + _REPEATS):
         for parts, steps in zip(models, found, strict=True):

@@ -9,8 +9,15 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 
-from meshwright.trainer.profile.design import DIMS, Axes, Timing, sized, sustained_point
-from meshwright.trainer.profile.device import Device, Dtype
+from meshwright.trainer.profile.design import (
+    DIMS,
+    Axes,
+    Device,
+    Dtype,
+    Timing,
+    sized,
+    sustained_point,
+)
 from meshwright.trainer.profile.timing import (
     Behind,
     Bench,

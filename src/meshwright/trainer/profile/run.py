@@ -19,13 +19,16 @@ from meshwright.trainer.profile.collectives import (
     launch_operators,
     num_ranks,
 )
-from meshwright.trainer.profile.design import EFFORTS, Point, grid_points, model_points
-from meshwright.trainer.profile.device import (
+from meshwright.trainer.profile.design import (
+    EFFORTS,
     Device,
     Dtype,
+    Point,
     ProfileRequest,
     free_bytes,
+    grid_points,
     machine_of,
+    model_points,
     num_cores,
     open_device,
 )
@@ -92,10 +95,8 @@ def measure_all(
         if not is_first_rank():
             if device.kind == "cuda":
                 return book.profile(complete=False)
-            tell, keep = (
-                _ignore,
-                _ignore,
-            )  # processes of a host share its memory: all measure, and the first one's times count
+            # processes of a host share its memory: all measure, and the first one's times count
+            tell, keep = _ignore, _ignore
         clock = Clock(device)
         for dtype, operator in _operators(book, device, clock):
             with _math_mode(dtype):
@@ -180,11 +181,7 @@ def _measure_host(book: _Book, device: Device, tell: Callable[[str], None]) -> N
         from meshwright.trainer.profile.host import host_series
 
         found = host_series(device)
-    except (
-        RuntimeError,
-        ImportError,
-        AttributeError,
-    ) as error:  # an older torch than the trainer's
+    except (RuntimeError, ImportError, AttributeError) as error:  # an older torch
         book.skipped["host"] = f"host: {_first_line(error)}"
         return
     book.series |= {series.name: series for series in found}
@@ -215,11 +212,8 @@ def _measure_series(
     )
     known = {sample.point for sample in series.samples}
     further = model_points(book.request.model, device=device.kind).get(operator.family, [])
-    points = [
-        point
-        for point in dict.fromkeys((*grid_points(operator.axes), *further))
-        if point not in known
-    ]
+    asked = dict.fromkeys((*grid_points(operator.axes), *further))
+    points = [point for point in asked if point not in known]
     start, samples = perf_counter(), list(series.samples)
     if points:
         book.skipped.pop(operator.name, None)
@@ -252,11 +246,7 @@ def _measure_point(
         )
     except torch.OutOfMemoryError:
         return Sample(point=point, outcome="out of memory")
-    except (
-        RuntimeError,
-        TypeError,
-        AttributeError,
-    ) as error:  # older versions lack a name or an argument
+    except (RuntimeError, TypeError, AttributeError) as error:  # older versions lack words
         if "CUDA error" in str(error):  # the context is lost: no later figure would mean anything
             raise
         if "can't allocate memory" in str(error):

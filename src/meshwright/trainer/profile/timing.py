@@ -10,8 +10,7 @@ from typing import Any, Literal
 
 import torch
 
-from meshwright.trainer.profile.design import DIMS, Axes, Timing, grid
-from meshwright.trainer.profile.device import Device, Dtype
+from meshwright.trainer.profile.design import DIMS, Axes, Device, Dtype, Timing, grid
 from meshwright.values.hardware.profile import Effort
 
 __all__ = [
@@ -182,10 +181,9 @@ class Clock:
         self._device = device
         is_gpu = device.kind == "cuda"
         size = _DEVICE_FLUSH_BYTES if is_gpu else _HOST_FLUSH_BYTES
+        # one thread: what others did to the machine is no part of its time
         alone = not is_gpu and torch.get_num_threads() == 1
-        self._now = (
-            process_time if alone else perf_counter
-        )  # one thread: what others did to the machine is no part of its time
+        self._now = process_time if alone else perf_counter
         self._buffer: Any = torch.zeros(size // 4, dtype=torch.int32, device=device.kind)
 
     def repeats(
@@ -225,10 +223,7 @@ class Clock:
     def _on_device(self, work: Work, *, enqueue_s: float, count: int) -> list[float]:
         """Between two events of the stream. The device waits until the host has queued the work, so
         that gaps of the host don't count."""
-        events = [
-            (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))
-            for _ in range(count)
-        ]
+        events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(count)]
         cycles = int(min(2 * enqueue_s, _LONGEST_SPIN_S) * _SPIN_HZ)
         for start, end in events:
             self._buffer.zero_()
@@ -251,9 +246,8 @@ class Clock:
         """Time in which the host is done with one run, the device perhaps not."""
         self._device.synchronise()
         seconds = self._on_host(work, cold=False)
-        return (
-            min(seconds, self._on_host(work, cold=False)) if seconds < _LONGEST_SPIN_S else seconds
-        )
+        again = seconds < _LONGEST_SPIN_S
+        return min(seconds, self._on_host(work, cold=False)) if again else seconds
 
 
 def measure(
@@ -266,13 +260,10 @@ def measure(
     enqueue_s = clock.enqueue_s(work)
     if operator.clock == "sustained":
         return _sustained(work, clock=clock, timing=timing)
-    _warm(
-        work,
-        clock=clock,
-        operator=operator,
-        enqueue_s=enqueue_s,
-        seconds=timing.budget_s * _WARM_SHARE,
-    )
+    # work that took as long already is warm
+    warm = perf_counter() + timing.budget_s * _WARM_SHARE - enqueue_s
+    while perf_counter() < warm:
+        clock.repeats(work, operator=operator, enqueue_s=enqueue_s, count=1)
     times: list[float] = []
     end = perf_counter() + timing.budget_s
     least = timing.least_repeats if enqueue_s < _LONG_S else 1
@@ -285,20 +276,10 @@ def measure(
     return Measured(seconds=median(times), spread_frac=spread_frac(times), repeats=len(times))
 
 
-def _warm(
-    work: Work, *, clock: Clock, operator: Operator, enqueue_s: float, seconds: float
-) -> None:
-    """Run for the given time; work that took as long already is warm."""
-    end = perf_counter() + seconds - enqueue_s
-    while perf_counter() < end:
-        clock.repeats(work, operator=operator, enqueue_s=enqueue_s, count=1)
-
-
 def _sustained(work: Work, *, clock: Clock, timing: Timing) -> Measured:
     """Run without a pause; the median of the later half, when clocks and heat have settled."""
     rate_s = median(clock.stretch(work, count=1) for _ in range(3))
     count = max(1, round(timing.sustained_s / _SAMPLES / rate_s))
     times = [clock.stretch(work, count=count) for _ in range(_SAMPLES)][_SAMPLES // 2 :]
-    return Measured(
-        seconds=median(times), spread_frac=spread_frac(times), repeats=count * len(times)
-    )
+    repeats = count * len(times)
+    return Measured(seconds=median(times), spread_frac=spread_frac(times), repeats=repeats)

@@ -13,6 +13,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -47,9 +48,8 @@ class Engine:
     def __init__(self, model: Any, batching: Any, *, max_len: int) -> None:
         self.max_len = max_len
         self.vocab = int(model.config.vocab_size)
-        generation = GenerationConfig(
-            max_new_tokens=16, do_sample=False, eos_token_id=_NEVER, pad_token_id=0
-        )
+        ends = {"eos_token_id": _NEVER, "pad_token_id": 0}
+        generation = GenerationConfig(max_new_tokens=16, do_sample=False, **ends)
         self._manager = model.init_continuous_batching(
             generation_config=generation, continuous_batching_config=batching
         )
@@ -83,13 +83,8 @@ class Engine:
             name = f"request-{self._count}"
             mailbox = self._waiting[name] = queue.Queue()
         try:
-            self._manager.add_request(
-                prompt,
-                request_id=name,
-                max_new_tokens=max_tokens,
-                streaming=True,
-                eos_token_id=_NEVER,
-            )
+            words = {"request_id": name, "max_new_tokens": max_tokens, "eos_token_id": _NEVER}
+            self._manager.add_request(prompt, streaming=True, **words)
             given = 0
             while True:
                 found = self._next(mailbox)
@@ -106,9 +101,8 @@ class Engine:
                 self._waiting.pop(name, None)
 
     def _check(self, prompt: list[Any], max_tokens: int) -> None:
-        if not prompt or not all(
-            isinstance(token, int) and 0 <= token < self.vocab for token in prompt
-        ):
+        known = (isinstance(token, int) and 0 <= token < self.vocab for token in prompt)
+        if not prompt or not all(known):
             raise ConfigError(f"prompt: expected a list of token ids from 0 to {self.vocab - 1}")
         if max_tokens < 1 or len(prompt) + max_tokens > self.max_len:
             raise ConfigError(
@@ -141,18 +135,14 @@ def open_engine(
     """Load a model, or make one with random weights of a config.json, and start its iterations."""
     ranks = int(os.environ.get("WORLD_SIZE", "1"))
     where = _device(device)
-    os.environ.setdefault(
-        "NCCL_GRAPH_MIXING_SUPPORT", "0"
-    )  # as transformers wants it where graphs and collectives meet
+    # as transformers wants it where graphs and collectives meet
+    os.environ.setdefault("NCCL_GRAPH_MIXING_SUPPORT", "0")
     if ranks > 1:
         dist.init_process_group("nccl" if where.type == "cuda" else "gloo")
-    with _Checkpoint(Path(model), dtype) if model.endswith(".json") else _Given(model) as folder:
+    with _random(Path(model), dtype) if model.endswith(".json") else nullcontext(model) as folder:
         loaded = _load(folder, dtype, where, ranks)
-    return Engine(
-        loaded,
-        _batching(where, max_len=max_len, max_sequences=max_sequences, max_tokens=max_tokens),
-        max_len=max_len,
-    )
+    words = {"max_len": max_len, "max_sequences": max_sequences}
+    return Engine(loaded, _batching(where, **words, max_tokens=max_tokens), max_len=max_len)
 
 
 def _device(word: str) -> torch.device:
@@ -170,9 +160,8 @@ def _load(folder: str, dtype: str, device: torch.device, ranks: int) -> Any:
     if device.type == "cpu":
         words["attn_implementation"] = "sdpa"
     if ranks > 1:
-        return AutoModelForCausalLM.from_pretrained(
-            folder, distributed_config=DistributedConfig(tp_size=ranks), **words
-        ).eval()
+        words["distributed_config"] = DistributedConfig(tp_size=ranks)
+        return AutoModelForCausalLM.from_pretrained(folder, **words).eval()
     return AutoModelForCausalLM.from_pretrained(folder, **words).to(device).eval()
 
 
@@ -184,77 +173,46 @@ def _batching(
     if max_tokens is not None:
         words["max_batch_tokens"] = max_tokens
     if device.type == "cpu":
-        words |= {
-            "page_size": _PAGE,
-            "num_blocks": max_sequences * (math.ceil(max_len / _PAGE) + 1),
-        }
+        words |= {"page_size": _PAGE}
+        words["num_blocks"] = max_sequences * (math.ceil(max_len / _PAGE) + 1)
         words.setdefault("max_batch_tokens", _CPU_TOKENS)
     return ContinuousBatchingConfig(**words)
 
 
-class _Given:
-    def __init__(self, model: str) -> None:
-        self.model = model
-
-    def __enter__(self) -> str:
-        return self.model
-
-    def __exit__(self, *_: object) -> None: ...
-
-
-class _Checkpoint:
+@contextmanager
+def _random(config: Path, dtype: str) -> Iterator[str]:
     """A checkpoint of random weights: what splits weights reads files."""
-
-    def __init__(self, config: Path, dtype: str) -> None:
-        if not config.is_file():
-            raise ConfigError(f"{config}: no such file")
-        self.config, self.dtype = config, dtype
-        self.folder = ""
-
-    def __enter__(self) -> str:
-        holder: list[str | None] = [None]
-        if not dist.is_initialized() or dist.get_rank() == 0:
-            holder = [tempfile.mkdtemp(prefix="meshwright-weights-")]
-            self._write(Path(holder[0] or ""))
-        if dist.is_initialized():
+    if not config.is_file():
+        raise ConfigError(f"{config}: no such file")
+    several = dist.is_initialized()
+    makes = not several or dist.get_rank() == 0
+    holder = [tempfile.mkdtemp(prefix="meshwright-weights-") if makes else ""]
+    try:
+        if makes:
+            _write_random(config, Path(holder[0]), dtype)
+        if several:
             dist.broadcast_object_list(holder, src=0)
-        self.folder = holder[0] or ""
-        return self.folder
-
-    def _write(self, folder: Path) -> None:
-        shutil.copyfile(self.config, folder / "config.json")
-        torch.manual_seed(0)
-        made = AutoModelForCausalLM.from_config(
-            AutoConfig.from_pretrained(folder), dtype=_DTYPES[self.dtype]
-        )
-        made.save_pretrained(folder)
-        print(
-            f"random weights: {sum(p.numel() for p in made.parameters())} parameters",
-            file=sys.stderr,
-            flush=True,
-        )
-
-    def __exit__(self, *_: object) -> None:
-        if dist.is_initialized():
+        yield holder[0]
+    finally:
+        if several:
             dist.barrier()
-        if not dist.is_initialized() or dist.get_rank() == 0:
-            shutil.rmtree(self.folder, ignore_errors=True)
+        if makes:
+            shutil.rmtree(holder[0], ignore_errors=True)
+
+
+def _write_random(config: Path, folder: Path, dtype: str) -> None:
+    shutil.copyfile(config, folder / "config.json")
+    torch.manual_seed(0)
+    shape = AutoConfig.from_pretrained(folder)
+    made = AutoModelForCausalLM.from_config(shape, dtype=_DTYPES[dtype])
+    made.save_pretrained(folder)
+    count = sum(weight.numel() for weight in made.parameters())
+    print(f"random weights: {count} parameters", file=sys.stderr, flush=True)
 
 
 MODEL = "meshwright"
 """The name that requests carry."""
-_KNOWN = {
-    "model",
-    "prompt",
-    "max_tokens",
-    "stream",
-    "stream_options",
-    "ignore_eos",
-    "min_tokens",
-    "temperature",
-    "n",
-    "seed",
-}
+_KNOWN = "model prompt max_tokens stream stream_options ignore_eos min_tokens temperature n seed"
 _WATCH_S = 0.2
 
 
@@ -285,13 +243,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         if self.path == "/health":
-            self._send(
-                HTTPStatus.OK if self.server.engine.alive else HTTPStatus.SERVICE_UNAVAILABLE, {}
-            )
+            alive = self.server.engine.alive
+            self._send(HTTPStatus.OK if alive else HTTPStatus.SERVICE_UNAVAILABLE, {})
         elif self.path == "/v1/models":
-            self._send(
-                HTTPStatus.OK, {"object": "list", "data": [{"id": MODEL, "object": "model"}]}
-            )
+            models = [{"id": MODEL, "object": "model"}]
+            self._send(HTTPStatus.OK, {"object": "list", "data": models})
         else:
             self._refuse(HTTPStatus.NOT_FOUND, f"no {self.path} here")
 
@@ -306,7 +262,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(HTTPStatus.BAD_REQUEST, str(error))
 
     def _complete(self, asked: Mapping[str, Any]) -> None:
-        if unknown := sorted(set(asked) - _KNOWN):
+        if unknown := sorted(set(asked) - set(_KNOWN.split())):
             raise ConfigError(f"{unknown[0]}: not known here")
         if not asked.get("stream"):
             raise ConfigError("stream: answers are streamed here; ask with stream=true")
@@ -323,9 +279,8 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             while first:
                 count += len(first)
-                self._event(
-                    {"choices": [{"index": 0, "text": "".join(f" {token}" for token in first)}]}
-                )
+                text = "".join(f" {token}" for token in first)
+                self._event({"choices": [{"index": 0, "text": text}]})
                 first = next(answer, [])
         except RuntimeError as error:
             self._event({"error": {"message": str(error)}})

@@ -7,12 +7,7 @@ from dataclasses import dataclass
 from meshwright.values.errors import ConfigError
 from meshwright.values.hardware.chip import SHARE, Chip, require_limits
 
-__all__ = [
-    "Cluster",
-    "Link",
-    "Node",
-    "Pool",
-]
+__all__ = ["Cluster", "Link", "Node", "Pool"]
 
 
 _LINK_LIMITS = {

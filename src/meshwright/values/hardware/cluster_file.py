@@ -123,11 +123,10 @@ def _sentence(found: Mapping[str, Any], model: type[BaseModel], *, at: str) -> s
     path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in found["loc"])
     where = (at + path).lstrip(".")
     if found["type"] == "extra_forbidden":
-        key = str(found["loc"][-1])
+        key, known = str(found["loc"][-1]), ", ".join(model.model_fields)
         near = nearest_names(key, model.model_fields, most=1)
-        return f"{where}: no field {key!r}; " + (
-            f"did you mean {near[0]!r}?" if near else f"known: {', '.join(model.model_fields)}"
-        )
+        advice = f"did you mean {near[0]!r}?" if near else f"known: {known}"
+        return f"{where}: no field {key!r}; {advice}"
     if found["type"] == "missing":
         return f"{where}: missing"
     return f"{where}={_shown(found['input'])}: {found['msg'][0].lower()}{found['msg'][1:]}"
@@ -161,15 +160,10 @@ def _form_model(
 ) -> type[BaseModel]:
     """Fields of the dataclass by their own names and by people's, all optional, and `like`;
     measured tables have no place in a file."""
-    types: dict[str, Any] = {
-        "str": str,
-        "bool": StrictBool,
-        "float": Number,
-        "float | None": Number | None,
-    }
-    own: dict[str, Any] = {
-        field.name: (types[str(field.type)], None) for field in fields(kind) if field.name != TABLES
-    }
+    types: dict[str, Any] = {"str": str, "bool": StrictBool, "float": Number}
+    types["float | None"] = Number | None
+    given = [field for field in fields(kind) if field.name != TABLES]
+    own: dict[str, Any] = {field.name: (types[str(field.type)], None) for field in given}
     people: dict[str, Any] = {key: own[field] for key, (field, _) in units.items()}
     model: type[BaseModel] = create_model(
         f"{kind.__name__}Form", __config__=_STRICT, like=(str, None), **own, **people
@@ -204,9 +198,8 @@ def load_yaml(text: str) -> Any:
         place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
         raise ConfigError(f"{place}{error.problem or error.context or 'not YAML'}") from None
     except (yaml.YAMLError, ValueError, RecursionError, OverflowError) as error:
-        raise ConfigError(
-            f"not YAML: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
-        ) from None
+        reason = (*str(error).splitlines(), type(error).__name__)[0]
+        raise ConfigError(f"not YAML: {reason}") from None
 
 
 Value = TypeVar("Value", Chip, Link)
@@ -231,11 +224,9 @@ def read_cluster(
         for name, value in form.links.items():
             links[name] = _link(value, _Names(chips={}, links=links), at=f"links.{name}", name=name)
         chips: dict[str, tuple[Chip, ChipRow | None]] = {}
-        for name, value in form.chips.items():
-            chips[name] = _chip(
-                value, _Names(chips=chips, links=links), at=f"chips.{name}", name=name
-            )
         names = _Names(chips=chips, links=links)
+        for name, value in form.chips.items():
+            chips[name] = _chip(value, names, at=f"chips.{name}", name=name)
         pools = tuple(
             _pool(value, names, at=f"pools[{i}]", gpus_per_node=gpus_per_node)
             for i, value in enumerate(form.pools)
@@ -402,12 +393,6 @@ def _form(value: Chip | Link, units: Mapping[str, tuple[str, float]]) -> dict[st
 def _in_unit(content: float, unit: float) -> float | None:
     """The number that times `unit` is exactly `content`, or None."""
     guess = content / unit
-    for number in (
-        float(f"{guess:.12g}"),
-        guess,
-        math.nextafter(guess, 0),
-        math.nextafter(guess, math.inf),
-    ):
-        if number * unit == content:
-            return number
-    return None
+    near = (math.nextafter(guess, 0), math.nextafter(guess, math.inf))
+    numbers = (float(f"{guess:.12g}"), guess, *near)
+    return next((number for number in numbers if number * unit == content), None)

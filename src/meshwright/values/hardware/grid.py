@@ -11,12 +11,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "Bools",
-    "Floats",
-    "Grid",
-    "Lookup",
-]
+__all__ = ["Bools", "Floats", "Grid", "Lookup"]
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]

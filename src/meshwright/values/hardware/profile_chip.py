@@ -12,13 +12,7 @@ from meshwright.values.errors import ConfigError
 from meshwright.values.hardware.chip import Chip
 from meshwright.values.hardware.profile import Machine, Profile, Sample, Series
 
-__all__ = [
-    "Rates",
-    "measured_chip",
-    "measured_rates",
-    "profile_chip",
-    "profile_words",
-]
+__all__ = ["Rates", "measured_chip", "measured_rates", "profile_chip", "profile_words"]
 
 FLASH_BACKWARD_PRODUCTS = 2.5
 """Products of a fused attention's backward against its forward (arXiv:2307.08691, section 3.1)."""

@@ -15,13 +15,7 @@ from meshwright.values.hardware.profile_chip import profile_words
 from meshwright.values.hardware.tables import ChipTables, Kin, Origin, kin, tables_of
 from meshwright.values.workload import Precision
 
-__all__ = [
-    "grid_of_series",
-    "merged_tables",
-    "profile_tables",
-    "shipped_tables",
-    "times_of_origin",
-]
+__all__ = ["grid_of_series", "merged_tables", "profile_tables", "shipped_tables", "times_of_origin"]
 
 LEAST_SHARE = 0.5
 """Of a grid's points that must have a time; the rest are filled. A series cut off earlier is left

@@ -19,13 +19,7 @@ from meshwright.values.hardware.profile_tables import (
 )
 from meshwright.values.hardware.tables import Origin
 
-__all__ = [
-    "profiled_chip",
-    "same_chip",
-    "stretched_chip",
-    "stretched_link",
-    "with_measured_link",
-]
+__all__ = ["profiled_chip", "same_chip", "stretched_chip", "stretched_link", "with_measured_link"]
 
 _FIGURES = (
     "matmul_efficiency fp8_matmul_efficiency attention_forward_efficiency"

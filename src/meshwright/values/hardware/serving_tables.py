@@ -8,9 +8,10 @@ the type or the engine has no table.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING
 
-from meshwright.values.hardware.tables import tables_of
+from meshwright.values.hardware.tables import ChipTables, shipped
 
 if TYPE_CHECKING:
     from meshwright.values.hardware.grid import Floats, Lookup
@@ -27,14 +28,13 @@ __all__ = [
     "spread_expert_seconds",
 ]
 
-_FOLDER = "serving"
 _OTHERS = ("trtllm", "sglang", "vllm")
 """Whose kernel stands in, in this order, where an engine's own was not measured."""
 
 
 def serving_facts(chip: str) -> dict[str, object]:
     """Return what is known of a chip's tables, empty where there are none."""
-    tables = tables_of(chip, folder=_FOLDER)
+    tables = _tables(chip)
     return {} if tables is None else dict(tables.meta)
 
 
@@ -159,7 +159,12 @@ def _find(
     *arguments: Floats | float,
     stand_ins: tuple[str, ...] = _OTHERS,
 ) -> Lookup | None:
-    tables = tables_of(chip, folder=_FOLDER)
+    tables = _tables(chip)
     names = [f"{family}/{word}" for word in (kernels, *stand_ins)]
     grids = [tables.grids[name] for name in names if name in tables.grids] if tables else []
     return grids[0].lookup(*arguments) if grids else None
+
+
+@cache
+def _tables(chip: str) -> ChipTables | None:
+    return shipped(f"serving/{chip}.npz")

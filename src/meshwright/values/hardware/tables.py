@@ -54,6 +54,7 @@ __all__ = [
     "mla_forward_seconds",
     "quantise_seconds",
     "read_tables",
+    "shipped",
     "table_facts",
     "tables_of",
 ]
@@ -122,9 +123,14 @@ def _grid(packed: NDArray[np.int16], facts: Mapping[str, Any]) -> Grid:
 
 
 @cache
-def tables_of(chip: str, *, folder: str = "") -> ChipTables | None:
+def tables_of(chip: str) -> ChipTables | None:
     """Return the tables of a chip of the catalogue, None where there are none."""
-    file = files("meshwright").joinpath("values/hardware/data", folder, f"{chip}.npz")
+    return shipped(f"{chip}.npz")
+
+
+def shipped(name: str) -> ChipTables | None:
+    """Read tables that the package brings along, None where there are none of that name."""
+    file = files("meshwright").joinpath("values/hardware/data", name)
     return read_tables(file) if file.is_file() else None
 
 

@@ -21,10 +21,7 @@ from meshwright.values.models.hf_parts import (
     latent_attention,
 )
 
-__all__ = [
-    "READERS",
-    "Reader",
-]
+__all__ = ["READERS", "Reader"]
 
 _MOST_REPEATS = 10_000
 """More repeats of a pattern than any model has layers."""

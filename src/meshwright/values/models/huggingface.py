@@ -11,11 +11,7 @@ from meshwright.values.models.hf_parts import HfConfig
 from meshwright.values.models.hf_readers import READERS, Reader
 from meshwright.values.models.spec import ModelSpec
 
-__all__ = [
-    "HfReading",
-    "from_hf_config",
-    "hf_reading",
-]
+__all__ = ["HfReading", "from_hf_config", "hf_reading"]
 
 _TEXT_SECTIONS = ("text_config", "llm_config", "language_config")
 """Where wrappers of several media keep their language model."""
@@ -107,9 +103,7 @@ def hf_reading(config: Mapping[str, Any], *, name: str) -> HfReading:
     named = HfConfig(name=f"{name} (model_type {kind})", values=text.values)
     spec = _read(named, READERS[kind], name=name)
     return HfReading(
-        spec=spec,
-        notes=tuple(_notes(outer, text, spec)),
-        details=_details(named, spec, kind=kind),
+        spec=spec, notes=tuple(_notes(outer, text, spec)), details=_details(named, spec, kind=kind)
     )
 
 
