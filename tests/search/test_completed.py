@@ -31,7 +31,7 @@ def asked(cluster: str, **given: object) -> PlanRequest:
         ("t4:8", "megatron", "fp16", "fused-softmax"),
         ("tpu-v5p:8", "maxtext", "bf16", "flash"),
         ("ascend-910b3:8", "mindspeed", "bf16", "flash"),
-        ("trainium2:16", "neuron", "bf16", "flash"),
+        ("trainium2:16", "neuron", "bf16", "fused-softmax"),  # flash from 4,097 tokens on
     ],
 )
 def test_open_choices_follow_the_chip(

@@ -238,10 +238,12 @@ def place_stages(layouts: Layouts, model: ModelSpec, *, which: Which = "represen
 
 
 def _folds(layouts: Layouts, model: ModelSpec) -> Iterator[tuple[int, Folded]]:
-    """Yield the rows whose stages lie in a V, which the head's chunk ends on the first stage."""
+    """Yield the rows whose stages lie in a V, which the head's chunk ends on the first stage; not
+    those with more even chunks than layers, which no rule lets pass."""
     segments = model.segments
     prefix = segments[0].num_layers if len(segments) > 1 else 0
-    for row in np.flatnonzero(layouts.folded).tolist():
+    short = (2 * layouts.pp <= model.total_layers) | layouts.has_split
+    for row in np.flatnonzero(layouts.folded & short).tolist():
         pp, explicit = int(layouts.pp[row]), (layouts.chunk_layers or {row: None})[row]
         sizes = (
             even_chunks(model.total_layers, pp, 2)
@@ -425,8 +427,12 @@ def _hold_uneven_chunks(
     total, mtp = model.total_layers, model.mtp_layers
     interleaved = (layouts.vpp > 1) & (layouts.schedule == SCHEDULES.index("1f1b"))
     settled = np.minimum(layouts.num_microbatches, SETTLED_AFTER * layouts.pp)
+    short = layouts.pp * layouts.vpp <= total  # no rule lets others pass, and their arrays are vast
     uneven = (
-        interleaved & ~layouts.has_split & ((total % (layouts.pp * layouts.vpp) > 0) | (mtp > 0))
+        interleaved
+        & short
+        & ~layouts.has_split
+        & ((total % (layouts.pp * layouts.vpp) > 0) | (mtp > 0))
     )
     held_on = layers + mtp * (index == _mtp_stage(layouts, model)[:, None])
     # Layouts of one shape hold alike: each shape is counted once.

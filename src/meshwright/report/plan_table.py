@@ -198,6 +198,8 @@ def _footing(result: PlanResult) -> list[str]:
         f"{result.layouts} layouts priced in {result.seconds:.2f} s, {rejected} rejected;"
         f" {'; '.join(result.notes)}"
     )
+    if start := best.provenance.get("started_by"):
+        lines.append(f"started by: {start}")
     lines.append(f"stands on: {best.provenance['kernels']}; {best.provenance['pipeline']}")
     if profiled := best.provenance.get("profile"):
         lines.append(profiled["words"])

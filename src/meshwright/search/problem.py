@@ -13,6 +13,7 @@ from meshwright.search.request import PlanRequest
 from meshwright.search.rules.check import complete_layout, require_valid
 from meshwright.search.rules.rule import RuleCase
 from meshwright.search.rules.software import known_version, stack_rules, usual_attention
+from meshwright.search.started import started
 from meshwright.trust.calibration import Calibrated, Calibration, apply_calibration
 from meshwright.values.data import package_rows
 from meshwright.values.errors import ConfigError, UnknownNameError
@@ -173,7 +174,14 @@ def problem_on(pool: Pool, request: PlanRequest, files: Files) -> Problem:
     usd_per_hour = chip.usd_per_hour if request.usd_per_hour is None else request.usd_per_hour
     _refuse_unpriced(request, chip, usd_per_hour)
     calibration = None if files.calibration is None else files.calibration.for_model(model)
-    stack = find_stack(str(request.stack))
+    start = started(
+        find_stack(str(request.stack)),
+        model=model,
+        chip=chip,
+        precision=work.precision,
+        num_chips=pool.num_chips,
+    )
+    stack = start.stack
     _refuse_unable(chip, stack, work.precision)
     values = _calibrated(
         request,
@@ -187,6 +195,7 @@ def problem_on(pool: Pool, request: PlanRequest, files: Files) -> Problem:
         stack=values.stack,
         limit_bytes=limit,
         calibration=calibration,
+        started_by=start.words,
     )
     return Problem(
         request=request,

@@ -37,6 +37,8 @@ class Setting:
     """Whose rules hold in a Megatron stack."""
     calibration: Calibration | None = None
     """What the pool's and the stack's figures were fitted by."""
+    started_by: str = ""
+    """The recipe that the software's release starts this model by, for people."""
 
     @property
     def kind(self) -> Kind:

@@ -19,6 +19,7 @@ def quote_record(quote: Quote, setting: Setting) -> dict[str, Any]:
     [stands_on] = origins_of([quote.layout], setting)
     return {
         **figures_record(quote, setting),
+        **({"started_by": setting.started_by} if setting.started_by else {}),
         "shares": stands_on.to_dict(),
         **profile_provenance(stands_on, setting),
         **provenance_of(

@@ -195,6 +195,7 @@ def _plan(problem: Problem, candidate: _Candidate, rank: int, stands_on: Origins
         provenance={
             "pipeline": priced.pipeline,
             "kernels": kernels_words(problem.setting.pool.node.chip),
+            **({"started_by": setting.started_by} if setting.started_by else {}),
             "shares": stands_on.to_dict(),
             **profile_provenance(stands_on, problem.setting),
             "error": intervals.error,

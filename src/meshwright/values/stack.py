@@ -240,6 +240,9 @@ class Stack:
     fragmentation_frac: float = 0.0
     """Reserved beyond allocated where tensors pass through exchanges, against what comes and goes
     in a step in many pieces: activations and workspaces, not logits."""
+    release: str = ""
+    """Which release of it, whose recipe says how it starts (`search/started.py`); empty: not
+    said."""
     source: str = ""
     """What it is, in a line; `figure_source` says where each figure comes from."""
     factors: Factors = field(default_factory=Factors)
@@ -334,7 +337,11 @@ def _basis(name: str, above: tuple[str, ...]) -> Stack:
     return found
 
 
-_FIELDS = {one.name: one for one in fields(Stack) if one.name not in ("name", "source", "factors")}
+_FIELDS = {
+    one.name: one
+    for one in fields(Stack)
+    if one.name not in ("name", "release", "source", "factors")
+}
 """What a file may set."""
 
 
@@ -368,11 +375,13 @@ def stack_names() -> list[str]:
 
 
 def find_stack(name: str) -> Stack:
-    """Return a stack by name; UnknownNameError with the nearest names if there is none."""
-    found = _stack(name.lower())
+    """Return a stack by name, `NAME@RELEASE` for one release of it; UnknownNameError with the
+    nearest names if there is none."""
+    plain, _, release = name.lower().partition("@")
+    found = _stack(plain)
     if found is None:
         raise UnknownNameError("stack", name, stack_names())
-    return found
+    return replace(found, release=release) if release else found
 
 
 def figure_source(name: str, figure: str) -> str:

@@ -461,12 +461,13 @@ def test_features_of_a_megatron_test() -> None:
 @pytest.mark.parametrize(
     ("gpu", "release", "stack"),
     [
-        ("GB300-NVL72", "NeMo container 26.08", "megatron-bridge"),
-        ("GB200-NVL72", "NeMo container 26.06.01", "megatron-bridge"),
-        ("GB200-NVL72", "NeMo container 26.04.01", "megatron-bridge-26.02"),
-        ("GB200-NVL72", "NeMo container 25.11", "megatron-bridge-25.09"),
-        ("B200-180GB", "NeMo container 26.04", "megatron-bridge-dgx"),
-        ("H100-80GB-SXM", "NeMo container 25.09", "megatron-bridge-hopper"),
+        ("GB300-NVL72", "NeMo container 26.08", "megatron-bridge@26.08"),
+        ("GB200-NVL72", "NeMo container 26.06.01", "megatron-bridge@26.06.01"),
+        ("GB200-NVL72", "NeMo container 26.04.01", "megatron-bridge@26.04.01"),
+        ("GB200-NVL72", "NeMo container 25.11", "megatron-bridge@25.11"),
+        ("B200-180GB", "NeMo container 26.04", "megatron-bridge@26.04"),
+        ("H100-80GB-SXM", "NeMo container 25.09", "megatron-bridge@25.09"),
+        ("A100-80GB-SXM", "NeMo container 25.09", "nemo"),
         ("H100-80GB-SXM", "", "nemo"),
     ],
 )
@@ -637,55 +638,3 @@ def test_plain_data_parallel_runs_checkpoint_where_they_must() -> None:
         "none",
         True,
     )
-
-
-def test_recipes_that_name_no_exchange_for_experts_take_nccls() -> None:
-    """gpt-oss on GB300 in bf16 under Megatron-Bridge; not its 8-bit recipe, other chips, or other
-    models."""
-
-    def dispatcher(**cells: str) -> object:
-        row = {
-            "framework": "Megatron-Bridge / Megatron-Core + TE",
-            "model": "gpt-oss-120b",
-            "gpu": "GB300-NVL72",
-            "precision": "bf16",
-        }
-        return dict(case_of(LLAMA, **(row | cells)).stack_changes).get("dispatcher")
-
-    assert dispatcher() == "alltoall"
-    assert [
-        dispatcher(precision="mxfp8"),
-        dispatcher(gpu="GB200-NVL72"),
-        dispatcher(model="llama3-70b"),
-    ] == [None, None, None]
-
-
-def test_recipes_of_a_release_are_taken_from_that_release() -> None:
-    """Megatron-Bridge v0.1.0 (container 25.09) drops tokens, exchanges through NCCL and graphs
-    whole layers of one model alone; v0.2.0 (25.11) graphs parts of them."""
-
-    def changes(**cells: str) -> dict[str, float | str]:
-        row = {
-            "framework": "Megatron-Bridge / Megatron-Core + TE",
-            "model": "qwen3-30b-a3b",
-            "gpu": "B200-180GB",
-            "precision": "fp8-cs",
-        }
-        return dict(case_of(LLAMA, **(row | cells)).stack_changes)
-
-    old, new = "NeMo container 25.09", "NeMo container 25.11"
-    dropped = "MoE: tokendrop"
-    assert changes(release=old, notes=dropped) == {"dispatcher": "alltoall", "launch_hidden": 1.0}
-    assert changes(release=old, notes=dropped, gpu="GB200-NVL72")["launch_hidden"] == 1.0
-    assert changes(release=old, notes=dropped, model="qwen3-235b-a22b") == {
-        "dispatcher": "alltoall"
-    }
-    assert (
-        changes(release=old, notes=dropped, model="qwen3-235b-a22b", gpu="H100-80GB-SXM")[
-            "ep_overlap"
-        ]
-        == 0.0
-    )
-    assert changes(release=new) == {"launch_hidden": 0.2}
-    assert changes(release=new, model="qwen3-235b-a22b") == {"ep_overlap": 0.8}
-    assert changes(release="NeMo container 26.02") == changes(release=new, framework="NeMo") == {}

@@ -14,6 +14,7 @@ from meshwright.cost.schedules import Pipeline
 from meshwright.cost.simulate import steady_step_s
 from meshwright.cost.step import Priced, price
 from meshwright.runs.measured.rows import Case, Unanswerable
+from meshwright.search.started import started
 from meshwright.trust.calibration import Calibrated, apply_calibration
 from meshwright.values.errors import ConfigError
 from meshwright.values.hardware.cluster import Node, Pool
@@ -103,13 +104,21 @@ def _key(case: Case) -> object:
         replace(case.workload, gbs=None),
         case.stack_name,
         case.stack_changes,
+        case.task,
         case.calibration,
     )
 
 
 def _stack(case: Case) -> Stack:
     """The software with what the row says of it."""
-    stack = find_stack(case.stack_name)
+    stack = started(
+        find_stack(case.stack_name),
+        model=case.model,
+        chip=case.machines.nodes[0].chip,
+        precision=case.workload.precision,
+        num_chips=case.machines.num_chips,
+        task=case.task,
+    ).stack
     changes = {name: type(getattr(stack, name))(value) for name, value in case.stack_changes}
     return replace(stack, **changes)
 

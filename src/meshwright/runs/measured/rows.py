@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
@@ -40,6 +41,7 @@ from meshwright.values.hardware.cluster import Pool
 from meshwright.values.layout import Layout, parse_layout
 from meshwright.values.models.params import model_params
 from meshwright.values.models.spec import ModelSpec
+from meshwright.values.recipes import RECIPES_OF, Task, other_models
 from meshwright.values.stack import find_stack
 from meshwright.values.workload import AttentionKernel, Precision, Workload
 
@@ -69,6 +71,8 @@ class Case:
     would not fit."""
     calibration: Calibration | None = None
     """Of the chip and the software of this run."""
+    task: Task = "pretrain"
+    """Which recipe of the software's release starts it."""
     assumed: str = ""
     """What had to be taken for granted of the model and the micro batch, a line for people."""
 
@@ -121,7 +125,8 @@ def _case(cells: Cells, *, source: str, row_id: str) -> Case:
         machines=machines,
         placement=stage_chips(machines, notes.placement, pp=layout.pp),
         workload=workload_of_row(cells, notes, framework, chip, seq_len=seq_len, gbs=layout.gbs),
-        stack_name=framework["stack"],
+        stack_name=_stack_name(cells, framework, chip),
+        task=_task(cells),
         stack_changes=stack_changes_of_row(cells),
         layout=layout,
         memory=_memory(cells),
@@ -138,6 +143,21 @@ def _framework(cells: Cells) -> Rule:
     if rule is None:
         raise UnansweredError("framework: not known")
     return rule
+
+
+def _stack_name(cells: Cells, framework: Rule, chip: Chip) -> str:
+    """The software, and the release of it that the row names, where that has recipes for the
+    chip."""
+    name = framework["stack"]
+    release = re.search(r"[0-9]+\.[0-9]+(?:\.[0-9]+)*", cells.words("release"))
+    if name != RECIPES_OF or release is None:
+        return name
+    return f"{name}@{release[0]}" if other_models(release=release[0], gpu=chip.name) else "nemo"
+
+
+def _task(cells: Cells) -> Task:
+    task = cells.words("task")
+    return "lora" if "lora" in task else "sft" if "sft" in task else "pretrain"
 
 
 _ROOM_FOR_WEIGHTS = 0.8

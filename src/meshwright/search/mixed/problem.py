@@ -128,6 +128,11 @@ def resolve_mixed(request: PlanRequest, *, files: Files | None = None) -> MixedP
         raise ConfigError("unlike_batch: of plans over several kinds of chips; leave it out")
     num_gpus = _checked_count(request.num_gpus, cluster)
     request = completed(request, [pool.node.chip for pool in cluster.pools])
+    if "@" in str(request.stack):
+        raise ConfigError(
+            f"stack={request.stack}: a release's recipe is for one kind of chip; leave"
+            f" @{str(request.stack).partition('@')[2]} out"
+        )
     parts = tuple(problem_on(pool, request, Files()) for pool in cluster.pools)
     return MixedProblem(request=request, cluster=cluster, parts=parts, num_gpus=num_gpus)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from meshwright.software.megatron_bridge.recipes import Recipe, find_recipe, recipes, releases
 from meshwright.values.errors import ConfigError
+from meshwright.values.recipes import Recipe, find_recipe, recipes, releases
 from meshwright.values.workload import Precision
 
 

@@ -18,8 +18,10 @@ from meshwright.values.data import package_rows
 from meshwright.values.errors import ConfigError
 from meshwright.values.workload import Precision
 
-__all__ = ["Recipe", "find_recipe", "recipes", "releases"]
+__all__ = ["RECIPES_OF", "Recipe", "Task", "find_recipe", "other_models", "recipes", "releases"]
 
+RECIPES_OF = "megatron-bridge"
+"""The stack whose releases have recipes: `--stack megatron-bridge@26.02`."""
 _TABLE = "software/megatron_bridge/recipes.csv"
 Task = Literal["pretrain", "sft", "lora"]
 
@@ -129,6 +131,22 @@ def _is_other_size(recipe: Recipe, default: Recipe, num_gpus: int) -> bool:
     """True for a release's recipe of the same kind as the default, for that number of GPUs."""
     same = (recipe.release, recipe.variant) == (default.release, default.variant)
     return same and recipe.num_gpus == num_gpus
+
+
+def other_models(*, release: str, gpu: str) -> tuple[Recipe, ...]:
+    """Return the default pre-training recipes of a release for a GPU, of all models and number
+    formats; those of the newest release before where it has none."""
+    last = _release_index(release)
+    for tag in reversed(releases()[: last + 1]):
+        found = tuple(
+            recipe
+            for recipe in recipes()
+            if (recipe.release, recipe.gpu, recipe.task) == (tag, gpu, "pretrain")
+            and recipe.is_default
+        )
+        if found:
+            return found
+    return ()
 
 
 def _release_index(release: str) -> int:
