@@ -78,6 +78,8 @@ def test_what_has_no_recipe_is_refused() -> None:
         start("newest", "llama3-8b", "h100", "bf16")
     with pytest.raises(UnknownNameError, match="megatron-bridge"):
         find_stack("megatron-bridg@26.04")
+    with pytest.raises(ConfigError, match="expected a release after @"):
+        find_stack("megatron-bridge@")
     asked: dict[str, Any] = {"model": "llama3-8b", "seq_len": 8192, "gbs": 128}
     with pytest.raises(ConfigError, match="alone have recipes; leave @24"):
         problem_of(PlanRequest(cluster="h100:8", stack="nemo@24.09", **asked))

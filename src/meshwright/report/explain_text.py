@@ -41,6 +41,8 @@ def print_explanation(found: Explanation, console: Console) -> None:
     """Print the sum, what binds, time, memory, operators, rivals and provenance."""
     for line in header_lines(found.quote, found.setting):
         console.print(line, soft_wrap=True)
+    if found.setting.started_by:
+        hanging(console, f"started by: {found.setting.started_by}", indent="")
     print_intervals(found.setting.intervals(found.quote), console)
     console.print(f"\nBinding: {found.binding}")
     console.print(_time_table(found))

@@ -377,7 +377,9 @@ def stack_names() -> list[str]:
 def find_stack(name: str) -> Stack:
     """Return a stack by name, `NAME@RELEASE` for one release of it; UnknownNameError with the
     nearest names if there is none."""
-    plain, _, release = name.lower().partition("@")
+    plain, at, release = name.lower().partition("@")
+    if at and not release:
+        raise ConfigError(f"stack={name}: expected a release after @, as megatron-bridge@26.02")
     found = _stack(plain)
     if found is None:
         raise UnknownNameError("stack", name, stack_names())
