@@ -108,7 +108,7 @@ def _device(gpu: str) -> dict[str, Any]:
 def _configuration(how: Launch) -> dict[str, Any]:
     """The command line, and what omegaconf does with dicts."""
     arguments = Record(kind="Namespace", known=dict(how.arguments))
-    pair = (arguments, [])
+    pair: tuple[Record, list[str]] = (arguments, [])
     returns_parser = "return parser\n" in how.tree[_PARSER]
     parser = Record(kind="Parser", known={"parse_known_args": lambda *_: pair})
     utils = "megatron.bridge.training.utils.omegaconf_utils"
@@ -130,7 +130,7 @@ def _merged(dicts: tuple[dict[str, Any], ...]) -> dict[str, Any]:
         for key, value in one.items():
             before = found.get(key)
             both = isinstance(before, dict) and isinstance(value, dict)
-            found[key] = _merged((before, value)) if both else value
+            found[key] = _merged((before or {}, value)) if both else value
     return found
 
 

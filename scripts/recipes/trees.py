@@ -36,7 +36,8 @@ def read_tree(repository: Path, tag: str, *, folders: Sequence[str]) -> Tree:
     """Return the source and pages of the folders that the tag has; a clone without large files
     will do."""
     listed = _git(repository, "ls-tree", "-r", "-z", tag, "--", *folders).decode().split("\0")
-    wanted = dict(reversed(line.split("\t")) for line in listed if line.endswith(_ENDINGS))
+    lines = (line.split("\t") for line in listed if line.endswith(_ENDINGS))
+    wanted = {path: words for words, path in lines}
     objects = [words.split()[2] for words in wanted.values()]
     packed = io.BytesIO(_git(repository, "cat-file", "--batch", given="\n".join(objects)))
     found: dict[str, str] = {}
