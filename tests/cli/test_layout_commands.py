@@ -38,6 +38,12 @@ def test_a_layout_that_does_not_fit_answers_with_zero(capsys: pytest.CaptureFixt
     assert "GiB too much; its largest term is" in capsys.readouterr().out
 
 
+def test_one_term_and_json_are_not_asked_together(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["explain", *ASKED, "--layout", LAYOUT, "--term", "bubble", "--json"]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and len(err.splitlines()) == 1 and "drop one" in err
+
+
 def test_explain_agrees_with_plan(capsys: pytest.CaptureFixture[str]) -> None:
     plans = answer(capsys, "plan", *ASKED, "--top", "3")["plans"]
     assert isinstance(plans, list)

@@ -8,6 +8,7 @@ from dataclasses import fields, replace
 from functools import cache
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.search.examples import layout, problem
 from tests.serving.cases import prices
@@ -387,3 +388,11 @@ def test_a_mixed_plan_stands_on_every_kind_of_its_chips() -> None:
                 if moved_terms:
                     break
             assert moved_terms == {t for t in now if f"{owner}.{one.name}" in named[t]}, one.name
+
+
+def test_the_example_of_a_linear_layer_is_a_layer_s() -> None:
+    """The output head is a linear layer too, priced later; its time is a term of its own."""
+    calls = {worked(call).function: call for call in found("dense")[2].time["matmul"].calls}
+    shown = calls["cost.linear.linear"].values
+    sides = {float(np.ravel(shown[side])[0]) for side in ("into", "out")}
+    assert 129_024 / 8 not in sides  # the vocabulary of 128,256, padded to 128 * tp, over tp

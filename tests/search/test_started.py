@@ -72,8 +72,15 @@ def test_another_model_starts_as_the_nearest_of_its_kind() -> None:
 
 
 def test_what_has_no_recipe_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"no recipe for a100-80; its releases are v0\.1"):
+    with pytest.raises(
+        ConfigError, match=r"has a recipe for a100-80; releases with recipes are v0\.1"
+    ):
         start("26.04", "llama3-8b", "a100-80", "bf16")
+    with pytest.raises(ConfigError, match="has a recipe for h100; releases"):
+        start("24.01", "llama3-8b", "h100", "bf16")
+    for later in ("99.01", "1.0", "v0.9.1"):
+        with pytest.raises(ConfigError, match=r"newer than the recipes read, which end with v0\.6"):
+            start(later, "llama3-8b", "h100", "bf16")
     with pytest.raises(ConfigError, match="expected a version of Megatron-Bridge"):
         start("newest", "llama3-8b", "h100", "bf16")
     with pytest.raises(UnknownNameError, match="megatron-bridge"):

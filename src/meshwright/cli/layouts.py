@@ -79,6 +79,10 @@ def explain(
     """  # noqa: E501
     asked = asked_with({**where, **how}, hf, layout)
     name = None if term is None else term_name(term)
+    if name is not None and json_output:
+        raise ConfigError(
+            "--term prints one term; --json has every term with its constants: drop one"
+        )
     moved = json_output or sources or name is not None
     found = explaining.explain(
         asked.layout, asked.problem, depth="constants" if moved else "functions"

@@ -163,7 +163,7 @@ def with_gathers(
 
     Formula:  `fsdp_layer_s` of the padded table; without a pipeline embedding and head are one unit
     Units:    seconds, (N,).
-    Source:   trainer/shard.py, which wraps them so.
+    Source:   trainer/optimizer.py, which wraps them so.
     Valid:    the embedded trainer; others as they are.
     Checked:  tests/cost/test_measured.py::test_zero3_gathers_and_scatters_the_ends_too
     """

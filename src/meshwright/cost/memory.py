@@ -311,7 +311,7 @@ def _states(layouts: Layouts, params: StageParams, *, work: Workload, stack: Sta
     Formula:  weights: parameters / shards * (2 bytes, 4 in fp32; fully sharded the master's alone)
               + copies in narrow formats; gradients: parameters / shards * gradient_bytes;
               optimizer: parameters / shards * (moment_bytes + master_bytes)
-    Source:   ZeRO (arXiv:1910.02054), table 1; bytes as in `values/stacks.csv`.
+    Source:   ZeRO (arXiv:1910.02054), table 1; bytes as in `software/*/stack.toml`.
     """
     shards, trainable = data_shards(layouts, stack), _trainable_share(work)
     half = work.precision not in ("fp32", "tf32")
@@ -357,7 +357,7 @@ def _slack_frac(layouts: Layouts, stack: Stack) -> Floats:
 
     Formula:  fragmentation_frac, LONE_SLACK_SHARE of it without exchanges; times activations and
               workspace
-    Source:   `values/stacks.csv`.
+    Source:   `software/*/stack.toml`.
     """
     split = (layouts.tp > 1) | (layouts.cp > 1) | (layouts.ep > 1)
     exchanged = split | (layouts.sharding >= SHARDINGS.index("zero3"))

@@ -194,16 +194,16 @@ def _provenance(term: str, value: float, trace: Trace, moved: list[_Moved]) -> P
 
 def _calls(term: str, value: float, trace: Trace) -> tuple[Call, ...]:
     """One call of each function that made a part of a term: the one that gave its very value
-    first, for the others their last."""
+    first, for the others their first: of linear layers one of a layer, not the output head's."""
     part, _, name = term.partition(".")
     marks = {name} if part == "time" else {term, part}
     calls = [call for call in reversed(trace.calls) if marks & set(call.terms)]
     exact = next((call for call in calls if _gives(call.result, value)), None)
     ordered = calls if exact is None else [exact, *calls]
-    return tuple(
-        {_path(call): call for call in reversed(ordered)}[path]
-        for path in dict.fromkeys(_path(call) for call in ordered)
-    )
+    shown = {_path(call): call for call in calls}
+    if exact is not None:
+        shown[_path(exact)] = exact
+    return tuple(shown[path] for path in dict.fromkeys(_path(call) for call in ordered))
 
 
 def _gives(result: Any, value: float) -> bool:

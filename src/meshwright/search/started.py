@@ -11,7 +11,15 @@ from meshwright.values.hardware.chip import Chip
 from meshwright.values.models.catalogue import named_model
 from meshwright.values.models.params import model_params
 from meshwright.values.models.spec import ModelSpec
-from meshwright.values.recipes import RECIPES_OF, Recipe, Task, find_recipe, other_models, releases
+from meshwright.values.recipes import (
+    RECIPES_OF,
+    Recipe,
+    Task,
+    find_recipe,
+    is_known,
+    other_models,
+    releases,
+)
 from meshwright.values.stack import Stack
 from meshwright.values.workload import Precision
 
@@ -59,6 +67,11 @@ def started(
             f"stack {stack.name}@{stack.release}: releases of {RECIPES_OF} alone have recipes;"
             f" leave @{stack.release} out"
         )
+    if not is_known(stack.release):
+        raise ConfigError(
+            f"stack {stack.name}@{stack.release}: newer than the recipes read, which end with"
+            f" {releases()[-1]}; name that one"
+        )
     own = find_recipe(
         release=stack.release,
         model=model.name,
@@ -70,8 +83,9 @@ def started(
     recipe = own or _nearest(stack.release, model, chip, precision)
     if recipe is None:
         raise ConfigError(
-            f"stack {stack.name}@{stack.release}: no recipe for {chip.name}; its releases are"
-            f" {', '.join(releases())}; leave @{stack.release} out to plan without one"
+            f"stack {stack.name}@{stack.release}: neither it nor a release before it has a recipe"
+            f" for {chip.name}; releases with recipes are {', '.join(releases())}; leave"
+            f" @{stack.release} out to plan without one"
         )
     which = "its recipe of" if own else "as its recipe of"
     return Started(

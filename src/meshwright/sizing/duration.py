@@ -330,7 +330,7 @@ def duration(
     Source:   Daly (2006) for the goodput; Patterson et al. (arXiv:2104.10350), section 2.2, for
               energy and carbon
     Valid:    a plan whose batch is that of the whole run; no ramp
-    Checked:  tests/sizing/test_duration.py
+    Checked:  tests/sizing/test_plan.py
     """
     gbs = plan.layout.gbs
     assert gbs is not None, "a plan has a batch"

@@ -15,7 +15,7 @@ __all__ = ["package_rows", "package_yaml"]
 @cache
 def package_rows(path: str) -> tuple[dict[str, str], ...]:
     """Return the rows of a CSV that the package brings along, by its headings:
-    `package_rows("values/stacks.csv")`."""
+    `package_rows("trust/residuals.csv")`."""
     return tuple(csv.DictReader(_text(path).splitlines()))
 
 

@@ -18,7 +18,16 @@ from meshwright.values.data import package_rows
 from meshwright.values.errors import ConfigError
 from meshwright.values.workload import Precision
 
-__all__ = ["RECIPES_OF", "Recipe", "Task", "find_recipe", "other_models", "recipes", "releases"]
+__all__ = [
+    "RECIPES_OF",
+    "Recipe",
+    "Task",
+    "find_recipe",
+    "is_known",
+    "other_models",
+    "recipes",
+    "releases",
+]
 
 RECIPES_OF = "megatron-bridge"
 """The stack whose releases have recipes: `--stack megatron-bridge@26.02`."""
@@ -147,6 +156,18 @@ def other_models(*, release: str, gpu: str) -> tuple[Recipe, ...]:
         if found:
             return found
     return ()
+
+
+def is_known(release: str) -> bool:
+    """Whether a release is no newer than the newest that has recipes."""
+    newest = releases()[-1]
+    shown = _containers()[newest] if _is_container(release) else newest
+    return _numbers(release)[:2] <= _numbers(shown or newest)[:2]
+
+
+def _is_container(release: str) -> bool:
+    """`26.02`; a version of Megatron-Bridge has one figure behind its first point, as `0.3.0`."""
+    return re.match(r"v?\d+\.\d\d(?!\d)", release) is not None
 
 
 def _release_index(release: str) -> int:

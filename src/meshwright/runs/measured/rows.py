@@ -41,7 +41,7 @@ from meshwright.values.hardware.cluster import Pool
 from meshwright.values.layout import Layout, parse_layout
 from meshwright.values.models.params import model_params
 from meshwright.values.models.spec import ModelSpec
-from meshwright.values.recipes import RECIPES_OF, Task, other_models
+from meshwright.values.recipes import RECIPES_OF, Task, is_known, other_models, releases
 from meshwright.values.stack import find_stack
 from meshwright.values.workload import AttentionKernel, Precision, Workload
 
@@ -152,6 +152,8 @@ def _stack_name(cells: Cells, framework: Rule, chip: Chip) -> str:
     release = re.search(r"[0-9]+\.[0-9]+(?:\.[0-9]+)*", cells.words("release"))
     if name != RECIPES_OF or release is None:
         return name
+    if not is_known(release[0]):
+        return f"{name}@{releases()[-1]}"
     return f"{name}@{release[0]}" if other_models(release=release[0], gpu=chip.name) else "nemo"
 
 
