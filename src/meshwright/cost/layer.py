@@ -137,11 +137,13 @@ def block_parts(site: Site, block: Block) -> tuple[Part, ...]:
     return tuple(_PARTS[block.kind](site, block))
 
 
+@makes("memory.activations")
 def price_layer(site: Site, segment: Segment) -> LayerPrice:
     """Price the mean layer of a segment.
 
-    Formula:  sum over blocks of count * parts; a term `launch` fills up to kernels * launch time
-              where the host is slower than the chip
+    Formula:  sum over blocks of count * parts, of times and of the bytes kept for the backward
+              pass (saved_bytes); a term `launch` fills up to kernels * launch time where the host
+              is slower than the chip
     Units:    seconds, bytes; (U,).
     Source:   parts as documented; launch: the host queues kernels ahead, so the slower of host and
               chip counts.

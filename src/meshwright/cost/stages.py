@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from meshwright.cost._makes import makes
 from meshwright.cost.chunks import (
     Folded,
     even_chunks,
@@ -396,6 +397,7 @@ def _overwrite_explicit(
         prefix[row] = in_prefix.reshape(-1, pp).sum(axis=0)[index[row]]
 
 
+@makes("memory.activations")
 def mean_in_flight(layouts: Layouts, index: NDArray[Any]) -> Floats:
     """Micro batches held at the peak, where all chunks of a stage are of one size.
 
