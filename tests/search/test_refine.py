@@ -7,7 +7,7 @@ import pytest
 
 from meshwright.search.problem import Problem, resolve
 from meshwright.search.quote import quotes
-from meshwright.search.refine import pipeline_of, reprice, split_variants
+from meshwright.search.refine import pipeline_of, reprice, split_variants, unrolled
 from meshwright.search.request import PlanRequest
 from meshwright.values.layout import Layout
 from meshwright.values.stack import find_stack
@@ -87,3 +87,14 @@ def test_split_variants_keep_all_layers(pp: int, vpp: int) -> None:
         assert min(variant.layers_per_stage) >= 1
     fixed = replace(BASE, pp=pp, vpp=vpp)
     assert split_variants(fixed, 80, stack=find_stack("megatron-deepspeed")) == [fixed]
+
+
+def test_layers_of_stages_are_dealt_to_chunks_without_losing_any() -> None:
+    """Of 5 layers on a stage with two chunks, the first has 3; in a V the second chunks lie from
+    the last stage up."""
+    plain = unrolled(replace(BASE, pp=2, vpp=2, layers_per_stage=(5, 3)), 8)
+    assert plain.layers_per_stage == (3, 2, 2, 1)
+    folded = unrolled(
+        replace(BASE, pp=2, vpp=2, layers_per_stage=(5, 3), schedule="zero-bubble"), 8
+    )
+    assert folded.layers_per_stage == (3, 2, 1, 2)

@@ -8,6 +8,7 @@ from typing import Literal
 
 import numpy as np
 
+from meshwright.cost.chunks import explicit_chunks
 from meshwright.cost.schedules import Pipeline, PipelineSchedule
 from meshwright.cost.simulate import steady_step_s
 from meshwright.cost.stages import Floats
@@ -328,8 +329,8 @@ def unrolled(layout: Layout, layers: int) -> Layout:
     take. Its schedule is one that runs experts' exchanges beside another micro batch's compute, as
     chunks do and plain 1F1B does not."""
     split = layout.layers_per_stage or even_split(layers, pp=layout.pp, vpp=layout.vpp)
-    if len(split) == layout.pp:
-        split = tuple(size // layout.vpp for _ in range(layout.vpp) for size in split)
+    folded = layout.schedule == "zero-bubble" and layout.vpp == 2
+    split = explicit_chunks(split, layout.pp, layout.vpp, folded=folded)
     return replace(
         layout, pp=layout.pp * layout.vpp, vpp=1, layers_per_stage=split, schedule="zero-bubble"
     )

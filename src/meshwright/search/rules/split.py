@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from itertools import groupby
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from meshwright.values.models.spec import ModelSpec
+from meshwright.cost.chunks import even_chunks
+from meshwright.values.models.spec import ModelSpec
 
 __all__ = ["even_split", "own_split", "split_by_cost", "split_words"]
 
@@ -26,12 +25,7 @@ def even_split(layers: int, *, pp: int, vpp: int) -> tuple[int, ...]:
     Valid:    pp * vpp <= layers.
     Checked:  tests/search/rules/test_rules.py::test_split_agrees_with_the_columns
     """
-    base, rest = divmod(layers, pp * vpp)
-    rounds, heavy = divmod(rest, pp)
-    last_round = [int(pp - 1 - heavy <= stage <= pp - 2) for stage in range(pp)]
-    extras = [1] * pp * rounds + (last_round if rounds < vpp else [])
-    extras += [0] * (pp * vpp - len(extras))
-    return tuple(base + extra for extra in extras)
+    return even_chunks(layers, pp, vpp)
 
 
 def split_by_cost(
