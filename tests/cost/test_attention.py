@@ -23,10 +23,10 @@ from tests.cost.cases import (
     site,
 )
 
-from meshwright.cost.attention import (
+from meshwright.cost.attention import attention_parts
+from meshwright.cost.attention_core import (
     FLASH_BACKWARD_PRODUCTS,
     FLASH_LENGTH_HALF,
-    attention_parts,
     half_precision,
     scores_per_query,
 )

@@ -23,7 +23,8 @@ from tests.cost.cases import (
 )
 from tests.values.hardware.profiles import ON_H100, gemm
 
-from meshwright.cost.attention import attention_parts, scores_per_query
+from meshwright.cost.attention import attention_parts
+from meshwright.cost.attention_core import scores_per_query
 from meshwright.cost.collectives import all_gather_s, all_reduce_s
 from meshwright.cost.feedforward import mlp_parts, moe_parts
 from meshwright.cost.kernels import EagerPass, gemm_s

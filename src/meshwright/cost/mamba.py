@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from meshwright.cost._makes import makes
-from meshwright.cost.attention import half_precision
+from meshwright.cost.attention_core import half_precision
 from meshwright.cost.kernels import streaming_s
 from meshwright.cost.linear import linear
 from meshwright.cost.operators import Part, Site, norm, norm_output, passes, tensor_exchange
