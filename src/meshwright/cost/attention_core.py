@@ -92,8 +92,11 @@ def flash_core(site: Site, block: Block) -> Part:
     Formula:  forward = (measured, else roofline) / library share + ramp; backward = measured /
               library share, else the forward time * 2.5 * forward efficiency / backward efficiency,
               + 3 ramps; keeps row sums, 4 bytes per token and head
+    Units:    seconds and bytes per micro batch and rank, (U,).
     Source:   FlashAttention-2 (arXiv:2307.08691), section 3.1; its backward pass is three kernels
               (flash_bwd_launch_template.h). Shipped tables have the forward pass alone.
+    Valid:    any attention.
+    Checked:  tests/cost/test_attention.py
     """
     chip, tokens = site.pool.node.chip, site.tokens(block)
     heads, _ = site.local_heads
@@ -226,8 +229,11 @@ def core_in_memory(site: Site, block: Block) -> Part:
               product = max(2 * scores * width / (peak * matmul_share * BATCHED_SHARE), one pass
               over scores); passes = scores * (SOFTMAX_BYTES - SKIPPED_BYTES, wider in fp32, + 5
               with dropout); keeps scores * (SCORE_SAVED, + 1 + activation_bytes with dropout)
+    Units:    seconds and bytes per micro batch and rank, (U,).
     Source:   arXiv:2205.05198, equation 2, for what is kept; counting: dropout reads 2, writes 2 +
               1 bytes; ramps and kernels are assumed.
+    Valid:    any attention without a window.
+    Checked:  tests/cost/test_attention.py
     """
     chip, tokens = site.pool.node.chip, site.tokens(block)
     heads, _ = site.local_heads
