@@ -218,3 +218,15 @@ def test_a_broken_file_is_one_line(text: str, error: str) -> None:
     assert str(caught.value).startswith("mine.yaml: ")
     assert error in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_calibration_of_a_software_is_of_each_of_its_releases_not_the_other_way() -> None:
+    plain = Calibration(chip="h100", stack="megatron-bridge")
+    assert plain.is_of_stack("megatron-bridge@26.02")
+    one = Calibration(chip="h100", stack="megatron-bridge@26.02")
+    pool = parse_cluster("h100:8").pools[0]
+    assert apply_calibration(one, pool=pool, stack=find_stack("megatron-bridge@26.02")).pool == pool
+    for other in ("megatron-bridge@26.04", "megatron-bridge", "megatron"):
+        assert not one.is_of_stack(other)
+        with pytest.raises(ConfigError, match=r"calibration of stack megatron-bridge@26.02 for"):
+            apply_calibration(one, pool=pool, stack=find_stack(other))

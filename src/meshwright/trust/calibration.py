@@ -186,6 +186,11 @@ class Calibration:
         """Return how much of a factor is measured."""
         return next((f.measured_frac for f in self.factors if f.name == name), 0.0)
 
+    def is_of_stack(self, named: str) -> bool:
+        """Whether it is of this software: of `NAME@RELEASE` where it was fitted on that release or
+        on the software without one."""
+        return self.stack in (named, named.partition("@")[0])
+
     def for_model(self, model: ModelSpec) -> Calibration:
         """Return what the runs say of a model: all of it where they had layers like its own, else
         less.
@@ -255,9 +260,10 @@ def apply_calibration(calibration: Calibration, *, pool: Pool, stack: Stack) -> 
             f"calibration of {calibration.chip} on {node.chip.name}: calibrate on that chip, or"
             " leave the calibration out"
         )
-    if stack.name != calibration.stack:
+    named = f"{stack.name}@{stack.release}" if stack.release else stack.name
+    if not calibration.is_of_stack(named):
         raise ConfigError(
-            f"calibration of stack {calibration.stack} for stack {stack.name}: name that stack, or"
+            f"calibration of stack {calibration.stack} for stack {named}: name that stack, or"
             " leave the calibration out"
         )
     check_profile(

@@ -289,7 +289,8 @@ class Own:
         own = self.calibration
         if own is None or isinstance(case, Unanswerable) or case.machines.mixed:
             return False
-        return (case.machines.nodes[0].chip.name, case.stack_name) == (own.chip, own.stack)
+        chip = case.machines.nodes[0].chip.name
+        return chip == own.chip and own.is_of_stack(case.stack_name)
 
     def is_profiled(self, case: Case | Unanswerable) -> bool:
         """Whether the profile is of this row."""
