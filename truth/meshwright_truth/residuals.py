@@ -7,7 +7,7 @@ import io
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -17,8 +17,7 @@ from meshwright.runs.measured.cells import TruthTable
 from meshwright.runs.measured.files import fit_known, peak_memory_of, step_time_of
 from meshwright.runs.measured.predict import Answers, Prediction
 from meshwright.runs.measured.rows import Case, Unanswerable
-from meshwright.trust.intervals import LEVELS, Kind, Level, Quantity, Spread, kind_of
-from meshwright.values.stack import find_stack
+from meshwright.trust.intervals import LEVELS, Kind, Level, Quantity, Spread
 from meshwright.values.units import GIB
 from meshwright_truth.score import comparison_of
 
@@ -86,7 +85,7 @@ def residuals_of(read: Read, answers: Answers) -> list[Residual]:
     compared."""
     found = []
     for row, case, prediction in _answered(read, answers):
-        kind, run = _kind(case), _run(case)
+        kind, run = case.kind, _run(case)
         for quantity, ratio in _ratios(row, case, prediction):
             residual = Residual(
                 quantity=quantity,
@@ -105,7 +104,7 @@ def fit_outcomes(read: Read, answers: Answers) -> list[FitOutcome]:
     return [
         FitOutcome(
             table=case.source,
-            kind=_kind(case),
+            kind=case.kind,
             used_bytes=found.used_bytes,
             limit_bytes=_usable(case),
             fitted=fitted,
@@ -140,12 +139,6 @@ def _ratios(
 
 def _usable(case: Case) -> float:
     return case.machines.nodes[0].chip.usable_bytes
-
-
-def _kind(case: Case) -> Kind:
-    chip = case.machines.nodes[0].chip
-    kind = kind_of(model=case.model, chip=chip, stack=find_stack(case.stack_name))
-    return replace(kind, generation="mixed") if case.machines.mixed else kind
 
 
 def _run(case: Case) -> str:

@@ -19,7 +19,7 @@ from typing import Any
 
 from meshwright.runs.measured.cells import TruthTable
 from meshwright.runs.measured.files import fit_known, peak_memory_of, step_time_of
-from meshwright.runs.measured.predict import COLUMNS, Answers
+from meshwright.runs.measured.predict import SCORED, Answers
 from meshwright.values.errors import ConfigError
 
 __all__ = [
@@ -119,7 +119,7 @@ class _Pairs:
 
 def guesses_of(answers: Answers) -> dict[tuple[str, str], Guess]:
     """Return predictions as they stand in the file, rounded like there."""
-    return {(p.source, p.row_id): _guess(*p.cells[2:]) for p in answers.predictions}
+    return {(p.source, p.row_id): _guess(*p.cells[2 : len(SCORED)]) for p in answers.predictions}
 
 
 def read_predictions(path: Path) -> dict[tuple[str, str], Guess]:
@@ -129,7 +129,7 @@ def read_predictions(path: Path) -> dict[tuple[str, str], Guess]:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read ({error})") from None
     lines = list(csv.DictReader(io.StringIO(text, newline="")))
-    missing = [name for name in COLUMNS if not lines or name not in lines[0]]
+    missing = [name for name in SCORED if not lines or name not in lines[0]]
     if missing:
         raise ConfigError(
             f"{path}: column {', '.join(missing)} is missing; expected what `meshwright predict`"

@@ -54,15 +54,17 @@ def predict(
     A row names model, chips, software, layout and batch in the columns of the published-runs
     schema; measured columns are never read and may be absent. Blank dims come from the named model,
     other blanks from the habits of the named software in `runs/measured/frameworks.csv`. A dense
-    model
-    known by its number of parameters alone (`params_b`, or `own-7b`) is given a shape of that size;
-    such rows are counted as rough. The same cost model as in `meshwright plan` prices the row.
+    model known by its number of parameters alone (`params_b`, or `own-7b`) is given a shape of that
+    size. The same cost model as in `meshwright plan` prices the row.
 
     Writes a line per row: source (the file's name without .csv), row_id, step_time_s, peak_mem_gib,
-    oom; a row that cannot be answered has blank figures. Prints how many were answered, and the
-    reasons of the others. Exit code 1 where none was. Files that hold no table of training runs are
-    left out with a warning. With --calibration the rows of its chip and its stack are predicted
-    with it, with --profile those of its chip, all others without.
+    oom; both ends of the 80 % intervals (step_time_low_s, step_time_high_s, peak_mem_low_gib,
+    peak_mem_high_gib); fits (yes, at risk, no); and assumed, what the row does not tell and what
+    was taken for it. A row that cannot be answered has blank figures. Prints how many were
+    answered, what was assumed of them, and the reasons of the others. Exit code 1 where none was.
+    Files that hold no table of training runs are left out with a warning. With --calibration the
+    rows of its chip and its stack are predicted with it, with --profile those of its chip, all
+    others without.
 
     Examples:
 
@@ -95,7 +97,7 @@ def _print_counts(found: Mapping[str, Counts]) -> None:
     for name, count in found.items():
         print(f"{name:<{width}}  {count.answered:>6} of {count.rows:>6} rows answered")
         for reason, number in count.assumed.items():
-            print(f"{'':<{width}}  {number:>6} of them roughly: {reason}")
+            print(f"{'':<{width}}  {number:>6} of them assumed: {reason}")
         for reason, number in count.unanswered.items():
             print(f"{'':<{width}}  {number:>6} not: {reason}")
 

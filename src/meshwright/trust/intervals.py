@@ -20,6 +20,7 @@ from meshwright.values.units import GIB, counted
 __all__ = [
     "LEVELS",
     "QUANTITIES",
+    "Assumption",
     "Fits",
     "Intervals",
     "Kind",
@@ -41,6 +42,17 @@ __all__ = [
 Quantity = Literal["step_time", "peak_memory"]
 Fits = Literal["yes", "at risk", "no"]
 Level = Literal["generation", "vendor", "family", "model", "all"]
+Assumption = Literal[
+    "micro batch",
+    "global batch",
+    "recompute",
+    "sharding",
+    "sequence parallelism",
+    "precision",
+    "sequence length",
+    "number of chips",
+]
+"""What a run may leave untold, so that something is taken for it."""
 QUANTITIES: tuple[Quantity, ...] = get_args(Quantity)
 LEVELS: tuple[Level, ...] = get_args(Level)
 """What the runs of a kind share, from fine to coarse."""

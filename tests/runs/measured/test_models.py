@@ -73,8 +73,8 @@ def test_an_unknown_model_with_its_dims_is_taken_for_a_llama_and_says_so() -> No
         12,
         512,
     )
-    assert "neither" in case.assumed
-    assert case_of(LLAMA).assumed == case_of(SMALL_GPT).assumed == ""
+    assert "neither" in case.model_assumed
+    assert case_of(LLAMA).model_assumed == case_of(SMALL_GPT).model_assumed == ""
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_a_dense_model_known_by_its_size_alone_has_that_size(
         params, rel=0.04
     )  # 2 % of the shape, and positions for the row's sequences
     assert case.model.gated == gated
-    assert "number of parameters" in case.assumed
+    assert "number of parameters" in case.model_assumed
 
 
 @pytest.mark.parametrize(

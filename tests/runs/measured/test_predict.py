@@ -56,8 +56,28 @@ def test_the_file_that_is_written() -> None:
     )
     lines = list(csv.reader(io.StringIO(predictions_csv(answers))))
     assert lines[0] == list(COLUMNS)
+    assert lines[0][:5] == ["source", "row_id", "step_time_s", "peak_mem_gib", "oom"]
     assert lines[1][:2] == ["t", "a-1"] and float(lines[1][2]) > 0 and lines[1][4] in ("0", "1")
-    assert lines[2] == ["t", "bad", "", "", ""]
+    assert lines[2] == ["t", "bad", *[""] * (len(COLUMNS) - 2)]
+
+
+def test_every_figure_has_an_interval_a_verdict_and_what_was_assumed() -> None:
+    told = {"mbs": "1", "recompute": "none", "zero": "1", "sp": "1"}
+    cases = [case_of(LLAMA, **told), case_of(LLAMA, mbs="", zero=""), case_of(LLAMA, tp="1")]
+    sure, blank, short = (
+        dict(zip(COLUMNS, p.cells, strict=True)) for p in predict_rows(cases).predictions
+    )
+    for line in (sure, blank, short):
+        for low, high in (
+            ("step_time_low_s", "step_time_high_s"),
+            ("peak_mem_low_gib", "peak_mem_high_gib"),
+        ):
+            assert 0 < float(line[low]) < float(line[high])
+        assert (line["fits"] == "no") == (line["oom"] == "1")
+    assert sure["fits"] == "yes" and sure["assumed"] == ""
+    for words in ("micro batch not told: 1 taken", "sharding not told: zero1 taken"):
+        assert words in blank["assumed"]
+    assert "sequence parallelism" not in case_of(LLAMA, tp="1").assumed, "one rank"
 
 
 def test_memory_definitions_are_ordered() -> None:
@@ -132,10 +152,8 @@ def test_what_a_row_leaves_open_is_recomputed_only_where_the_run_would_not_fit()
     """Eight sequences of 8,192 tokens keep more activations than an H100 holds, one sequence does
     not."""
 
-    def answer(**cells: str) -> dict[str, str]:
-        return dict(
-            zip(COLUMNS, predict_rows([case_of(SHORT, **cells)]).predictions[0].cells, strict=True)
-        )
+    def answer(**cells: str) -> tuple[str, ...]:
+        return predict_rows([case_of(SHORT, **cells)]).predictions[0].cells[:5]
 
     small, big = {"mbs": "1", "gbs": "8"}, {"mbs": "8"}
     assert answer(**small) == answer(**small, recompute="none")

@@ -190,7 +190,7 @@ class Counts:
     unanswered: Mapping[str, int]
     """Rows by reason."""
     assumed: Mapping[str, int] = field(default_factory=dict)
-    """Answered rows by what had to be taken for granted of their model."""
+    """Answered rows by what had to be taken for granted of them."""
 
 
 def read_tables(paths: Sequence[Path]) -> Tables:
@@ -320,7 +320,7 @@ def counts(answers: Answers) -> dict[str, Counts]:
     for name in sorted(names):
         answered = [p for p in answers.predictions if p.source == name]
         missing = why.get(name, {})
-        assumed = Counter(p.assumed for p in answered if p.assumed)
+        assumed = Counter(line for p in answered for line in p.case.assumed)
         found[name] = Counts(
             rows=len(answered) + sum(missing.values()),
             answered=len(answered),

@@ -12,7 +12,7 @@ from meshwright.search.rules.split import own_split
 from meshwright.values.layout import SHARDINGS, Layout, Schedule, Sharding
 from meshwright.values.models.spec import ModelSpec
 
-__all__ = ["assumed_batch", "axes_of_row", "layout_of_row", "split_by_ends"]
+__all__ = ["axes_of_row", "layout_of_row", "split_by_ends"]
 
 _LONGEST = 4096
 
@@ -272,13 +272,6 @@ def _batches(cells: Cells, framework: Rule, axes: Axes, *, seq_len: int) -> tupl
     if gbs % (mbs * axes.dp):
         raise UnansweredError("gbs: not divisible by mbs*dp")
     return mbs, gbs
-
-
-def assumed_batch(cells: Cells) -> str:
-    """Say that the micro batch is taken for granted, where neither it nor the steps of accumulation
-    are told; nothing else."""
-    told = cells.count("mbs") or cells.count("ga") or cells.count("gbs") is None
-    return "" if told else "mbs and ga are blank: the usual micro batch of the software is assumed"
 
 
 def _filling_micro_batches(axes: Axes) -> int:

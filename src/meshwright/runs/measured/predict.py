@@ -6,16 +6,19 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from meshwright.cost.headroom import headroom_bytes
 from meshwright.cost.schedules import Pipeline
 from meshwright.cost.simulate import steady_step_s
 from meshwright.cost.step import Priced, price
 from meshwright.runs.measured.rows import Case, Unanswerable
 from meshwright.search.started import started
-from meshwright.trust.calibration import Calibrated, apply_calibration
+from meshwright.trust.calibration import Calibrated, apply_calibration, own_intervals
+from meshwright.trust.intervals import Fits, Intervals, fits_within, intervals_of
 from meshwright.values.errors import ConfigError
 from meshwright.values.hardware.cluster import Node, Pool
 from meshwright.values.layout import Layout, Layouts
@@ -23,9 +26,23 @@ from meshwright.values.stack import Stack, find_stack
 from meshwright.values.text import csv_text
 from meshwright.values.units import GIB
 
-__all__ = ["COLUMNS", "Answers", "Prediction", "predict_rows", "predictions_csv", "reasons"]
+__all__ = [
+    "COLUMNS",
+    "SCORED",
+    "Answers",
+    "Prediction",
+    "predict_rows",
+    "predictions_csv",
+    "reasons",
+]
 
-COLUMNS = ("source", "row_id", "step_time_s", "peak_mem_gib", "oom")
+SCORED = ("source", "row_id", "step_time_s", "peak_mem_gib", "oom")
+"""Columns that predictions are compared by."""
+COLUMNS = (
+    *SCORED,
+    *("step_time_low_s", "step_time_high_s", "peak_mem_low_gib", "peak_mem_high_gib"),
+    *("fits", "assumed"),
+)
 _PER_STEP = ("dp_comm", "optimizer", "overhead")
 """Terms of the step time outside the pipeline."""
 _STATES = ("weights", "gradients", "optimizer")
@@ -40,26 +57,62 @@ _SUMS = {
 class Prediction:
     """What one run is predicted to do."""
 
-    source: str
-    row_id: str
+    case: Case
+    """As it was priced."""
     step_s: float
     peak_memory_bytes: float
     """The figure that the row tells: see MemoryFigure."""
-    used_bytes: float
-    """What the fullest chip shows."""
-    fits: bool
-    assumed: str = ""
-    """What had to be taken for granted of the model and the micro batch, a line for people."""
+    held: tuple[tuple[float, float], ...]
+    """Per kind of chip or stage, bytes that are used and bytes that may be."""
 
     @property
-    def cells(self) -> tuple[str, str, str, str, str]:
+    def source(self) -> str:
+        """The table's name."""
+        return self.case.source
+
+    @property
+    def row_id(self) -> str:
+        """The row's name in its table."""
+        return self.case.row_id
+
+    @property
+    def used_bytes(self) -> float:
+        """What the fullest chip shows."""
+        return max(used for used, _ in self.held)
+
+    @property
+    def fits(self) -> bool:
+        """Whether no chip needs more than it has."""
+        return all(used <= room for used, room in self.held)
+
+    @property
+    def intervals(self) -> Intervals:
+        """The 80 % intervals of both figures."""
+        figures = {"step_s": self.step_s, "peak_bytes": self.peak_memory_bytes}
+        published, own = intervals_of(self.case.kind, **figures), self.case.calibration
+        return published if own is None else own_intervals(own, published, **figures)
+
+    @property
+    def verdict(self) -> Fits:
+        """`at risk` where the upper end of the memory interval would not fit."""
+        high = self.intervals.peak_bytes[1] / self.peak_memory_bytes
+        said = [
+            fits_within(used, limit_bytes=room, headroom_bytes=headroom_bytes(room, high=high))
+            for used, room in self.held
+        ]
+        return max(said, key=get_args(Fits).index)
+
+    @property
+    def cells(self) -> tuple[str, ...]:
         """The line of the predictions file."""
+        found = self.intervals
+        ends = (*found.step_s, *(size / GIB for size in found.peak_bytes))
         return (
-            self.source,
-            self.row_id,
-            f"{self.step_s:.6g}",
-            f"{self.peak_memory_bytes / GIB:.6g}",
+            *(self.source, self.row_id),
+            *(f"{self.step_s:.6g}", f"{self.peak_memory_bytes / GIB:.6g}"),
             "0" if self.fits else "1",
+            *(f"{end:.6g}" for end in ends),
+            *(self.verdict, "; ".join(self.case.assumed)),
         )
 
 
@@ -144,8 +197,7 @@ def _price_alike(cases: Sequence[Case]) -> list[Prediction | Unanswerable]:
                 case,
                 step_s=float(priced.step_s[i]),
                 peak=_figure(case, priced, i),
-                used=float(used[i]),
-                fits=bool(used[i] <= usable),
+                held=((float(used[i]), usable),),
             )
         )
         for i, case in enumerate(cases)
@@ -196,19 +248,11 @@ def _figure(case: Case, priced: Priced, i: int) -> float:
 
 
 def _answer(
-    case: Case, *, step_s: float, peak: float, used: float, fits: bool
+    case: Case, *, step_s: float, peak: float, held: tuple[tuple[float, float], ...]
 ) -> Prediction | Unanswerable:
     if not (0 < step_s < math.inf and 0 < peak < math.inf):
         return _unanswered(case, "the model gives no finite time and memory for this layout")
-    return Prediction(
-        source=case.source,
-        row_id=case.row_id,
-        step_s=step_s,
-        peak_memory_bytes=peak,
-        used_bytes=used,
-        fits=fits,
-        assumed=case.assumed,
-    )
+    return Prediction(case=case, step_s=step_s, peak_memory_bytes=peak, held=held)
 
 
 def _unanswered(case: Case, reason: str) -> Unanswerable:
@@ -238,17 +282,11 @@ def predict_mixed(case: Case) -> Prediction | Unanswerable:
         sum(float(kinds[n].time[t][0]) for t in _PER_STEP) for stage in stages for n in stage
     )
     some = next(iter(kinds.values()))
-    used = [
+    held = tuple(
         (float(some.memory.used[0, s]), min(usable[n] for n in names))
         for s, names in enumerate(stages)
-    ]
-    return _answer(
-        case,
-        step_s=step_s,
-        peak=_figure(case, some, 0),
-        used=max(bytes_ for bytes_, _ in used),
-        fits=all(bytes_ <= room for bytes_, room in used),
     )
+    return _answer(case, step_s=step_s, peak=_figure(case, some, 0), held=held)
 
 
 def _pipeline_s(case: Case, kinds: dict[str, Priced], stages: Sequence[Sequence[str]]) -> float:
@@ -281,7 +319,7 @@ def _pipeline_s(case: Case, kinds: dict[str, Priced], stages: Sequence[Sequence[
 
 def predictions_csv(answers: Answers) -> str:
     """Return the predictions file; rows without an answer have blank figures."""
-    blank = ((u.source, u.row_id, "", "", "") for u in answers.unanswered)
+    blank = ((u.source, u.row_id, *[""] * (len(COLUMNS) - 2)) for u in answers.unanswered)
     return csv_text(COLUMNS, (*(p.cells for p in answers.predictions), *blank))
 
 

@@ -20,7 +20,7 @@ from meshwright.runs.measured.cells import (
     stack_changes_of_row,
     without_measurements,
 )
-from meshwright.runs.measured.layouts import assumed_batch, axes_of_row, layout_of_row
+from meshwright.runs.measured.layouts import axes_of_row, layout_of_row
 from meshwright.runs.measured.machines import (
     WHERE_SHORT,
     Machines,
@@ -30,11 +30,13 @@ from meshwright.runs.measured.machines import (
     workload_of_row,
 )
 from meshwright.runs.measured.models import model_of_row
+from meshwright.runs.measured.untold import assumptions_of_row, words_of
 from meshwright.search.problem import model_of
 from meshwright.search.rules.check import complete_layout
 from meshwright.search.rules.rule import RuleCase
 from meshwright.software.described import Described, MemoryFigure, MemoryKind, StackChanges
 from meshwright.trust.calibration import Calibration
+from meshwright.trust.intervals import Assumption, Kind, kind_of
 from meshwright.values.errors import ConfigError
 from meshwright.values.hardware.chip import Chip
 from meshwright.values.hardware.cluster import Pool
@@ -73,8 +75,23 @@ class Case:
     """Of the chip and the software of this run."""
     task: Task = "pretrain"
     """Which recipe of the software's release starts it."""
-    assumed: str = ""
-    """What had to be taken for granted of the model and the micro batch, a line for people."""
+    model_assumed: str = ""
+    """What had to be taken for granted of the model, a line for people."""
+    assumptions: tuple[Assumption, ...] = ()
+    """What the row leaves untold of layout and workload."""
+
+    @property
+    def assumed(self) -> tuple[str, ...]:
+        """All that was not told and what was taken for it, lines for people."""
+        said = words_of(self.assumptions, self.layout, self.workload)
+        return (self.model_assumed, *said) if self.model_assumed else said
+
+    @property
+    def kind(self) -> Kind:
+        """Which published runs say how far off a prediction may be."""
+        chip, stack = self.machines.nodes[0].chip, find_stack(self.stack_name)
+        kind = kind_of(model=self.model, chip=chip, stack=stack)
+        return replace(kind, generation="mixed") if self.machines.mixed else kind
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -114,7 +131,7 @@ def _case(cells: Cells, *, source: str, row_id: str) -> Case:
     seq_len = seq_len_of_row(cells, notes, framework)
     axes = axes_of_row(cells, notes)
     machines = machines_of_row(cells, num_chips=axes.num_chips, usual_network=framework["network"])
-    model, assumed = model_of_row(cells, notes, seq_len=seq_len)
+    model, model_assumed = model_of_row(cells, notes, seq_len=seq_len)
     chip = machines.nodes[0].chip
     framework = _settled(framework, model, chip)
     layout = layout_of_row(cells, notes, framework, model, axes, seq_len=seq_len)
@@ -133,7 +150,8 @@ def _case(cells: Cells, *, source: str, row_id: str) -> Case:
         schedule_name=_schedule_name(cells),
         recompute_where_short=framework["recompute"] == WHERE_SHORT
         and not cells.words("recompute"),
-        assumed="; ".join(said for said in (assumed, assumed_batch(cells)) if said),
+        model_assumed=model_assumed,
+        assumptions=assumptions_of_row(cells, layout),
     )
 
 
