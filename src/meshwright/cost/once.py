@@ -25,6 +25,7 @@ from meshwright.cost.terms import data_term_s
 from meshwright.values.hardware.chip import Chip
 from meshwright.values.hardware.cluster import Pool
 from meshwright.values.layout import SHARDINGS, Layouts
+from meshwright.values.models.adapters import trainable_share
 from meshwright.values.models.spec import ModelSpec
 from meshwright.values.stack import Stack
 from meshwright.values.workload import Precision, Workload
@@ -66,8 +67,8 @@ def once_terms_s(
     Valid:    any layout.
     Checked:  tests/cost/test_step.py::test_data_parallel_exchange_hides_behind_the_last_backward
     """
-    if work.lora_rank:
-        dense, expert = dense * 0.01, expert * 0.01
+    learning = trainable_share(model, work)
+    dense, expert = dense * learning, expert * learning
     layers = np.maximum(model.total_layers / layouts.pp, 1.0)
     units = layers + 1.0 if stack.embedded else 1.0
     scatter, gather = data_exchange_s(

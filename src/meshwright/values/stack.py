@@ -159,6 +159,9 @@ class Stack:
     model's weights are narrow themselves (`fp8_param_gather`)."""
     frozen_weight_bytes: float = 2.0
     """Bytes per weight of layers beside adapters: 2, or about half of one in four bits (QLoRA)."""
+    adapter_scale_fused: bool = False
+    """Whether a product of an adapter scales its result by alpha / rank itself, as NeMo AutoModel's
+    Triton kernels do; else that is a pass over the whole correction, and one over its gradient."""
     master_bytes: float = 4.0
     """Bytes per parameter of the weights that the optimizer updates, beside the half-precision
     ones: 4 of an fp32 copy, 2 where the half is its upper part, 0 where it updates those."""
