@@ -190,6 +190,14 @@ class Stack:
     runtime/zero/stage_1_and_2.py and stage3.py)."""
     bucket_bytes: float = 160e6
     """Size of one data-parallel collective: a bucket, or a tensor without buckets."""
+    bucket_params: float = 0.0
+    """The same in parameters, where the software counts them, whatever type they are sent in; one
+    bucket where nothing overlaps. 0: `bucket_bytes` holds."""
+    bucket_params_per_rank: float = 0.0
+    """Least parameters of a bucket per rank that shares it: larger groups need larger buckets."""
+    narrow_param_gather: bool = False
+    """Whether zero1 gathers updated weights in 8 bits where a tensor has one scale (Megatron-Core's
+    fp8_param_gather; block-scaled formats are gathered in half precision and cast)."""
     vocab_multiple: int = 128
     """The vocabulary is padded to a multiple of this times tp."""
     pointwise_fused: bool = True
