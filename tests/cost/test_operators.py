@@ -204,39 +204,6 @@ def test_a_gradient_that_is_added_in_a_pass_moves_its_bytes() -> None:
     assert added.forward_s == plain.forward_s
 
 
-def test_frozen_weights_have_no_gradient() -> None:
-    at = site(GPT, replace(WORK, lora_rank=16))
-    part = linear(
-        at, "layer", into=column(1024.0), out=column(4096.0), tokens=column(2048.0), adapted=False
-    )
-    assert np.all(np.asarray(part.weight_s) == 0)
-    assert part.backward_s == gemm_s(
-        CHIP, m=column(2048), n=column(1024), k=column(4096), precision="bf16"
-    )
-
-
-def test_an_adapter_passes_over_input_and_output() -> None:
-    """2048 tokens, 1024 in, 4096 out: 2 and 8 bytes an element forward in 4 kernels, 10 and 4
-    backward in 6, at 1e12 bytes/s."""
-    at = site(GPT, replace(WORK, lora_rank=16))
-    bare, adapted = (
-        linear(
-            at,
-            "layer",
-            into=column(1024.0),
-            out=column(4096.0),
-            tokens=column(2048.0),
-            adapted=with_it,
-        )
-        for with_it in (False, True)
-    )
-    forward, backward = 2048 * (2 * 1024 + 8 * 4096) / 1e12, 2048 * (10 * 1024 + 4 * 4096) / 1e12
-    assert adapted.forward_s - bare.forward_s == pytest.approx(forward + 4 * RAMP_S)
-    assert adapted.backward_s - bare.backward_s == pytest.approx(backward + 6 * RAMP_S)
-    assert adapted.kernels_forward == pytest.approx(bare.kernels_forward + 4)
-    assert adapted.kernels_backward == pytest.approx(bare.kernels_backward + 6)
-
-
 def test_passes_count_bytes_and_ramps() -> None:
     part = passes(
         site(GPT), "pass", forward_bytes=column(1e9), backward_bytes=column(3e9), kernels=2

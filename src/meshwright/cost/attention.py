@@ -84,13 +84,13 @@ def _projections(site: Site, block: Block) -> list[Part]:
 
     Formula:  linear(hidden, (heads + 2 kv_heads) * head_dim), cross attention's in two, and
               linear(heads * head_dim, hidden), which keeps tokens * heads * head_dim *
-              saved_input_bytes
+              kept_context_bytes
     Source:   Megatron-LM (arXiv:1909.08053), section 3; grouped heads (arXiv:2305.13245).
     """
     tokens, h, d = site.tokens(block), site.model.hidden, site.model.head_dim
     heads, kv_heads = site.local_heads
     hidden = np.full_like(tokens, float(h))
-    out_input = tokens * heads * d * site.saved_input_bytes
+    out_input = tokens * heads * d * site.kept_context_bytes
     output = linear(
         site,
         "attention output projection",
@@ -169,7 +169,7 @@ def _mla_projections(site: Site, block: Block) -> list[Part]:
     qk = mla.qk_nope_head_dim + mla.qk_rope_head_dim
     whole, split = np.full_like(tokens, h), site.split_tokens(block)
     kv_down = np.full_like(tokens, float(mla.kv_lora_rank + mla.qk_rope_head_dim))
-    out_input = tokens * heads * mla.v_head_dim * site.saved_input_bytes
+    out_input = tokens * heads * mla.v_head_dim * site.kept_context_bytes
     parts = [
         linear(site, "key-value down projection", into=whole, out=kv_down, tokens=split),
         linear(
@@ -207,10 +207,10 @@ def _mla_projections(site: Site, block: Block) -> list[Part]:
 def _up_projection(site: Site, tokens: Floats, rank: float, out: Floats) -> Part:
     """One projection from a latent vector to heads.
 
-    Formula:  linear(rank, out); keeps tokens * rank * (saved_input_bytes + activation_bytes)
+    Formula:  linear(rank, out); keeps tokens * rank * (kept_input_bytes + activation_bytes)
     Source:   counting: its input, and that of the norm which Megatron-Core fuses in front of it.
     """
-    saved = tokens * rank * (site.saved_input_bytes + site.activation_bytes)
+    saved = tokens * rank * (site.kept_input_bytes("linear_qkv") + site.activation_bytes)
     return linear(
         site,
         "latent up projection",

@@ -83,9 +83,7 @@ def price_ends(site: Site) -> Ends:
     vocab = (
         padded_vocab(site.model.vocab, site.shapes.tp, site.stack.vocab_multiple) / site.shapes.tp
     )
-    head = linear(
-        site, "head", into=np.full_like(tokens, h), out=vocab, tokens=tokens, adapted=False
-    )
+    head = linear(site, "head", into=np.full_like(tokens, h), out=vocab, tokens=tokens)
     group = site.tp_group()
     gathered = np.ones_like(tokens) if site.stack.vocab_parallel_loss else site.shapes.tp
     logits = tokens * vocab * gathered

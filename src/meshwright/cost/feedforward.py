@@ -152,7 +152,7 @@ def _two_layers(
     Source:   counting reads and writes: gradients are written of what was read.
     """
     matrices = 2.0 if site.model.gated else 1.0
-    size, kept = site.activation_bytes, site.saved_input_bytes
+    size, kept = site.activation_bytes, site.kept_input_bytes("linear_fc2")
     elements = tokens * groups * width
     eager = (
         0.0 if site.stack.pointwise_fused or not site.model.gated else 1.0
@@ -326,7 +326,7 @@ def _latent(site: Site, block: Block, latent: float) -> list[Part]:
             into=out,
             out=into,
             tokens=tokens,
-            saved=tokens * latent * site.saved_input_bytes,
+            saved=tokens * latent * site.kept_input_bytes(None),
             redone_by=MOE,
             freed_by=MOE,
         ),
@@ -352,7 +352,6 @@ def _routing(site: Site, tokens: Floats, routed: Floats, rows: Floats, width: Fl
         out=np.full_like(tokens, float(moe.num_experts)),
         tokens=own,
         redone_by=MOE,
-        adapted=False,
     )
     crossings = PERMUTE_PASSES[site.stack.dispatcher] * (routed + rows) * width * size
     launches = ROUTING_LAUNCHES[site.stack.routing_fused]
@@ -362,7 +361,7 @@ def _routing(site: Site, tokens: Floats, routed: Floats, rows: Floats, width: Fl
         forward_bytes=crossings,
         backward_bytes=crossings,
         kernels=ROUTING_KERNELS,
-        saved=rows * width * site.saved_input_bytes + own * moe.num_experts * 4.0,
+        saved=rows * width * site.kept_input_bytes("linear_fc1") + own * moe.num_experts * 4.0,
         redone_by=MOE,
         freed_by=MOE,
     )

@@ -13,9 +13,9 @@ from meshwright.cost.operators import FULL, HALF, Part, Site
 from meshwright.cost.stages import Floats
 from meshwright.values.hardware.tables import Role
 from meshwright.values.stack import Stack
-from meshwright.values.workload import Precision
+from meshwright.values.workload import LoraTarget, Precision
 
-__all__ = ["linear"]
+__all__ = ["TARGETS", "linear"]
 
 SMALL_KERNELS: dict[Precision, float] = {
     "fp8": 2.0,
@@ -46,6 +46,25 @@ class Casts:
     weight_backward: float = 0.0
 
 
+TARGETS: dict[str, LoraTarget] = {
+    "attention input projection": "linear_qkv",
+    "query projection": "linear_qkv",
+    "key and value projection": "linear_qkv",
+    "key-value down projection": "linear_qkv",
+    "query down projection": "linear_qkv",
+    "latent up projection": "linear_qkv",
+    "mixer input projection": "linear_qkv",
+    "attention output projection": "linear_proj",
+    "mixer output projection": "linear_proj",
+    "feed-forward first layer": "linear_fc1",
+    "experts first layer": "linear_fc1",
+    "shared experts first layer": "linear_fc1",
+    "feed-forward second layer": "linear_fc2",
+    "experts second layer": "linear_fc2",
+    "shared experts second layer": "linear_fc2",
+}
+"""What `lora_targets` calls a layer; head, router and the projections around latent experts never
+have an adapter."""
 TURNED = 2.2 / 1.4
 """Time of a cast that writes columns as well, or alone, against one that writes rows: the kernels
 that torch.compile makes reach 1.4 and 2.2 TB/s on one H100 (pytorch issue 133242); Triton's own for
@@ -90,14 +109,14 @@ def linear(
     groups: Floats | float = 1.0,
     redone_by: frozenset[str] = frozenset(),
     freed_by: frozenset[str] = frozenset(),
-    adapted: bool = True,
 ) -> Part:
     """Price a linear layer of one rank: forward, gradient of its input, gradient of its weights.
 
     Formula:  gemm(tokens, out, into) + gemm(tokens, into, out) + gemm(into, out, tokens); low
               precision adds casts of the input and the output's gradient (read half precision,
               write both orientations; torchao's by TORCHAO_CASTS); with frozen weights no weight
-              gradient, but the passes of a low-rank adapter (ADAPTER_BYTES); where gradients are
+              gradient and casts for one orientation, and of the layers of lora_targets the passes
+              of a low-rank adapter (ADAPTER_BYTES); where gradients are
               added up in a pass of their own, the stack's `accumulate_bytes` per weight; experts by
               megablox in whole tiles
     Units:    seconds, (U,).
@@ -115,9 +134,11 @@ def linear(
     if casts:
         rows, weights = tokens * groups, groups * into * out
         cast_forward, cast_backward = _casts_s(site, into=into, out=out, rows=rows, weights=weights)
-    (small_forward, small_backward), each = _small_kernels(site), _small_kernel_s(site)
-    python = site.stack.kernels_per_layer_scale
-    if site.work.lora_rank and adapted:
+    backward_products = 1.0 if site.work.lora_rank else 2.0
+    small_forward, small_backward = _small_kernels(site, backward_products)
+    each, python = _small_kernel_s(site), site.stack.kernels_per_layer_scale
+    adapter_kernels = _adapter_kernels(site)
+    if site.adapted(TARGETS.get(name)):
         rows = tokens * groups
         adapter_forward, adapter_backward = _adapter_s(site, into=into, out=out, tokens=rows)
     return Part(
@@ -129,10 +150,10 @@ def linear(
         kernels_forward=1.0
         + casts
         + loops * (1.0 + small_forward) / python
-        + (adapter_forward > 0) * ADAPTER_KERNELS[0],
-        kernels_backward=2.0 * (1.0 + casts)
-        + loops * (2.0 + small_backward) / python
-        + (adapter_backward > 0) * ADAPTER_KERNELS[1],
+        + (adapter_forward > 0) * adapter_kernels[0],
+        kernels_backward=backward_products * (1.0 + casts)
+        + loops * (backward_products + small_backward) / python
+        + (adapter_backward > 0) * adapter_kernels[1],
         saved_bytes=saved,
         redone_by=redone_by,
         freed_by=freed_by,
@@ -233,24 +254,44 @@ output, forward and backward. Forward: read the input (2); write the correction 
 layer's output and write their sum (6). Backward: read the input (2), write its correction (2), add
 it to the layer's (6); read the output's gradient for either factor (2 + 2). The narrow products
 between are too small to count (LoRA, arXiv:2106.09685, section 4.1)."""
-ADAPTER_KERNELS = (4.0, 6.0)
-"""Kernels of an adapter, forward and backward: two products, scaling, sum; four products, sum,
-scaling."""
+SCALE_BYTES = 4.0
+"""Bytes per element of the output, each way, where the whole correction is scaled by alpha / rank
+in a pass of its own: read and write (ParallelLinearAdapter.forward of Megatron-Bridge's and NeMo's
+peft/utils.py; PEFT's `lora_B(lora_A(x)) * scaling`)."""
+ADAPTER_KERNELS = (3.0, 5.0)
+"""Kernels of an adapter beside scaling, forward and backward: two products, sum; four products,
+sum."""
+
+
+def _adapter_kernels(site: Site) -> tuple[float, float]:
+    """Kernels of an adapter, forward and backward.
+
+    Formula:  ADAPTER_KERNELS, and one each way that scales
+    Units:    kernels.
+    Source:   counting.
+    """
+    scaling = 0.0 if site.stack.adapter_scale_fused else 1.0
+    return ADAPTER_KERNELS[0] + scaling, ADAPTER_KERNELS[1] + scaling
 
 
 def _adapter_s(site: Site, *, into: Floats, out: Floats, tokens: Floats) -> tuple[Floats, Floats]:
     """Forward and backward time of the adapter beside a frozen linear layer: its passes over the
     layer's input and output.
 
-    Formula:  tokens * (of_input * into + of_output * out) / memory rate + ADAPTER_KERNELS * ramp
+    Formula:  tokens * (of_input * into + (of_output + scaling) * out) / memory rate + kernels *
+              ramp; scaling = SCALE_BYTES where it is a pass of its own
     Units:    seconds, (U,).
     Source:   LoRA (arXiv:2106.09685), section 4.1, counted at ADAPTER_BYTES.
     """
     chip = site.pool.node.chip
-    moved = (tokens * (of_input * into + of_output * out) for of_input, of_output in ADAPTER_BYTES)
+    scaling = 0.0 if site.stack.adapter_scale_fused else SCALE_BYTES
+    moved = (
+        tokens * (of_input * into + (of_output + scaling) * out)
+        for of_input, of_output in ADAPTER_BYTES
+    )
     forward, backward = (
         streaming_s(chip, each) + kernels * chip.ramp_s
-        for each, kernels in zip(moved, ADAPTER_KERNELS, strict=True)
+        for each, kernels in zip(moved, _adapter_kernels(site), strict=True)
     )
     return forward, backward
 
@@ -266,9 +307,10 @@ def _casts_s(
               weight_backward; each a pass with its ramp
     Units:    seconds, (U,).
     Source:   TORCHAO_CASTS; Transformer Engine's cast-transpose: counted as a read of half
-              precision and a write of either orientation.
+              precision and a write of either orientation, of one where weights are frozen: columns
+              are for their gradient (set_usage of its module/linear.py).
     """
-    one_pass = HALF + 2.0 * element_bytes(site.work.precision)
+    one_pass = HALF + (1.0 if site.work.lora_rank else 2.0) * element_bytes(site.work.precision)
     fused = Casts(input_forward=one_pass, gradient=one_pass)
     torchao = site.stack.narrow_linear != "transformer-engine"
     cast = TORCHAO_CASTS.get(site.work.precision, fused) if torchao else fused
@@ -280,18 +322,18 @@ def _casts_s(
     return site.streaming(forward), site.streaming(backward)
 
 
-def _small_kernels(site: Site) -> tuple[float, float]:
+def _small_kernels(site: Site, backward_products: float) -> tuple[float, float]:
     """Kernels that prepare one expert's narrow operands, forward and backward.
 
-    Formula:  casts of an operand + 2 scale passes per product; one product forward, two backward; 0
-              in half precision
+    Formula:  casts of an operand + 2 scale passes per product; one product forward,
+              backward_products backward; 0 in half precision
     Units:    kernels.
     Source:   Transformer Engine's GroupedLinear loops over experts, without Python: its launches
               count once, others `kernels_per_layer_scale` times.
     """
     precision = site.work.precision
     cast, swizzle = SMALL_KERNELS.get(precision, 0.0), SWIZZLES.get(precision, 0.0)
-    return cast + swizzle, cast + 2.0 * swizzle
+    return cast + swizzle, cast + backward_products * swizzle
 
 
 def _small_kernel_s(site: Site) -> float:

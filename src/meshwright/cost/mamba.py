@@ -76,7 +76,7 @@ def mamba_parts(site: Site, block: Block) -> list[Part]:
             into=inner,
             out=hidden,
             tokens=tokens,
-            saved=tokens * inner * site.saved_input_bytes,
+            saved=tokens * inner * site.kept_input_bytes("linear_proj"),
         ),
         tensor_exchange(site, block),
     ]

@@ -14,6 +14,7 @@ from meshwright.cost.weights import StageParams, communicator_bytes, largest_mat
 from meshwright.values.hardware.chip import Chip
 from meshwright.values.hardware.cluster import Pool
 from meshwright.values.layout import RECOMPUTES, SHARDINGS, Layouts
+from meshwright.values.models.adapters import trainable_share
 from meshwright.values.models.spec import ModelSpec
 from meshwright.values.stack import Stack
 from meshwright.values.workload import Workload
@@ -208,7 +209,7 @@ def price_memory(
     Valid:    mixed precision with Adam; fp32 keeps no second copy of the weights.
     Checked:  tests/cost/test_memory.py
     """
-    states = _states(layouts, params, work=work, stack=stack)
+    states = _states(layouts, params, model=model, work=work, stack=stack)
     activations, workspace = activation_bytes(layouts, stages, acts, model=model)
     last, heads = stages.last, 1 + model.mtp_layers
     # What micro batches need while they pass and what the optimizer needs while it steps are not
@@ -222,7 +223,7 @@ def price_memory(
         communication=_unsharded_bytes(layouts, params, stages, model=model, stack=stack),
     )
     passing, stepping = _before_or_in_step(
-        _passing(layouts, params, most, stack=stack, trainable=_trainable_share(work)),
+        _passing(layouts, params, most, stack=stack, trainable=trainable_share(model, work)),
         states.stepping,
     )
     terms = {
@@ -305,7 +306,9 @@ class _States:
 
 
 @makes("memory.weights", "memory.gradients", "memory.optimizer")
-def _states(layouts: Layouts, params: StageParams, *, work: Workload, stack: Stack) -> _States:
+def _states(
+    layouts: Layouts, params: StageParams, *, model: ModelSpec, work: Workload, stack: Stack
+) -> _States:
     """Weights, gradients and optimizer states over their shards, (N, S) each.
 
     Formula:  weights: parameters / shards * (2 bytes, 4 in fp32; fully sharded the master's alone)
@@ -313,7 +316,7 @@ def _states(layouts: Layouts, params: StageParams, *, work: Workload, stack: Sta
               optimizer: parameters / shards * (moment_bytes + master_bytes)
     Source:   ZeRO (arXiv:1910.02054), table 1; bytes as in `software/*/stack.toml`.
     """
-    shards, trainable = data_shards(layouts, stack), _trainable_share(work)
+    shards, trainable = data_shards(layouts, stack), trainable_share(model, work)
     half = work.precision not in ("fp32", "tf32")
     fully = layouts.sharding[:, None] >= SHARDINGS.index("zero3")
     master = stack.master_bytes if half else 0.0
@@ -422,12 +425,6 @@ def _before_or_in_step(passing: _Passing, stepping: Floats) -> tuple[_Passing, F
     later = stepping > passing.activations + passing.recompute_workspace + passing.logits
     kept = {name: np.where(later, 0.0, getattr(passing, name)) for name in _PASSING}
     return replace(passing, **kept), np.where(later, stepping, 0.0)
-
-
-def _trainable_share(work: Workload) -> float:
-    """Share of the weights that learn: all, or next to none with adapters (a rank of 16 to 64 is
-    under 1 % of a layer)."""
-    return 1.0 if work.lora_rank == 0 else 0.01
 
 
 def _cached_weight_bytes(work: Workload, stack: Stack) -> float:

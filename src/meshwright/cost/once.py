@@ -25,6 +25,7 @@ from meshwright.cost.terms import data_term_s
 from meshwright.values.hardware.chip import Chip
 from meshwright.values.hardware.cluster import Pool
 from meshwright.values.layout import SHARDINGS, Layouts
+from meshwright.values.models.adapters import trainable_share
 from meshwright.values.models.spec import ModelSpec
 from meshwright.values.stack import Stack
 from meshwright.values.workload import Precision, Workload
@@ -66,8 +67,8 @@ def once_terms_s(
     Valid:    any layout.
     Checked:  tests/cost/test_step.py::test_data_parallel_exchange_hides_behind_the_last_backward
     """
-    if work.lora_rank:
-        dense, expert = dense * 0.01, expert * 0.01
+    learning = trainable_share(model, work)
+    dense, expert = dense * learning, expert * learning
     layers = np.maximum(model.total_layers / layouts.pp, 1.0)
     units = layers + 1.0 if stack.embedded else 1.0
     scatter, gather = data_exchange_s(
@@ -257,14 +258,11 @@ def data_exchange_s(
         inside.append((group_of(sharing, layouts.ep * layouts.etp, pool), expert))
     reduce, scatter, gather = (
         stack.factors.data
-        * sum(
-            _bucketed_s(operation, ranks, params * each, stack.bucket_bytes, units)
-            for ranks, params in inside
-        )
+        * sum(_bucketed_s(operation, ranks, params, each, stack, units) for ranks, params in inside)
         for operation, each in (
             (all_reduce_s, stack.replicated_reduce_bytes or stack.reduce_bytes),
             (reduce_scatter_s, stack.reduce_bytes),
-            (all_gather_s, gathered_bytes(precision)),
+            (all_gather_s, _updated_bytes(precision, stack)),
         )
     )
     replicas = np.maximum(layouts.dp * layouts.cp // size, 1)
@@ -272,11 +270,7 @@ def data_exchange_s(
     if (replicas > 1).any():
         across = group_of(replicas, layouts.tp * size, pool)
         replicated = stack.factors.data * _bucketed_s(
-            all_reduce_s,
-            across,
-            (dense + expert) * stack.reduce_bytes / size,
-            stack.bucket_bytes,
-            units,
+            all_reduce_s, across, (dense + expert) / size, stack.reduce_bytes, stack, units
         )
     scatter = np.where(
         none, reduce, np.where(zero1, scatter, 0.0) + np.where(replicas > 1, replicated, 0.0)
@@ -321,20 +315,40 @@ def tied_exchange_s(layouts: Layouts, model: ModelSpec, *, pool: Pool, stack: St
 def _bucketed_s(
     operation: Callable[[Group, Floats], Floats],
     group: Group,
-    total_bytes: Floats,
-    bucket_bytes: float,
+    params: Floats,
+    bytes_each: float,
+    stack: Stack,
     units: Floats | float,
 ) -> Floats:
     """Time of one collective per bucket: the bytes once, the latency as often as there are buckets;
     0 without bytes.
 
-    Formula:  buckets * operation(total_bytes / buckets), buckets = max(units, ceil(total_bytes /
-              bucket_bytes))
+    Formula:  buckets * operation(params * bytes_each / buckets), buckets = max(units, ceil(params *
+              bytes_each / bucket_bytes)); where buckets are counted in parameters max(units,
+              ceil(params / max(bucket_params, bucket_params_per_rank * group's size))), and as many
+              as units where nothing overlaps
     Units:    seconds per step, (N,).
-    Source:   counting; Megatron-Core's and torch DDP's buckets, FSDP's units.
+    Source:   counting; torch DDP's buckets, FSDP's units; Megatron-Core's bucket_size
+              (distributed_data_parallel_config.py), which is infinite without overlap_grad_reduce.
     """
-    buckets = np.maximum(units, np.ceil(total_bytes / bucket_bytes))
+    total_bytes, size = params * bytes_each, stack.bucket_bytes / bytes_each
+    if stack.bucket_params:
+        size = np.maximum(stack.bucket_params, stack.bucket_params_per_rank * group.size)
+    alone = bool(stack.bucket_params) and stack.dp_overlap == 0
+    buckets = np.maximum(units, 1.0 if alone else np.ceil(params / size))
     return np.where(total_bytes > 0, buckets * operation(group, total_bytes / buckets), 0.0)
+
+
+def _updated_bytes(precision: Precision, stack: Stack) -> float:
+    """Bytes in which zero1 gathers a weight behind its update.
+
+    Formula:  1 with narrow_param_gather in fp8 of one scale a tensor, else `gathered_bytes`
+    Units:    bytes per parameter.
+    Source:   Megatron-Core's fp8_param_gather (distributed_data_parallel_config.py); weights with a
+              scale a block are gathered in the gradients' buffer, in half precision
+              (reuse_grad_buf_for_mxfp8_param_ag).
+    """
+    return 1.0 if stack.narrow_param_gather and precision == "fp8" else gathered_bytes(precision)
 
 
 OPTIMIZER_BYTES = 30.0

@@ -22,7 +22,7 @@ from meshwright.cost.stages import Floats, Shapes, block_tokens, stream_seq_len
 from meshwright.values.hardware.cluster import Pool
 from meshwright.values.models.spec import Block, ModelSpec
 from meshwright.values.stack import Stack
-from meshwright.values.workload import Workload
+from meshwright.values.workload import LoraTarget, Workload
 
 __all__ = [
     "FULL",
@@ -67,6 +67,24 @@ class Site:
         if self.stack.narrow_linear != "transformer-engine":
             return self.activation_bytes
         return min(self.activation_bytes, max(1.0, element_bytes(self.work.precision)))
+
+    def adapted(self, target: LoraTarget | None) -> bool:
+        """Whether an adapter stands beside a linear layer."""
+        return self.work.lora_rank > 0 and target in self.work.lora_targets
+
+    def kept_input_bytes(self, target: LoraTarget | None) -> float:
+        """Bytes in which a linear layer keeps its input for the gradient of its weights: none where
+        they are frozen, unless an adapter beside it reads the half-precision one."""
+        if not self.work.lora_rank:
+            return self.saved_input_bytes
+        return self.activation_bytes if self.adapted(target) else 0.0
+
+    @property
+    def kept_context_bytes(self) -> float:
+        """Bytes in which attention's output is kept: by the layer behind it, as its input; where
+        that keeps none, by fused attention, whose backward pass reads it."""
+        kept = self.kept_input_bytes("linear_proj")
+        return kept or self.activation_bytes * (self.work.attention in ("flash", "flash1"))
 
     @property
     def narrow_gathers(self) -> bool:
@@ -319,8 +337,8 @@ def norm(site: Site, block: Block, count: float) -> Part:
 def norm_output(site: Site, block: Block) -> Part:
     """Return what the linear layer behind a norm keeps of it, apart from the norm's own input.
 
-    Formula:  tokens * hidden in the bytes of a linear layer's input; no time; freed when norms are
-              redone
+    Formula:  tokens * hidden in the bytes of a linear layer's input, none of a frozen one without
+              an adapter; no time; freed when norms are redone
     Units:    bytes per micro batch and rank, (U,).
     Source:   Korthikanti et al. (arXiv:2205.05198), section 4.1: inputs of the linear layers.
     Valid:    one norm before the block.
@@ -328,6 +346,7 @@ def norm_output(site: Site, block: Block) -> Part:
     """
     elements = site.split_tokens(block) * site.model.hidden
     zero = np.zeros_like(elements)
+    first: LoraTarget = "linear_fc1" if block.kind in ("mlp", "moe") else "linear_qkv"
     return Part(
         name="norm output",
         term="pointwise",
@@ -335,7 +354,7 @@ def norm_output(site: Site, block: Block) -> Part:
         backward_s=zero,
         kernels_forward=0,
         kernels_backward=0,
-        saved_bytes=elements * site.saved_input_bytes,
+        saved_bytes=elements * site.kept_input_bytes(first),
         freed_by=frozenset({"layernorm"}),
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 from meshwright.values.errors import ConfigError
 from meshwright.values.hardware.chip import Chip
@@ -21,7 +21,7 @@ from meshwright.values.recipes import (
     releases,
 )
 from meshwright.values.stack import Stack
-from meshwright.values.workload import Precision
+from meshwright.values.workload import LoraTarget, Precision
 
 __all__ = ["Started", "recipe_stack", "started"]
 
@@ -42,6 +42,8 @@ class Started:
     stack: Stack
     words: str = ""
     """Whose recipe it is started by, for people; empty where the stack says no release."""
+    lora_targets: tuple[LoraTarget, ...] = ()
+    """Layers with adapters, of a recipe that trains some; empty where it trains all weights."""
 
 
 def started(
@@ -90,6 +92,7 @@ def started(
     which = "its recipe of" if own else "as its recipe of"
     return Started(
         stack=recipe_stack(stack, recipe),
+        lora_targets=cast("tuple[LoraTarget, ...]", recipe.lora_targets),
         words=(
             f"{stack.name} {recipe.release}, {which} {recipe.meshwright_model or recipe.model} on"
             f" {recipe.gpu} in {recipe.precision}: {_features(recipe)}"

@@ -159,6 +159,9 @@ class Stack:
     model's weights are narrow themselves (`fp8_param_gather`)."""
     frozen_weight_bytes: float = 2.0
     """Bytes per weight of layers beside adapters: 2, or about half of one in four bits (QLoRA)."""
+    adapter_scale_fused: bool = False
+    """Whether a product of an adapter scales its result by alpha / rank itself, as NeMo AutoModel's
+    Triton kernels do; else that is a pass over the whole correction, and one over its gradient."""
     master_bytes: float = 4.0
     """Bytes per parameter of the weights that the optimizer updates, beside the half-precision
     ones: 4 of an fp32 copy, 2 where the half is its upper part, 0 where it updates those."""
@@ -187,6 +190,14 @@ class Stack:
     runtime/zero/stage_1_and_2.py and stage3.py)."""
     bucket_bytes: float = 160e6
     """Size of one data-parallel collective: a bucket, or a tensor without buckets."""
+    bucket_params: float = 0.0
+    """The same in parameters, where the software counts them, whatever type they are sent in; one
+    bucket where nothing overlaps. 0: `bucket_bytes` holds."""
+    bucket_params_per_rank: float = 0.0
+    """Least parameters of a bucket per rank that shares it: larger groups need larger buckets."""
+    narrow_param_gather: bool = False
+    """Whether zero1 gathers updated weights in 8 bits where a tensor has one scale (Megatron-Core's
+    fp8_param_gather; block-scaled formats are gathered in half precision and cast)."""
     vocab_multiple: int = 128
     """The vocabulary is padded to a multiple of this times tp."""
     pointwise_fused: bool = True

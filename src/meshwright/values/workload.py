@@ -7,7 +7,16 @@ from typing import Literal, get_args
 
 from meshwright.values.errors import ConfigError, UnknownNameError
 
-__all__ = ["PRECISIONS", "ROUTINGS", "AttentionKernel", "Precision", "Routing", "Workload"]
+__all__ = [
+    "LORA_TARGETS",
+    "PRECISIONS",
+    "ROUTINGS",
+    "AttentionKernel",
+    "LoraTarget",
+    "Precision",
+    "Routing",
+    "Workload",
+]
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16", "fp8", "fp8-blockwise", "mxfp8", "nvfp4"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
@@ -22,6 +31,11 @@ AttentionKernel = Literal["flash", "flash1", "fused-softmax", "unfused"]
 """flash: FlashAttention-2 or later, or the vendor's equal; flash1: FlashAttention 1; fused-softmax:
 scores in memory, one softmax kernel (Megatron-LM's); unfused: softmax, mask and dropout apart
 too."""
+LoraTarget = Literal["linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"]
+"""Linear layers that adapters stand beside, by Megatron's names: those in front of a mixer's core
+(queries, keys and values; of latent attention all down and up projections), the one behind it, and
+the first and second layer of a feed-forward or an expert."""
+LORA_TARGETS: tuple[LoraTarget, ...] = get_args(LoraTarget)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,7 +58,9 @@ class Workload:
     dropout: bool = False
     """Whether residual and attention dropout masks are kept."""
     lora_rank: int = 0
-    """Rank of adapters on every linear layer while the rest is frozen; 0 trains all weights."""
+    """Rank of adapters while the rest is frozen; 0 trains all weights."""
+    lora_targets: tuple[LoraTarget, ...] = LORA_TARGETS
+    """Linear layers with adapters."""
 
     def __post_init__(self) -> None:
         if self.seq_len < 1:
@@ -59,3 +75,8 @@ class Workload:
             raise ConfigError(
                 f"lora_rank={self.lora_rank}: expected 0 (train all weights) or a positive rank"
             )
+        for target in self.lora_targets:
+            if target not in LORA_TARGETS:
+                raise UnknownNameError("lora_targets", target, LORA_TARGETS)
+        if not self.lora_targets:
+            raise ConfigError(f"lora_targets=(): expected one or more of {', '.join(LORA_TARGETS)}")

@@ -25,7 +25,14 @@ from meshwright.values.hardware.parse import Server, parse_chip_mix, servers
 from meshwright.values.layout import RECOMPUTE_MODULES, Recompute, RecomputeMethod
 from meshwright.values.stack import find_stack
 from meshwright.values.units import GBIT
-from meshwright.values.workload import AttentionKernel, Precision, Routing, Workload
+from meshwright.values.workload import (
+    LORA_TARGETS,
+    AttentionKernel,
+    LoraTarget,
+    Precision,
+    Routing,
+    Workload,
+)
 
 __all__ = [
     "WHERE_SHORT",
@@ -342,7 +349,16 @@ def workload_of_row(
         routing="typical" if real else cast("Routing", framework["routing"] or "balanced"),
         dropout=framework["dropout"] == "1" and not _without_dropout(cells, notes),
         lora_rank=int(framework["lora_rank"]) if _frozen(cells) else 0,
+        lora_targets=_lora_targets(cells) if _frozen(cells) else LORA_TARGETS,
     )
+
+
+def _lora_targets(cells: Cells) -> tuple[LoraTarget, ...]:
+    """Layers with adapters: those that the software's users adapt."""
+    text = f"{cells.words('framework')} | release {cells.words('release')}"
+    rule = read_rules("adapters").first(text)
+    assert rule is not None, "the last rule of adapters.csv matches every software"
+    return cast("tuple[LoraTarget, ...]", tuple(rule["targets"].split()))
 
 
 def _without_dropout(cells: Cells, notes: Notes) -> bool:

@@ -16,13 +16,13 @@ from meshwright.cost.schedules import Pipeline
 from meshwright.cost.simulate import steady_step_s
 from meshwright.cost.step import Priced, price
 from meshwright.runs.measured.rows import Case, Unanswerable
-from meshwright.search.started import started
+from meshwright.search.started import Started, started
 from meshwright.trust.calibration import Calibrated, apply_calibration, own_intervals
 from meshwright.trust.intervals import Fits, Intervals, fits_within, intervals_of
 from meshwright.values.errors import ConfigError
 from meshwright.values.hardware.cluster import Node, Pool
 from meshwright.values.layout import Layout, Layouts
-from meshwright.values.stack import Stack, find_stack
+from meshwright.values.stack import find_stack
 from meshwright.values.text import csv_text
 from meshwright.values.units import GIB
 
@@ -162,18 +162,19 @@ def _key(case: Case) -> object:
     )
 
 
-def _stack(case: Case) -> Stack:
-    """The software with what the row says of it."""
-    stack = started(
+def _started(case: Case) -> Started:
+    """The software as its release starts the run, with what the row says of it."""
+    start = started(
         find_stack(case.stack_name),
         model=case.model,
         chip=case.machines.nodes[0].chip,
         precision=case.workload.precision,
         num_chips=case.machines.num_chips,
         task=case.task,
-    ).stack
+    )
+    stack = start.stack
     changes = {name: type(getattr(stack, name))(value) for name, value in case.stack_changes}
-    return replace(stack, **changes)
+    return replace(start, stack=replace(stack, **changes))
 
 
 def _predict_alike(cases: Sequence[Case]) -> list[Prediction | Unanswerable]:
@@ -210,7 +211,10 @@ def _checkpointed(case: Case) -> Case:
 
 
 def _priced(case: Case, layouts: Sequence[Layout], *, node: Node) -> Priced:
-    pool, stack = Pool(node=node, num_chips=case.machines.num_chips), _stack(case)
+    pool, start = Pool(node=node, num_chips=case.machines.num_chips), _started(case)
+    stack, work = start.stack, replace(case.workload, gbs=None)
+    if start.lora_targets and work.lora_rank:
+        work = replace(work, lora_targets=start.lora_targets)
     calibrated = Calibrated(pool=pool, stack=stack)
     if case.calibration is not None:
         calibrated = apply_calibration(case.calibration, pool=pool, stack=stack)
@@ -219,7 +223,7 @@ def _priced(case: Case, layouts: Sequence[Layout], *, node: Node) -> Priced:
             Layouts.of(layouts),
             model=case.model,
             pool=calibrated.pool,
-            work=replace(case.workload, gbs=None),
+            work=work,
             stack=calibrated.stack,
             which="all" if case.machines.mixed else "representative",
         )
@@ -304,7 +308,7 @@ def _pipeline_s(case: Case, kinds: dict[str, Priced], stages: Sequence[Sequence[
         for which in ("forward_s", "backward_s")
     )
     link = max(float(priced.stage_times.p2p_s[0]) for priced in kinds.values())
-    overlapped = layout.pp == 1 or _stack(case).p2p == "overlapped"
+    overlapped = layout.pp == 1 or _started(case).stack.p2p == "overlapped"
     pipeline = Pipeline(
         schedule="1f1b",
         pp=layout.pp,

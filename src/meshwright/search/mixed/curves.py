@@ -23,11 +23,11 @@ from meshwright.cost.stages import Floats, Stages
 from meshwright.cost.step import StagePrices, price_stages
 from meshwright.search.axes import Recomputation
 from meshwright.values.layout import RECOMPUTES, Layouts
+from meshwright.values.models.adapters import trainable_share
 
 __all__ = [
     "FIRST",
     "LAST",
-    "LORA_SHARE",
     "MIDDLE",
     "ROLES",
     "WHOLE",
@@ -171,10 +171,6 @@ def stage_reader(layouts: Layouts, *, pool: int, site: Site) -> Reader:
         stack=site.stack,
     )
     return Reader(points, priced)
-
-
-LORA_SHARE = 0.01
-"""Of the parameters that a LoRA run exchanges and updates, as `cost/once.py` has it."""
 
 
 _BLOCK_OF_NONE = Recomputation(kind=RECOMPUTES.index("full"), block=1, layers=0)
@@ -332,7 +328,7 @@ def once_tables(
     curve and its layout."""
     layers = np.arange(most + 1, dtype=np.float64)
     shape = (len(found), len(ROLES), most + 1)
-    share = LORA_SHARE if site.work.lora_rank else 1.0
+    share = trainable_share(site.model, site.work)
     dense, expert = (
         share
         * np.stack(

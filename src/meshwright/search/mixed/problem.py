@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from meshwright.cost.mixed import Site
 from meshwright.cost.once import data_exchange_s, optimizer_s
 from meshwright.cost.stages import Floats
-from meshwright.search.mixed.curves import FIRST, LORA_SHARE, stage_reader
+from meshwright.search.mixed.curves import FIRST, stage_reader
 from meshwright.search.problem import Files, Problem, completed, problem_on
 from meshwright.search.request import PlanRequest
 from meshwright.search.rules.rule import nearest_words
@@ -19,6 +19,7 @@ from meshwright.trust.intervals import Kind
 from meshwright.values.errors import ConfigError
 from meshwright.values.hardware.cluster import Cluster
 from meshwright.values.layout import Layouts
+from meshwright.values.models.adapters import trainable_share
 
 __all__ = [
     "COUNTS",
@@ -192,7 +193,7 @@ def option_times(layouts: Layouts, *, pool: int, site: Site) -> OptionTimes:
         reader.bases(table, slopes)[:, FIRST]
         for table, slopes in ((reader.forward, forward), (reader.backward, backward))
     ]
-    share = LORA_SHARE if site.work.lora_rank else 1.0
+    share = trainable_share(site.model, site.work)
     params = [np.outer(share * each.min(axis=1), COUNTS).ravel() for each in (dense, expert)]
     wide, own = (
         layouts.take(np.repeat(np.arange(len(layouts)), len(COUNTS))),
