@@ -233,7 +233,7 @@ def core_in_memory(site: Site, block: Block) -> Part:
     Source:   arXiv:2205.05198, equation 2, for what is kept; counting: dropout reads 2, writes 2 +
               1 bytes; ramps and kernels are assumed.
     Valid:    any attention without a window.
-    Checked:  tests/cost/test_attention.py
+    Checked:  tests/cost/test_attention.py::test_bytes_that_scores_in_memory_move
     """
     chip, tokens = site.pool.node.chip, site.tokens(block)
     heads, _ = site.local_heads
