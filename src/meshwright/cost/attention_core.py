@@ -74,7 +74,7 @@ def core_saved(site: Site, block: Block) -> Floats:
     Units:    bytes.
     Source:   Korthikanti et al. (arXiv:2205.05198), section 4.1.
     Valid:    any attention.
-    Checked:  tests/cost/test_attention.py
+    Checked:  tests/cost/test_attention.py::test_fused_attention_keeps_queries_keys_values_and_row_sums
     """
     heads, kv_heads = site.local_heads
     qk, value = site.head_widths
@@ -96,7 +96,7 @@ def flash_core(site: Site, block: Block) -> Part:
     Source:   FlashAttention-2 (arXiv:2307.08691), section 3.1; its backward pass is three kernels
               (flash_bwd_launch_template.h). Shipped tables have the forward pass alone.
     Valid:    any attention.
-    Checked:  tests/cost/test_attention.py
+    Checked:  tests/cost/test_attention.py::test_flash_multiplies_half_the_keys
     """
     chip, tokens = site.pool.node.chip, site.tokens(block)
     heads, _ = site.local_heads
