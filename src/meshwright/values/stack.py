@@ -97,13 +97,19 @@ class Stack:
     """How tokens reach their experts: `alltoall`, a copy per expert through NCCL, sorted before and
     after; `flex`, DeepEP's and HybridEP's kernels, a copy per rank and one per domain over the
     network, sorted on arrival."""
+    expert_capacity: float = 0.0
+    """Capacity factor that experts are padded to where the model names none; 0: no token is
+    dropped."""
+    token_picking: Literal["indices", "one-hot"] = "indices"
+    """How tokens are brought into the order of their experts: by their indices, or by products with
+    one-hot masks over every place of every expert (GShard, arXiv:2006.16668)."""
     context_exchange: Literal["ring", "gather", "all-to-all"] = "ring"
     """Context-parallel ranks pass keys and values round; gather those of all query heads at once,
     and pass fp32 gradients round; or swap tokens for heads around attention (arXiv:2309.14509)."""
-    grouped_products: Literal["library", "megablox"] = "library"
-    """What multiplies experts: a library's products, or MaxText's kernel in fixed tiles, of which
-    neighbouring experts share some (not where tokens are padded to a capacity: those go through
-    plain products)."""
+    grouped_products: Literal["library", "streams", "megablox"] = "library"
+    """What multiplies experts: a library's grouped product; a kernel each, two at a time; or
+    MaxText's kernel in fixed tiles, of which neighbouring experts share some (not where tokens are
+    padded to a capacity: those go through plain products)."""
     attention_library: Literal["vendor", "flash2"] = "vendor"
     """Whose fused attention runs as `flash`: the chip vendor's best, or FlashAttention-2."""
     p2p: Literal["blocking", "overlapped"] = "blocking"
