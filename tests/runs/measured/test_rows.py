@@ -648,8 +648,5 @@ def test_adapters_train_on_whole_models_where_a_chip_holds_one() -> None:
 
 def test_plain_data_parallel_runs_checkpoint_where_they_must() -> None:
     case = case_of(SMALL_GPT, framework="PyTorch DDP", recompute="")
-    assert (case.layout.sharding, case.layout.recompute, case.recompute_where_short) == (
-        "none",
-        "none",
-        True,
-    )
+    assert (case.layout.sharding, case.layout.recompute) == ("none", "none")
+    assert {layout.recompute for layout in case.choices[-1]} == {"full"}
