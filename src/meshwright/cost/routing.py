@@ -136,7 +136,6 @@ def routing_parts(site: Site, rows: Rows, width: Floats) -> list[Part]:
         out=np.full_like(width, float(moe.num_experts)),
         tokens=rows.own,
         redone_by=MOE,
-        adapted=False,
     )
     picked = [_permutation(site, rows, width)]
     if site.stack.token_picking == "one-hot":
@@ -167,7 +166,8 @@ def _permutation(site: Site, rows: Rows, width: Floats) -> Part:
         forward_bytes=crossings,
         backward_bytes=crossings,
         kernels=ROUTING_KERNELS,
-        saved=rows.received * width * site.kept_input_bytes("linear_fc1") + rows.own * moe.num_experts * 4.0,
+        saved=rows.received * width * site.kept_input_bytes("linear_fc1")
+        + rows.own * moe.num_experts * 4.0,
         redone_by=MOE,
         freed_by=MOE,
     )
