@@ -125,7 +125,7 @@ def routing_parts(site: Site, rows: Rows, width: Floats) -> list[Part]:
     Units:    seconds and bytes per micro batch and rank, (U,).
     Source:   Megatron-Core's router and dispatchers (arXiv:2504.14960).
     Valid:    models with experts.
-    Checked:  tests/cost/test_feedforward.py, tests/cost/test_routing.py
+    Checked:  tests/cost/test_routing.py
     """
     moe = site.model.moe
     assert moe is not None
