@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from meshwright.cost.attention_core import core_in_memory, core_saved, flash_core
-from meshwright.cost.context import context_parts
+from meshwright.cost.attention_core import attention_core, core_saved
+from meshwright.cost.context import spread_core
 from meshwright.cost.kernels import EagerPass
 from meshwright.cost.linear import linear
 from meshwright.cost.operators import (
@@ -59,24 +59,15 @@ def attention_parts(site: Site, block: Block) -> list[Part]:
     projections = (
         _mla_projections(site, block) if site.model.mla is not None else _projections(site, block)
     )
-    core = (
-        flash_core(site, block)
-        if site.work.attention in ("flash", "flash1")
-        else core_in_memory(site, block)
-    )
     count = site.model.norms_per_layer / 2
-    inputs = _core_inputs(site, block)
-    parts = [
+    return [
         norm(site, block, count),
         norm_output(site, block),
         *projections,
-        inputs,
-        core,
+        _core_inputs(site, block),
+        *spread_core(site, block, attention_core),
         tensor_exchange(site, block),
     ]
-    if np.any(site.shapes.cp > 1):
-        parts += context_parts(site, block, core)
-    return parts
 
 
 def _projections(site: Site, block: Block) -> list[Part]:
@@ -113,16 +104,8 @@ def _projections(site: Site, block: Block) -> list[Part]:
             output,
         ]
     else:
-        parts = [
-            linear(
-                site,
-                "attention input projection",
-                into=hidden,
-                out=(heads + 2 * kv_heads) * d,
-                tokens=tokens,
-            ),
-            output,
-        ]
+        name, width = "attention input projection", (heads + 2 * kv_heads) * d
+        parts = [linear(site, name, into=hidden, out=width, tokens=tokens), output]
     return [*parts, *_rotary(site, tokens * (heads + kv_heads) * d)]
 
 
