@@ -60,13 +60,15 @@ def attention_parts(site: Site, block: Block) -> list[Part]:
         _mla_projections(site, block) if site.model.mla is not None else _projections(site, block)
     )
     count = site.model.norms_per_layer / 2
+    core, *context = spread_core(site, block, attention_core)
     return [
         norm(site, block, count),
         norm_output(site, block),
         *projections,
         _core_inputs(site, block),
-        *spread_core(site, block, attention_core),
+        core,
         tensor_exchange(site, block),
+        *context,
     ]
 
 

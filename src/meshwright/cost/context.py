@@ -23,21 +23,38 @@ from meshwright.cost.operators import FULL, Part, Site
 from meshwright.cost.stages import Floats
 from meshwright.values.models.spec import Block
 from meshwright.values.stack import ContextExchange
+from meshwright.values.workload import CpCommType
 
-__all__ = ["CORE", "context_parts", "exchange_ways", "ring_steps", "spread_core"]
+__all__ = [
+    "CORE",
+    "WAYS",
+    "context_parts",
+    "exchange_ways",
+    "ring_steps",
+    "spread_core",
+    "swap_ranks",
+]
 
 CORE = frozenset({"core_attn"})
+WAYS: dict[CpCommType, ContextExchange] = {
+    "p2p": "ring",
+    "a2a": "all-to-all",
+    "all_gather": "kv-gather",
+    "a2a+p2p": "two-level",
+}
+"""What Megatron-Core's words for `cp_comm_type` mean."""
 CANDIDATES: tuple[ContextExchange, ...] = ("ring", "all-to-all", "two-level", "kv-gather")
 """Ways that `fastest` chooses among, the first where several take the same time: all that
 Megatron-Core's cp_comm_type has (p2p, a2a, a2a+p2p, all_gather)."""
 
 
-def spread_core(
-    site: Site,
-    block: Block,
-    core: Callable[[Site, Block], Part],
-    way: ContextExchange | None = None,
-) -> list[Part]:
+def _way(site: Site) -> ContextExchange:
+    """What the run says, else the software."""
+    said = site.work.cp_comm_type
+    return site.stack.context_exchange if said is None else WAYS[said]
+
+
+def spread_core(site: Site, block: Block, core: Callable[[Site, Block], Part]) -> list[Part]:
     """Return an attention block's core, and what context parallelism adds to it.
 
     Formula:  core + context_parts; where the software leaves the way open, those of the way that
@@ -50,7 +67,7 @@ def spread_core(
     """
     if not np.any(site.shapes.cp > 1):
         return [core(site, block)]
-    if (way or site.stack.context_exchange) != "fastest":
+    if _way(site) != "fastest":
         placed = core(site, block)
         return [placed, *context_parts(site, block, placed)]
     tried = _tried(site, block, core)
@@ -77,8 +94,8 @@ def exchange_ways(
     shapes = len(site.shapes.cp)
     if site.model.refuses_ring:
         return ("all-to-all",) * shapes
-    if site.stack.context_exchange != "fastest":
-        return (site.stack.context_exchange,) * shapes
+    if _way(site) != "fastest":
+        return (_way(site),) * shapes
     chosen = _cheapest(site, _tried(site, block, core))
     return tuple(CANDIDATES[at] for at in chosen)
 
@@ -116,9 +133,28 @@ def _may_run(site: Site, way: ContextExchange) -> NDArray[np.bool_]:
     return whole & ((way != "two-level") | ((inner > 1) & (outer > 1)))
 
 
+def swap_ranks(site: Site, way: ContextExchange) -> Floats:
+    """Ranks among which tokens are swapped for heads, (U,).
+
+    Formula:  all of them, none but oneself on a ring, the widest group inside a domain that leaves
+              every rank whole key-value heads on two levels
+    Units:    ranks.
+    Source:   AttnFuncWithCPAndQKVOA2A of Transformer Engine's context_parallel.py, which asserts
+              whole heads; Megatron-Core's hierarchical_context_parallel_sizes.
+    Valid:    blocks of attention.
+    Checked:  tests/cost/test_context.py
+    """
+    return _levels(site, way)[0]
+
+
 def _levels(site: Site, way: ContextExchange) -> tuple[Floats, Floats]:
-    """Ranks among which tokens are swapped for heads, and ranks of the ring of such groups, (U,)
-    each: inside a fast domain the widest swap that leaves every rank whole key-value heads."""
+    """Ranks among which tokens are swapped for heads, and ranks of the ring of such groups.
+
+    Formula:  (cp, 1) where all swap, (1, cp) where none does; on two levels the largest power of
+              two that divides cp and the key-value heads of a rank, inside the domain, and the rest
+    Units:    ranks, (U,) each.
+    Source:   as `swap_ranks`.
+    """
     cp, one = site.shapes.cp, np.ones_like(site.shapes.cp)
     if way == "all-to-all" or site.model.refuses_ring:
         return cp, one
@@ -154,7 +190,7 @@ def context_parts(site: Site, block: Block, core: Part) -> list[Part]:
     Valid:    blocks of attention, whatever cp of the shapes; `core` is the block's core.
     Checked:  tests/cost/test_attention.py, tests/cost/test_context.py
     """
-    way = site.stack.context_exchange
+    way = _way(site)
     inner, outer = _levels(site, way)
     if way == "kv-gather" and not site.model.refuses_ring:
         return [_gather_exchange(site, block)]
@@ -179,7 +215,7 @@ def ring_steps(site: Site) -> Floats:
     Valid:    blocks of attention.
     Checked:  tests/cost/test_attention.py
     """
-    way = site.stack.context_exchange
+    way = _way(site)
     return np.ones_like(site.shapes.cp) if way == "kv-gather" else _levels(site, way)[1]
 
 
@@ -201,10 +237,10 @@ def _context_exchange(site: Site, block: Block, core: Part) -> Part:
     """
     heads, kv_heads = site.local_heads
     qk, value = site.head_widths
-    at_once = site.stack.context_exchange == "gather"
+    at_once = _way(site) == "gather"
     if site.model.mla is not None or at_once:
         kv_heads = heads
-    inner, cp = _levels(site, site.stack.context_exchange)
+    inner, cp = _levels(site, _way(site))
     stride = site.shapes.tp * inner
     message = site.tokens(block) * kv_heads * (qk + value) * site.activation_bytes
     hop, wide = (
