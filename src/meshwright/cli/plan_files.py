@@ -56,6 +56,9 @@ _SHARED = (
     "precision",
     "attention",
     "routing",
+    "cp_comm_type",
+    "lora_rank",
+    "lora_targets",
     "model",
     "stack",
     "cluster",
@@ -232,7 +235,7 @@ def _layout_fields(layout: dict[str, Any], name: str) -> dict[str, Any]:
     return values
 
 
-_OF_WORK = ("seq_len", "gbs", "decoder_seq_len", "precision", "attention")
+_OF_WORK = ("seq_len", "gbs", "decoder_seq_len", "precision", "attention", "cp_comm_type")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

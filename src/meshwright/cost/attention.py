@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from meshwright.cost.attention_core import core_in_memory, core_saved, flash_core
-from meshwright.cost.context import context_parts
+from meshwright.cost.attention_core import attention_core, core_saved
+from meshwright.cost.context import spread_core
 from meshwright.cost.kernels import EagerPass
 from meshwright.cost.linear import linear
 from meshwright.cost.operators import (
@@ -59,24 +59,17 @@ def attention_parts(site: Site, block: Block) -> list[Part]:
     projections = (
         _mla_projections(site, block) if site.model.mla is not None else _projections(site, block)
     )
-    core = (
-        flash_core(site, block)
-        if site.work.attention in ("flash", "flash1")
-        else core_in_memory(site, block)
-    )
     count = site.model.norms_per_layer / 2
-    inputs = _core_inputs(site, block)
-    parts = [
+    core, *context = spread_core(site, block, attention_core)
+    return [
         norm(site, block, count),
         norm_output(site, block),
         *projections,
-        inputs,
+        _core_inputs(site, block),
         core,
         tensor_exchange(site, block),
+        *context,
     ]
-    if np.any(site.shapes.cp > 1):
-        parts += context_parts(site, block, core)
-    return parts
 
 
 def _projections(site: Site, block: Block) -> list[Part]:

@@ -21,7 +21,14 @@ from meshwright.values.hardware.tables import (
 from meshwright.values.models.spec import Block
 from meshwright.values.workload import Precision
 
-__all__ = ["core_in_memory", "core_saved", "flash_core", "half_precision", "scores_per_query"]
+__all__ = [
+    "attention_core",
+    "core_in_memory",
+    "core_saved",
+    "flash_core",
+    "half_precision",
+    "scores_per_query",
+]
 
 FLASH_BACKWARD_PRODUCTS = 2.5
 """Matrix products of a fused attention's backward against its forward: five against two
@@ -51,6 +58,19 @@ SCORE_SAVED = {"fused-softmax": 2.0, "unfused": 4.0}
 """Bytes kept per score: the softmax's output; eager mode also what was masked (in fp32 the output
 alone, as what is scaled and masked in place is not kept). Dropout adds its mask and a copy, 3 in
 half precision (arXiv:2205.05198, equation 2)."""
+
+
+def attention_core(site: Site, block: Block) -> Part:
+    """Return the products of queries with keys and of what they give with values.
+
+    Formula:  fused, or scores in memory, as the workload says
+    Units:    seconds and bytes per micro batch and rank, (U,).
+    Source:   FlashAttention-2 (arXiv:2307.08691); Megatron-LM (arXiv:1909.08053).
+    Valid:    blocks of attention.
+    Checked:  tests/cost/test_attention.py
+    """
+    fused = site.work.attention in ("flash", "flash1")
+    return flash_core(site, block) if fused else core_in_memory(site, block)
 
 
 def scores_per_query(site: Site, block: Block) -> float:

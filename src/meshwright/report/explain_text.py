@@ -43,6 +43,8 @@ def print_explanation(found: Explanation, console: Console) -> None:
         console.print(line, soft_wrap=True)
     if found.setting.started_by:
         hanging(console, f"started by: {found.setting.started_by}", indent="")
+    if way := found.context_way:
+        hanging(console, way.words(), indent="")
     print_intervals(found.setting.intervals(found.quote), console)
     console.print(f"\nBinding: {found.binding}")
     console.print(_time_table(found))

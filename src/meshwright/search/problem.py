@@ -13,7 +13,7 @@ from meshwright.search.request import PlanRequest
 from meshwright.search.rules.check import complete_layout, require_valid
 from meshwright.search.rules.rule import RuleCase
 from meshwright.search.rules.software import known_version, stack_rules, usual_attention
-from meshwright.search.started import started
+from meshwright.search.started import Started, started
 from meshwright.trust.calibration import Calibrated, Calibration, apply_calibration
 from meshwright.values.data import package_rows
 from meshwright.values.errors import ConfigError, UnknownNameError
@@ -27,7 +27,14 @@ from meshwright.values.models.params import model_params
 from meshwright.values.models.spec import HybridSpec, MambaSpec, MlaSpec, ModelSpec, MoeSpec
 from meshwright.values.stack import Stack, find_stack
 from meshwright.values.units import GIB, TERA, format_count
-from meshwright.values.workload import AttentionKernel, Precision, Routing, Workload
+from meshwright.values.workload import (
+    AttentionKernel,
+    CpCommType,
+    LoraTarget,
+    Precision,
+    Routing,
+    Workload,
+)
 
 __all__ = [
     "DETAILS",
@@ -162,6 +169,8 @@ def problem_on(pool: Pool, request: PlanRequest, files: Files) -> Problem:
         precision=cast("Precision", request.precision),
         attention=cast("AttentionKernel", request.attention),
         routing=cast("Routing", request.routing),
+        cp_comm_type=cast("CpCommType | None", request.cp_comm_type),
+        lora_rank=request.lora_rank,
     )
     _refuse_needless(request, model)
     chip.require(work.precision)
@@ -180,8 +189,9 @@ def problem_on(pool: Pool, request: PlanRequest, files: Files) -> Problem:
         chip=chip,
         precision=work.precision,
         num_chips=pool.num_chips,
+        task="lora" if work.lora_rank else "pretrain",
     )
-    stack = start.stack
+    stack, work = start.stack, _adapted(request, work, start)
     _refuse_unable(chip, stack, work.precision)
     values = _calibrated(
         request,
@@ -206,8 +216,31 @@ def problem_on(pool: Pool, request: PlanRequest, files: Files) -> Problem:
     )
 
 
+def _adapted(request: PlanRequest, work: Workload, start: Started) -> Workload:
+    """The workload with the layers that have adapters: as asked, else as the recipe has it."""
+    targets = tuple(request.lora_targets) or start.lora_targets
+    if not work.lora_rank or not targets:
+        return work
+    return replace(work, lora_targets=cast("tuple[LoraTarget, ...]", targets))
+
+
 def _refuse_needless(request: PlanRequest, model: ModelSpec) -> None:
-    """ConfigError for what is said of a part that the model has not."""
+    """ConfigError for what is said of a part that model or software has not."""
+    if request.lora_targets and not request.lora_rank:
+        raise ConfigError(
+            f"lora_targets={','.join(request.lora_targets)}: of no effect with lora_rank=0; give"
+            " --lora-rank, or leave it out"
+        )
+    if request.cp_comm_type not in (None, "a2a") and model.refuses_ring:
+        raise ConfigError(
+            f"cp_comm_type={request.cp_comm_type}: {model.name} has windows or sinks, which only"
+            " a2a carries; take that, or leave it out"
+        )
+    if request.cp_comm_type and find_stack(str(request.stack)).family != "megatron":
+        raise ConfigError(
+            f"cp_comm_type={request.cp_comm_type}: of no effect on {request.stack}, which has no"
+            " such setting; leave it out"
+        )
     if request.decoder_seq_len is not None and model.family != "encoder-decoder":
         raise ConfigError(
             f"decoder_seq_len={request.decoder_seq_len}: of no effect on {model.name}, which is no"

@@ -11,6 +11,7 @@ from meshwright.search.rules.software import NEWEST_MEGATRON
 from meshwright.values.errors import ConfigError, UnknownNameError
 from meshwright.values.layout import parse_layout
 from meshwright.values.options import Option
+from meshwright.values.workload import LORA_TARGETS
 
 __all__ = ["OBJECTIVES", "SHARED", "Objective", "PlanRequest", "Shared", "parse_pins", "parse_same"]
 
@@ -51,6 +52,15 @@ def parse_same(words: str) -> list[str]:
     for word in found:
         if word not in SHARED:
             raise UnknownNameError("word of --same", word, SHARED)
+    return list(dict.fromkeys(found))
+
+
+def parse_targets(words: str) -> list[str]:
+    """Read `linear_qkv,linear_proj`; UnknownNameError for what is no layer with adapters."""
+    found = [word.strip() for word in words.split(",")]
+    for word in found:
+        if word not in LORA_TARGETS:
+            raise UnknownNameError("layer of --lora-targets", word, LORA_TARGETS)
     return list(dict.fromkeys(found))
 
 
@@ -178,6 +188,25 @@ class PlanRequest(BaseModel):
         str | None, Option("flash, flash1, fused-softmax or unfused [default: flash if there].")
     ] = None
     """None is flash, or under Megatron fused-softmax where a chip has no flash attention."""
+    cp_comm_type: Annotated[
+        str | None,
+        Option("Of context parallelism: p2p, a2a, all_gather or a2a+p2p [default: the fastest]."),
+    ] = None
+    """By Megatron-Core's names; None is the fastest that the software has."""
+    lora_rank: Annotated[
+        int, Option("Rank of adapters beside frozen weights; 0 trains all weights.")
+    ] = 0
+    lora_targets: Annotated[
+        list[str],
+        Option(
+            "Layers with adapters: linear_qkv, linear_proj, linear_fc1, linear_fc2"
+            " [default: the recipe's, or all].",
+            metavar="LAYER[,LAYER...]",
+            kind=str,
+            read=parse_targets,
+        ),
+    ] = []
+    """By Megatron's names; none is those of the software's recipe, or else all four."""
     routing: Annotated[str, Option("Of experts: balanced, in-turn, typical or worst.")] = "balanced"
     """How tokens spread over experts."""
     decoder_seq_len: Annotated[

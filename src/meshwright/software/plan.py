@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from meshwright.search.exchange import context_way
 from meshwright.search.problem import Asked, details_of
 from meshwright.search.rules.check import require_valid
 from meshwright.search.rules.rule import RuleCase
@@ -85,8 +86,12 @@ def completed(plan: TrainingPlan) -> TrainingPlan:
     """Return the plan with every setting and detail that has a rule filled in; what is given is
     never changed."""
     details = complete_details(plan.details, model=plan.model, work=plan.work)
+    way = context_way(
+        plan.layout, model=plan.model, pool=plan.cluster.pools[0], work=plan.work, stack=plan.stack
+    )
     return replace(
         plan,
+        work=replace(plan.work, cp_comm_type=None if way is None else way.word),
         settings=complete_settings(plan.settings, model=plan.model, work=plan.work),
         details=details,
         layout=canonical_layout(plan.layout, plan.model),

@@ -14,6 +14,7 @@ from meshwright.values.workload import Precision
 __all__ = [
     "NATIVE_LOSS_BYTES",
     "PLAIN_LOSS_BYTES",
+    "ContextExchange",
     "Factors",
     "Feature",
     "Stack",
@@ -68,6 +69,9 @@ PLAIN_LOSS_BYTES = 4.0
 place)."""
 
 
+ContextExchange = Literal["ring", "gather", "all-to-all", "two-level", "kv-gather", "fastest"]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stack:
     """One training software; `software/*/stack.toml` holds them with the source of each figure."""
@@ -103,9 +107,12 @@ class Stack:
     token_picking: Literal["indices", "one-hot"] = "indices"
     """How tokens are brought into the order of their experts: by their indices, or by products with
     one-hot masks over every place of every expert (GShard, arXiv:2006.16668)."""
-    context_exchange: Literal["ring", "gather", "all-to-all"] = "ring"
-    """Context-parallel ranks pass keys and values round; gather those of all query heads at once,
-    and pass fp32 gradients round; or swap tokens for heads around attention (arXiv:2309.14509)."""
+    context_exchange: ContextExchange = "ring"
+    """How context-parallel ranks share a sequence. ring: keys and values are passed round; gather:
+    those of all query heads are gathered at once, and fp32 gradients passed round (torch's);
+    all-to-all: tokens are swapped for heads around attention (arXiv:2309.14509); two-level: they
+    are among neighbours, whose groups form a ring; kv-gather: keys and values are gathered before,
+    and their gradients scattered; fastest: whichever of these is, layout by layout."""
     grouped_products: Literal["library", "streams", "megablox"] = "library"
     """What multiplies experts: a library's grouped product; a kernel each, two at a time; or
     MaxText's kernel in fixed tiles, of which neighbouring experts share some (not where tokens are
