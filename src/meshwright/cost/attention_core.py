@@ -180,21 +180,39 @@ def _is_older(site: Site) -> bool:
     return site.work.attention == "flash1" or site.stack.attention_library == "flash2"
 
 
+def _head_speed(site: Site) -> float:
+    """Speed of attention with the model's heads against heads of SHARE_HEAD.
+
+    Formula:  min(1, qk / SHARE_HEAD)^(1 - NARROW_HEAD_GROWTH); on a systolic array min(1, filled /
+              filled(SHARE_HEAD)), filled = (qk + value) / (whole(qk) + whole(value)), whole(width)
+              = ceil(width / matrix_width) * matrix_width
+    Source:   narrow heads as FlashAttention-2's; one side of either product is a head's width, and
+              what it leaves of the array is idle (jax-ml/scaling-book, tpus.md, on arrays of 128
+              and 256).
+    """
+    qk, value = site.head_widths
+    side = site.pool.node.chip.matrix_width
+    if side is None:
+        return float(min(1.0, qk / SHARE_HEAD) ** (1.0 - NARROW_HEAD_GROWTH))
+
+    def filled(*widths: int) -> float:
+        return sum(widths) / sum(np.ceil(width / side) * side for width in widths)
+
+    return float(min(1.0, filled(qk, value) / filled(SHARE_HEAD)))
+
+
 @makes("attention")
 def _roofline_flash_s(site: Site, block: Block) -> Floats:
     """Forward time at the chip's share of its half-precision peak (in fp32 of the fp32 peak).
 
     Formula:  flops / (peak * attention_forward_efficiency * speed), where speed = piece / (piece +
-              FLASH_LENGTH_HALF / 2) * min(1, qk / SHARE_HEAD)^(1 - NARROW_HEAD_GROWTH), piece =
-              scores_per_query / ring steps
-    Source:   roofline at the chip's own share; narrow heads as FlashAttention-2's.
+              FLASH_LENGTH_HALF / 2) * `_head_speed`, piece = scores_per_query / ring steps
+    Source:   roofline at the chip's own share.
     """
     chip = site.pool.node.chip
-    qk, _ = site.head_widths
     keys = scores_per_query(site, block)
     piece = keys / ring_steps(site)  # one step of a ring sees a piece of the keys
-    narrow = min(1.0, qk / SHARE_HEAD) ** (1.0 - NARROW_HEAD_GROWTH)
-    speed = piece / (piece + FLASH_LENGTH_HALF / 2) * narrow
+    speed = piece / (piece + FLASH_LENGTH_HALF / 2) * _head_speed(site)
     return np.asarray(
         _flash_flops(site, block)
         / (chip.peak_flops_per_s(half_precision(site)) * chip.attention_forward_efficiency * speed)
