@@ -13,6 +13,7 @@ from meshwright.cost.operators import HALF, Part, Site
 from meshwright.cost.stages import Floats
 from meshwright.values.hardware.grid import Lookup
 from meshwright.values.hardware.tables import (
+    NARROW_HEAD_GROWTH,
     attention_backward_seconds,
     attention_forward_seconds,
     kin,
@@ -32,6 +33,9 @@ FLASH1_SHARE = 0.56
 """FlashAttention 1 against 2, forward and backward of long causal sequences: 0.61 at 64 a head,
 0.51 at 128 (arXiv:2307.08691, figure 4). Half a chip's work draws too little power to pull its
 clock down: the sustained share counts only where it is less than this."""
+SHARE_HEAD = 128.0
+"""Head size at which the chips' efficiencies of attention, and FlashAttention-2's share of them,
+were measured (`attention_source` in `values/hardware/chips.csv`)."""
 SOFTMAX_BYTES = {"fused-softmax": (4.0, 6.0), "unfused": (28.0, 28.0)}
 """Bytes that the passes between the products move per score, forward and backward. Fused softmax:
 read (2), write (2); backward: read its output and the gradient (2 + 2), write (2). Eager: scale
@@ -148,9 +152,12 @@ def _library_share(site: Site) -> float:
     chip = site.pool.node.chip
     if site.work.attention == "flash1":
         return min(FLASH1_SHARE, chip.sustained_share) * chip.flash2_share
-    return chip.sustained_share * (
-        chip.flash2_share if site.stack.attention_library == "flash2" else 1.0
-    )
+    return chip.sustained_share * (chip.flash2_share if _is_older(site) else 1.0)
+
+
+def _is_older(site: Site) -> bool:
+    """Whether the fused kernel is Dao's FlashAttention 1 or 2, not the chip vendor's best."""
+    return site.work.attention == "flash1" or site.stack.attention_library == "flash2"
 
 
 @makes("attention")
@@ -158,15 +165,16 @@ def _roofline_flash_s(site: Site, block: Block) -> Floats:
     """Forward time at the chip's share of its half-precision peak (in fp32 of the fp32 peak).
 
     Formula:  flops / (peak * attention_forward_efficiency * speed), where speed = piece / (piece +
-              FLASH_LENGTH_HALF / 2) * min(1, (qk / 128)^0.25), piece = scores_per_query / ring
-              steps
-    Source:   roofline at the chip's own share. The power 0.25 of the head's width is assumed.
+              FLASH_LENGTH_HALF / 2) * min(1, qk / SHARE_HEAD)^(1 - NARROW_HEAD_GROWTH), piece =
+              scores_per_query / ring steps
+    Source:   roofline at the chip's own share; narrow heads as FlashAttention-2's.
     """
     chip = site.pool.node.chip
     qk, _ = site.head_widths
     keys = scores_per_query(site, block)
     piece = keys / ring_steps(site)  # one step of a ring sees a piece of the keys
-    speed = piece / (piece + FLASH_LENGTH_HALF / 2) * min(1.0, (qk / 128) ** 0.25)
+    narrow = min(1.0, qk / SHARE_HEAD) ** (1.0 - NARROW_HEAD_GROWTH)
+    speed = piece / (piece + FLASH_LENGTH_HALF / 2) * narrow
     return np.asarray(
         _flash_flops(site, block)
         / (chip.peak_flops_per_s(half_precision(site)) * chip.attention_forward_efficiency * speed)
@@ -179,13 +187,16 @@ def _measured_flash_s(
 ) -> Floats | None:
     """Time by a table of the chip or its generation; None without, as for latent attention.
 
-    Formula:  table(batch, heads, kv_heads, head_dim, piece) * steps * share * queries * compute
-              scale: steps of a ring, each a causal kernel over piece = keys / steps; share = keys
-              seen / keys of the mask; queries = a sequence's queries / keys; a window: full
-              attention over keys / seen pieces of `seen` keys each
+    Formula:  table(batch, heads, kv_heads, width, piece) * narrow * steps * queries * compute
+              scale: steps of a ring, each a causal kernel over piece = keys / steps; queries = a
+              sequence's queries / keys; a window: full attention over keys / seen pieces of `seen`
+              keys each. width = head_dim and narrow = 1; of FlashAttention 1 and 2, where the table
+              is of another kernel, width = max(head_dim, SHARE_HEAD) and narrow = min(1, head_dim /
+              SHARE_HEAD)^NARROW_HEAD_GROWTH
     Source:   docs/operators.md, or the user's docs/profile.md; Ring attention (arXiv:2310.01889).
-              That a window costs what such pieces cost is assumed: loops over keys end soon after
-              they began.
+              Narrow heads slow FlashAttention-3 more than FlashAttention-2, whose share of it is
+              known at SHARE_HEAD. That a window costs what such pieces cost is assumed: loops over
+              keys end soon after they began.
     """
     chip, nearest = site.pool.node.chip, kin(site.pool.node.chip)
     if nearest.relation not in ("itself", "generation") or site.model.mla is not None:
@@ -193,29 +204,31 @@ def _measured_flash_s(
     steps = ring_steps(site)  # of the ring, each over one piece of the keys
     heads, kv_heads = (count / (site.shapes.cp / steps) for count in site.local_heads)
     keys, seen = float(site.keys(block)), scores_per_query(site, block)
-    whole = keys * 0.5 + 64.0 if block.causal else keys
-    windowed = block.window is not None and seen < whole
+    windowed = block.window is not None and seen < (keys * 0.5 + 64.0 if block.causal else keys)
     piece = np.full_like(steps, seen) if windowed else keys / steps
+    width, narrow = float(site.model.head_dim), 1.0
+    if _is_older(site) and chip.flash2_share < 1 and chip.tables is None:
+        narrow = min(1.0, width / SHARE_HEAD) ** NARROW_HEAD_GROWTH
+        width = max(width, SHARE_HEAD)
     found = lookup(
         nearest.table,
         batch=site.shapes.mbs * (keys / seen if windowed else 1.0),
         heads=heads,
         kv_heads=np.clip(kv_heads, 1.0, heads),
-        head_dim=site.model.head_dim,
+        head_dim=width,
         sequence=piece,
         mask="causal" if block.causal and not windowed else "full",
         precision="bf16" if site.activation_bytes <= HALF else half_precision(site),
     )
     if found is None:
         return None
-    share = 1.0 if windowed else seen / whole
     queries = (
         site.tokens(block) * site.shapes.cp / (site.shapes.mbs * keys)
     )  # fewer than keys in cross attention
     return np.asarray(
         found.seconds
+        * narrow
         * steps
-        * share
         * queries
         * nearest.compute_scale("fp16" if chip.bf16_flops_per_s is None else "bf16")
     )

@@ -77,8 +77,9 @@ def once_terms_s(
     chunks = (
         layouts.vpp if stack.family == "megatron" else np.ones_like(layouts.vpp)
     )  # others exchange a stage at once
+    overlap = np.where(_is_after_passes(layouts, stack), 0.0, stack.dp_overlap)
     reduction, gathering = (
-        exposed_exchange_s(seconds, stack.dp_overlap * pass_s, chunks=chunks, pp=layouts.pp)
+        exposed_exchange_s(seconds, overlap * pass_s, chunks=chunks, pp=layouts.pp)
         for seconds, pass_s in ((scatter, backward_s), (gather, forward_s))
     )
     copies: Floats | float = 0.0
@@ -96,6 +97,12 @@ def once_terms_s(
         "optimizer": optimizer_s(layouts, dense, expert, pool=pool, stack=stack),
         "overhead": _overhead_s(layouts, model.total_layers, pool=pool, stack=stack),
     }
+
+
+def _is_after_passes(layouts: Layouts, stack: Stack) -> NDArray[np.bool_]:
+    """Whether gradients are reduced whole after the last backward pass, (N,)."""
+    after = stack.zero1_exchange == "after-passes"
+    return np.asarray(after & (layouts.sharding == SHARDINGS.index("zero1")))
 
 
 @makes("dp_comm")
@@ -241,9 +248,10 @@ def data_exchange_s(
     """Reduction of gradients, and gathering of updated weights, once a step, (N,) each; in so many
     `units`, as fully_shard wraps modules, where those are more than the buckets.
 
-    Formula:  none: all-reduce of gradients; zero1: reduce-scatter of gradients and all-gather of
-              half-precision weights; zero3: nothing here (its exchange is per micro batch); where
-              fewer ranks share than there are, the shards are all-reduced across
+    Formula:  none: all-reduce of gradients; zero1: reduce-scatter of gradients (all-reduce where
+              the stack reduces after the passes) and all-gather of half-precision weights; zero3:
+              nothing here (its exchange is per micro batch); where fewer ranks share than there
+              are, the shards are all-reduced across
     Units:    seconds.
     Source:   ZeRO (arXiv:1910.02054); Megatron-Core distributed optimizer.
     Valid:    parameters of one rank, (N,).
@@ -272,6 +280,7 @@ def data_exchange_s(
         replicated = stack.factors.data * _bucketed_s(
             all_reduce_s, across, (dense + expert) / size, stack.reduce_bytes, stack, units
         )
+    scatter = np.where(_is_after_passes(layouts, stack), reduce, scatter)
     scatter = np.where(
         none, reduce, np.where(zero1, scatter, 0.0) + np.where(replicas > 1, replicated, 0.0)
     )

@@ -136,6 +136,11 @@ class Stack:
     data-parallel ranks alone (nanotron's ZeroDistributedOptimizer takes dp_pg); or gradients too,
     scattered as they are made (MindSpore saves parameters in slices, gathers them for the forward
     pass and scatters their gradients; mindspore.cn, Optimizer Parallel)."""
+    zero1_exchange: Literal["behind-passes", "after-passes"] = "behind-passes"
+    """When zero1 exchanges: gradients are scattered behind the last backward pass and weights
+    gathered behind the next forward pass, as far as `dp_overlap` says; or gradients are reduced
+    whole after the one and weights gathered before the other, with nothing beside them (nanotron
+    with fp32 sums: `make_ddp` and `sync_gradients_across_dp` of its trainer.py)."""
     reduction_deferred: bool = False
     """Whether zero3 keeps whole gradients between micro batches and reduces in the last alone."""
     accumulate_bytes: float = 0.0

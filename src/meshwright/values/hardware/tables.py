@@ -34,6 +34,7 @@ __all__ = [
     "COLLECTIVES",
     "KV_READ_SHARE",
     "LOG_STEP",
+    "NARROW_HEAD_GROWTH",
     "QUANTISE_PASSES",
     "TABLE_CHIPS",
     "ChipTables",
