@@ -360,6 +360,22 @@ def test_rotations_with_a_factor_run_kernel_by_kernel() -> None:
         assert fused.forward_s == pytest.approx(elements * 4 / MEMORY_BYTES_PER_S + 2 * 2e-6)
 
 
+def test_norms_of_queries_and_keys_are_kernels_of_their_own() -> None:
+    """2048 tokens of 16 + 4 heads of 64, 2 bytes: a read and a write forward, two reads and a write
+    backward, and the input is kept; a compiler joins them to rotary's two passes."""
+    normed = replace(LLAMA, qk_norm=True)
+    parts = {part.name: part for part in attention_parts(site(normed), SELF)}
+    size = 2048 * 20 * 64 * 2
+    norms = parts["query and key norms"]
+    assert norms.forward_s == pytest.approx(2 * size / MEMORY_BYTES_PER_S + 2 * 2e-6)
+    assert norms.backward_s == pytest.approx(3 * size / MEMORY_BYTES_PER_S + 2 * 2e-6)
+    assert saved(norms) == size
+    plain = {part.name for part in attention_parts(site(LLAMA), SELF)}
+    assert set(parts) - plain == {"query and key norms"}
+    compiled = replace(STACK, query_norms_joined=True)
+    assert {part.name for part in attention_parts(site(normed, stack=compiled), SELF)} == plain
+
+
 def test_a_short_window_is_as_slow_as_the_short_sequences_that_it_cuts() -> None:
     """On an H100's measured table, per product: a window of 128 makes every 128 queries see 256
     keys, as 16 sequences of 256 do that see each other whole; a window of a quarter of the sequence

@@ -123,11 +123,35 @@ def _projections(site: Site, block: Block) -> list[Part]:
             ),
             output,
         ]
-    return [*parts, *_rotary(site, tokens * (heads + kv_heads) * d)]
+    elements = tokens * (heads + kv_heads) * d
+    return [*parts, *_query_key_norms(site, elements), *_rotary(site, elements)]
+
+
+def _query_key_norms(site: Site, elements: Floats) -> list[Part]:
+    """Norms of queries and keys, one kernel each; none where a compiler joins them to rotary.
+
+    Formula:  2 * elements * activation_bytes forward, 3 * elements * activation_bytes backward;
+              keeps elements * activation_bytes, their input
+    Source:   q_layernorm and k_layernorm of megatron/core/transformer/attention.py, in front of
+              apply_rotary_pos_emb; counting reads and writes: backward reads input and gradient.
+    """
+    if not site.model.qk_norm or site.stack.query_norms_joined:
+        return []
+    size = elements * site.activation_bytes
+    return [
+        passes(
+            site,
+            "query and key norms",
+            forward_bytes=2 * size,
+            backward_bytes=3 * size,
+            kernels=2,
+            saved=size,
+        )
+    ]
 
 
 def _rotary(site: Site, elements: Floats) -> list[Part]:
-    """Rotations of queries and keys, or their norms in the same passes.
+    """Rotations of queries and keys, and their norms in the same passes where a compiler runs.
 
     Formula:  2 * elements * activation_bytes each way; unfused ROTATION_FORWARD and
               ROTATION_BACKWARD
@@ -144,7 +168,8 @@ def _rotary(site: Site, elements: Floats) -> list[Part]:
                 kernels=ROTATION_KERNELS,
             )
         ]
-    if site.model.positions != "rope" and not site.model.qk_norm:
+    joined = site.model.qk_norm and site.stack.query_norms_joined
+    if site.model.positions != "rope" and not joined:
         return []
     passed = 2 * (elements * site.activation_bytes)
     rotary = passes(site, "rotary", forward_bytes=passed, backward_bytes=passed, kernels=2)

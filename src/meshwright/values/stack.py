@@ -207,6 +207,8 @@ class Stack:
     """The vocabulary is padded to a multiple of this times tp."""
     pointwise_fused: bool = True
     """Whether bias, activation, dropout and residual run as few fused kernels."""
+    query_norms_joined: bool = False
+    """Whether norms of queries and keys run in rotary's passes, as a compiler joins them."""
     routing_fused: bool = False
     """Whether router and permutation of experts run as few fused kernels (Megatron-Core's
     moe_router_fusion, moe_permute_fusion)."""
