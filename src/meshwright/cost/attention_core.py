@@ -238,7 +238,7 @@ def _measured_flash_s(
 def core_in_memory(site: Site, block: Block) -> Part:
     """Attention in single kernels: 2 batched products forward, 4 backward, passes over scores.
 
-    Formula:  forward = products + passes + 5 ramps; backward = 2 products + passes + 8 ramps; a
+    Formula:  forward = products + passes + 5 ramps; backward = 2 products + passes + 9 ramps; a
               product = max(2 * scores * width / (peak * matmul_share * BATCHED_SHARE), one pass
               over scores); passes = scores * (SOFTMAX_BYTES - SKIPPED_BYTES, wider in fp32, + 5
               with dropout); keeps scores * (SCORE_SAVED, + 1 + activation_bytes with dropout)
@@ -272,7 +272,7 @@ def core_in_memory(site: Site, block: Block) -> Part:
         name="attention core",
         term="attention",
         forward_s=products_s + streaming_s(chip, moved[0]) + 5 * chip.ramp_s,
-        backward_s=2 * products_s + streaming_s(chip, moved[1]) + 8 * chip.ramp_s,
+        backward_s=2 * products_s + streaming_s(chip, moved[1]) + 9 * chip.ramp_s,
         kernels_forward=5,
         kernels_backward=9,
         saved_bytes=saved_scores,

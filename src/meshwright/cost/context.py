@@ -141,30 +141,33 @@ RING_MERGE_BYTES = 12.0
 """Bytes per output element that each further step of a ring moves: read the step's output (2) and
 the fp32 sum (4), write it (4), and the rows' scales (2); backward adds gradients in the same
 way."""
+RING_MERGE_KERNELS = (2.0, 3.0)
+"""Kernels of a merge, forward of outputs and of rows' scales, backward of the gradients of queries,
+keys and values (transformer_engine's attention/dot_product_attention/context_parallel.py)."""
 
 
 def _ring_merge(site: Site, block: Block) -> Part:
     """Merge the outputs of a ring's steps, and add up its gradients; nothing where cp is 1.
 
-    Formula:  (cp - 1) * (elements * RING_MERGE_BYTES / memory rate + 2 ramps) each way, elements =
-              tokens * heads * value width
+    Formula:  (cp - 1) * (elements * RING_MERGE_BYTES / memory rate + RING_MERGE_KERNELS * ramp)
+              each way, elements = tokens * heads * value width
     Units:    seconds per micro batch and rank, (U,).
-    Source:   counting at RING_MERGE_BYTES: a ring of cp steps is merged cp - 1 times, in 2 kernels
-              forward and 3 backward (assumed).
+    Source:   counting at RING_MERGE_BYTES: a ring of cp steps is merged cp - 1 times.
     """
     heads, _ = site.local_heads
     more = site.shapes.cp - 1
     elements = site.tokens(block) * heads * site.head_widths[1]
-    time = (
-        streaming_s(site.pool.node.chip, elements * RING_MERGE_BYTES) * more
-        + 2 * site.pool.node.chip.ramp_s * more
+    chip = site.pool.node.chip
+    forward_s, backward_s = (
+        (streaming_s(chip, elements * RING_MERGE_BYTES) + kernels * chip.ramp_s) * more
+        for kernels in RING_MERGE_KERNELS
     )
     return Part(
         name="context parallel merge",
         term="pointwise",
-        forward_s=time,
-        backward_s=time,
-        kernels_forward=2.0 * more,
-        kernels_backward=3.0 * more,
+        forward_s=forward_s,
+        backward_s=backward_s,
+        kernels_forward=RING_MERGE_KERNELS[0] * more,
+        kernels_backward=RING_MERGE_KERNELS[1] * more,
         redone_by=CORE,
     )
