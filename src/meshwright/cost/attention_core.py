@@ -46,7 +46,10 @@ SKIPPED_BYTES = {"fused-softmax": (1.0, 2.0), "unfused": (0.0, 0.0)}
 """Of these, what a causal mask spares: the fused kernel reads the lower triangle alone, and writes
 zeros above it (Megatron-LM's fused_kernels/scaled_upper_triang_masked_softmax.h)."""
 BATCHED_SHARE = 0.5
-"""Speed of attention's two batched products against large ones: one dim is a head's, 64 or 128."""
+"""Speed of attention's two batched products against large ones: one dim is a head's, 64 or 128.
+Fitted on runs whose scores lie in memory (V100, T4 and A100 of dlperf_gpt, amp, vtrain,
+korthikanti2022, megatron_lm_readme and aleph_alpha_layouts): the mean error over tables rises with
+0.4 and with 0.6, and more with width / (width + DEPTH_HALF), which V100 and T4 contradict."""
 SCORE_SAVED = {"fused-softmax": 2.0, "unfused": 4.0}
 """Bytes kept per score: the softmax's output; eager mode also what was masked (in fp32 the output
 alone, as what is scaled and masked in place is not kept). Dropout adds its mask and a copy, 3 in
