@@ -98,10 +98,12 @@ def flash_core(site: Site, block: Block) -> Part:
 
     Formula:  forward = (measured, else roofline) / library share + ramp; backward = measured /
               library share, else the forward time * 2.5 * forward efficiency / backward efficiency,
-              + 3 ramps; keeps row sums, 4 bytes per token and head
+              + 3 ramps; keeps row sums, 4 bytes per token and head, and its output, where the
+              projection behind it keeps a narrow copy instead
     Units:    seconds and bytes per micro batch and rank, (U,).
     Source:   FlashAttention-2 (arXiv:2307.08691), section 3.1; its backward pass is three kernels
-              (flash_bwd_launch_template.h). Shipped tables have the forward pass alone.
+              (flash_bwd_launch_template.h). Shipped tables have the forward pass alone. Output:
+              what FlashAttnFunc and transformer_engine's FusedAttnFunc save for their backward.
     Valid:    any attention.
     Checked:  tests/cost/test_attention.py::test_flash_multiplies_half_the_keys
     """
@@ -126,13 +128,26 @@ def flash_core(site: Site, block: Block) -> Part:
         backward_s=backward + 3 * chip.ramp_s,
         kernels_forward=1,
         kernels_backward=3,
-        saved_bytes=tokens * heads * 4.0,  # row sums
+        saved_bytes=tokens * heads * 4.0 + _output_saved(site, block),
         redone_by=CORE,
         freed_by=CORE,
         flops=_flash_flops(site, block),
         moved_bytes=core_saved(site, block)
         + tokens * heads * site.head_widths[1] * site.activation_bytes,
     )
+
+
+def _output_saved(site: Site, block: Block) -> Floats:
+    """Bytes of its output that a fused core keeps beside what the output projection keeps, (U,).
+
+    Formula:  tokens * heads * value * activation_bytes where the projection keeps its input
+              narrower; else 0, as both keep one tensor
+    Source:   the backward passes read it: flash_attn_interface.py; Transformer Engine's Linear
+              keeps the cast copy.
+    """
+    heads, _ = site.local_heads
+    output = site.tokens(block) * heads * site.head_widths[1] * site.activation_bytes
+    return output * (site.saved_input_bytes < site.activation_bytes)
 
 
 def _flash_flops(site: Site, block: Block) -> Floats:
