@@ -159,6 +159,22 @@ def test_fused_attention_keeps_queries_keys_values_and_row_sums() -> None:
     }
 
 
+def test_a_fused_core_keeps_its_output_beside_a_narrow_copy() -> None:
+    """In fp8 the projection keeps 1 byte an element and the core's backward pass reads its own 2;
+    torchao's projection, or one in half precision, keeps the very tensor that the core does."""
+    narrow, sums = replace(WORK, precision="fp8"), 4 * 16 * 2048
+    for work, linear, attention, core_bytes, projection in (
+        (narrow, "transformer-engine", "flash", sums + 2 * SBH, SBH),
+        (narrow, "torchao", "flash", sums, 2 * SBH),
+        (WORK, "transformer-engine", "flash", sums, 2 * SBH),
+        (narrow, "transformer-engine", "fused-softmax", 2 * SSA, SBH),
+    ):
+        stack = replace(STACK, narrow_linear=linear)
+        parts = attention_parts(site(GPT, replace(work, attention=attention), stack=stack), SELF)
+        assert saved(named(parts, "attention core")) == core_bytes
+        assert saved(named(parts, "attention output projection")) == projection
+
+
 def test_grouped_queries_keep_fewer_keys() -> None:
     """16 query heads, 4 key and value heads of 64: 2048 * (1024 + 2 * 256) * 2 bytes."""
     assert kept(LLAMA)["queries, keys and values"] == 2048 * (1024 + 512) * 2

@@ -53,7 +53,10 @@ SKIPPED_BYTES = {"fused-softmax": (1.0, 2.0), "unfused": (0.0, 0.0)}
 """Of these, what a causal mask spares: the fused kernel reads the lower triangle alone, and writes
 zeros above it (Megatron-LM's fused_kernels/scaled_upper_triang_masked_softmax.h)."""
 BATCHED_SHARE = 0.5
-"""Speed of attention's two batched products against large ones: one dim is a head's, 64 or 128."""
+"""Speed of attention's two batched products against large ones: one dim is a head's, 64 or 128.
+Fitted on runs whose scores lie in memory (V100, T4 and A100 of dlperf_gpt, amp, vtrain,
+korthikanti2022, megatron_lm_readme and aleph_alpha_layouts): the mean error over tables rises with
+0.4 and with 0.6, and more with width / (width + DEPTH_HALF), which V100 and T4 contradict."""
 SCORE_SAVED = {"fused-softmax": 2.0, "unfused": 4.0}
 """Bytes kept per score: the softmax's output; eager mode also what was masked (in fp32 the output
 alone, as what is scaled and masked in place is not kept). Dropout adds its mask and a copy, 3 in
@@ -115,10 +118,12 @@ def flash_core(site: Site, block: Block) -> Part:
 
     Formula:  forward = (measured, else roofline) / library share + ramp; backward = measured /
               library share, else the forward time * 2.5 * forward efficiency / backward efficiency,
-              + 3 ramps; keeps row sums, 4 bytes per token and head
+              + 3 ramps; keeps row sums, 4 bytes per token and head, and its output, where the
+              projection behind it keeps a narrow copy instead
     Units:    seconds and bytes per micro batch and rank, (U,).
     Source:   FlashAttention-2 (arXiv:2307.08691), section 3.1; its backward pass is three kernels
-              (flash_bwd_launch_template.h). Shipped tables have the forward pass alone.
+              (flash_bwd_launch_template.h). Shipped tables have the forward pass alone. Output:
+              what FlashAttnFunc and transformer_engine's FusedAttnFunc save for their backward.
     Valid:    any attention.
     Checked:  tests/cost/test_attention.py::test_flash_multiplies_half_the_keys
     """
@@ -143,13 +148,26 @@ def flash_core(site: Site, block: Block) -> Part:
         backward_s=backward + 3 * chip.ramp_s,
         kernels_forward=1,
         kernels_backward=3,
-        saved_bytes=tokens * heads * 4.0,  # row sums
+        saved_bytes=tokens * heads * 4.0 + _output_saved(site, block),
         redone_by=CORE,
         freed_by=CORE,
         flops=_flash_flops(site, block),
         moved_bytes=core_saved(site, block)
         + tokens * heads * site.head_widths[1] * site.activation_bytes,
     )
+
+
+def _output_saved(site: Site, block: Block) -> Floats:
+    """Bytes of its output that a fused core keeps beside what the output projection keeps, (U,).
+
+    Formula:  tokens * heads * value * activation_bytes where the projection keeps its input
+              narrower; else 0, as both keep one tensor
+    Source:   the backward passes read it: flash_attn_interface.py; Transformer Engine's Linear
+              keeps the cast copy.
+    """
+    heads, _ = site.local_heads
+    output = site.tokens(block) * heads * site.head_widths[1] * site.activation_bytes
+    return output * (site.saved_input_bytes < site.activation_bytes)
 
 
 def _flash_flops(site: Site, block: Block) -> Floats:
