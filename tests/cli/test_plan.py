@@ -31,7 +31,7 @@ def error_of(arguments: list[str], capsys: Capture) -> str:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--seq", "8k"], "--seq-len 8k: expected a whole number, such as 8192"),
+        (["--seq", "8q"], "--seq 8q: expected a whole number, such as 8192 or 8k"),
         (["--headroom", "some"], "--headroom some: expected a number, such as 0.5"),
     ],
 )

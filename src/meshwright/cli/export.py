@@ -13,7 +13,15 @@ from rich.console import Console
 
 from meshwright import api
 from meshwright.cli.flags import HfFlag, JobFileFlag, job_for, model_words
-from meshwright.cli.options import REQUIRED, Given, argument, command, fields_of, option
+from meshwright.cli.options import (
+    REQUIRED,
+    Given,
+    argument,
+    command,
+    fields_of,
+    layout_words,
+    option,
+)
 from meshwright.cli.plan_files import read_mixed, read_side
 from meshwright.cli.terminal import JsonFlag, print_json, tell, tell_notes
 from meshwright.platforms.job import JobOptions, JobText
@@ -92,9 +100,7 @@ def export(
         cluster="With a model: chips, such as h100:256.",
         seq_len="With a model: tokens in one sequence.",
     ),
-    layout: str | None = option(
-        None, "With a model: the layout [default: the best].", metavar="KEY=V[,...]"
-    ),
+    layout: str | None = layout_words(None, "With a model: the layout [default: the best]."),
     launcher: str | None = option(
         None,
         "Write a job script too: torchrun, slurm, k8s-trainjob, -pytorchjob, -jobset, -mpijob,"

@@ -54,7 +54,7 @@ from meshwright.software.plan import plan_of
 from meshwright.software.registry import find_target
 from meshwright.values.errors import ConfigError
 from meshwright.values.layout import Layout
-from meshwright.values.units import parse_count, parse_duration
+from meshwright.values.units import parse_duration, parse_tokens
 
 __all__ = ["plan"]
 
@@ -94,7 +94,7 @@ def read_goal(tokens: str | None, deadline: str | None) -> Goal | None:
         )
         raise ConfigError(f"{given}: of no effect without {missing}")
     count, seconds = (
-        parse_count(tokens, name="--tokens"),
+        parse_tokens(tokens, name="--tokens"),
         parse_duration(deadline, name="--deadline"),
     )
     if count < 1 or seconds < 1:

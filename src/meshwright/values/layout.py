@@ -6,6 +6,7 @@ the CSV.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from operator import attrgetter
@@ -178,10 +179,13 @@ def head_alone(chunks: tuple[int, ...]) -> bool:
 
 
 def parse_layout(text: str) -> dict[str, Any]:
-    """Read `tp=8,pp=4,mbs=1,recompute=full` into fields of Layout; lists are joined by `+`."""
+    """Read `tp=8,pp=4,mbs=1,recompute=full` into fields of Layout; lists are joined by `+`, and
+    blanks may stand for commas."""
     given: dict[str, Any] = {}
     names = [f.name for f in fields(Layout)]
-    for word in filter(None, (w.strip() for w in text.split(","))):
+    for word in re.split(r"[,;\s]+", re.sub(r"\s*=\s*", "=", text.strip())):
+        if not word:
+            continue
         key, equals, value = word.partition("=")
         if not equals:
             raise ConfigError(f"layout {word!r}: expected key=value, such as tp=8")
