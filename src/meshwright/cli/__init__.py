@@ -20,6 +20,7 @@ import typer.main
 
 from meshwright.cli.complete import add_values, is_asked, rejoin_words
 from meshwright.cli.help import HELP_ALL, Command, first_sentence, write_commands
+from meshwright.cli.start import ask_command
 from meshwright.cli.terminal import INTERRUPTED
 from meshwright.values.errors import ConfigError, MeshwrightError, UnknownNameError
 
@@ -46,6 +47,7 @@ _GROUPS: Mapping[str, Mapping[str, str]] = {
     "Show": {
         **dict.fromkeys(("report", "ui"), "pages"),
         **dict.fromkeys(("models", "chips"), "catalogues"),
+        **dict.fromkeys(("stacks", "prices"), "listed"),
         "doctor": "doctor",
     },
     "Other tools": {
@@ -231,6 +233,8 @@ def run(args: Sequence[str]) -> int:
     if is_asked():
         rejoin_words()
     try:
+        if not args and not is_asked() and sys.stdin.isatty() and sys.stdout.isatty():
+            args = ask_command(input, print)
         _require_values(args)
         outcome = command.main(
             args=["--help" if word == HELP_ALL else word for word in args] or ["--help"],
@@ -248,7 +252,7 @@ def run(args: Sequence[str]) -> int:
         return _refuse(f"{error.filename}: {error.strerror}")
     except _UsageError as error:
         return _refuse(_usage_words(error))
-    except (typer.Abort, KeyboardInterrupt):
+    except (typer.Abort, KeyboardInterrupt, EOFError):
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
     code = outcome if isinstance(outcome, int) else 0

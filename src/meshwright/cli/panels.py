@@ -28,7 +28,16 @@ PANELS: dict[str, tuple[str, ...]] = {
         *("sharding", "same", "unlike_batch"),
     ),
     "Software": (
-        *("stack", "megatron_version", "from_file", "to", "software", "program", "settings"),
+        *(
+            "stack",
+            "megatron_version",
+            "from_file",
+            "to",
+            "software",
+            "program",
+            "settings",
+            "leave_out",
+        ),
         *("env", "engine", "engine_words", "modes", "weights", "cache", "cached_share"),
         *("speculation", "chunk"),
     ),
