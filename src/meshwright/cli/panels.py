@@ -78,7 +78,7 @@ PANELS: dict[str, tuple[str, ...]] = {
     "Answer": (
         *("output", "output_prefix", "export_dir", "dry_run", "force", "overwrite"),
         *("workers", "request", "save_request", "csv_path", "trace", "term"),
-        *("sources", "quiet", "json_output"),
+        *("tables", "rivals", "sources", "quiet", "json_output"),
     ),
 }
 """Titles with their parameters, in the order of `--help-all`. `GROUP:NAME` holds in a group's
@@ -95,7 +95,7 @@ FIRST: dict[str, tuple[str, ...]] = {
         *("deadline", "export_dir", "to"),
     ),
     "explain": (
-        *("cluster", "seq_len", "gbs", "layout", "tp", "hf", "stack", "term"),
+        *("cluster", "seq_len", "gbs", "layout", "tp", "hf", "stack", "tables", "rivals", "term"),
         *("sources", "trace"),
     ),
     "why-oom": ("cluster", "seq_len", "gbs", "layout", "tp", "hf", "stack", "max_memory_gib"),
