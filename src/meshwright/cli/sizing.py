@@ -24,7 +24,7 @@ from meshwright.report.plan_table import print_miss
 from meshwright.report.sizing_text import estimate_lines, size_lines
 from meshwright.search.request import PlanRequest
 from meshwright.sizing.estimate import Limits, RunEstimate
-from meshwright.values.units import parse_count, parse_duration
+from meshwright.values.units import parse_duration, parse_tokens
 
 __all__ = ["estimate", "size"]
 
@@ -77,7 +77,7 @@ def size(
         **cluster,
         days=days,
         series=series or "gpt3",
-        tokens=None if tokens is None else parse_count(tokens, name="tokens"),
+        tokens=None if tokens is None else parse_tokens(tokens, name="--tokens"),
         training=training,
         tflops=tflops,
         vocab=vocab,
@@ -135,7 +135,7 @@ def estimate(
       meshwright estimate llama3-8b --cluster h100:64 --seq 8192 --tokens 1T --usd-per-node-hour 24 --max-cost 100000 --json
     """  # noqa: E501
     training = training_of(
-        parse_count(tokens, name="tokens"), evaluation=evaluation, failures=failures, power=power
+        parse_tokens(tokens, name="--tokens"), evaluation=evaluation, failures=failures, power=power
     )
     if usd_per_node_hour is not None:
         how["usd_per_hour"] = price_per_chip(
@@ -146,7 +146,7 @@ def estimate(
         )
     model = model_words(where.pop("model", None), hf)
     limits = Limits(
-        wall_s=None if deadline is None else float(parse_duration(deadline, name="deadline")),
+        wall_s=None if deadline is None else float(parse_duration(deadline, name="--deadline")),
         usd=max_cost,
     )
     request = PlanRequest.of({"model": model, **where, **how, "top": 1})

@@ -150,6 +150,15 @@ class Spread:
         )
         return f"{outside}{known} {known_by}"
 
+    def short_words(self) -> str:
+        """Say in a few words which runs it stands on."""
+        like = (
+            "like it"
+            if self.is_own
+            else f"{_NAMES[self.level].format(kind=self.kind)}, few like it"
+        )
+        return f"{self.runs} published run{'' if self.runs == 1 else 's'} {like}"
+
 
 _NAMES: Mapping[Level, str] = {
     "generation": "of this kind",
@@ -212,6 +221,9 @@ class Intervals:
     """How far off predicted step times of such runs were, in words."""
     memory_error: str
     """The same of peak memory."""
+    known_by: str = ""
+    """Which runs the times stand on, in a few words."""
+    memory_known_by: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Return them as the contract of `plan --json` has it."""
@@ -228,6 +240,8 @@ def intervals_of(kind: Kind, *, step_s: float, peak_bytes: float) -> Intervals:
         peak_bytes=interval(kind, "peak_memory", peak_bytes),
         error=spread_of(kind, "step_time").words(kind),
         memory_error=spread_of(kind, "peak_memory").words(kind),
+        known_by=spread_of(kind, "step_time").short_words(),
+        memory_known_by=spread_of(kind, "peak_memory").short_words(),
     )
 
 
