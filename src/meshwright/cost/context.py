@@ -142,7 +142,7 @@ def swap_ranks(site: Site, way: ContextExchange) -> Floats:
     Source:   AttnFuncWithCPAndQKVOA2A of Transformer Engine's context_parallel.py, which asserts
               whole heads; Megatron-Core's hierarchical_context_parallel_sizes.
     Valid:    blocks of attention.
-    Checked:  tests/cost/test_context.py
+    Checked:  tests/cost/test_context.py::test_two_levels_swap_inside_a_domain_and_ring_between
     """
     return _levels(site, way)[0]
 
