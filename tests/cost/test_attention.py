@@ -33,7 +33,7 @@ from meshwright.cost.attention_core import (
 from meshwright.cost.context import context_parts, ring_steps
 from meshwright.cost.operators import Part, Site
 from meshwright.values.hardware.catalogue import default_node
-from meshwright.values.hardware.tables import attention_forward_seconds
+from meshwright.values.hardware.tables import attention_forward_seconds, mla_forward_seconds
 from meshwright.values.models.catalogue import find_model
 from meshwright.values.models.spec import Block, ModelSpec
 from meshwright.values.stack import Stack
@@ -121,6 +121,18 @@ def test_short_causal_sequences_are_those_of_the_table() -> None:
     share = pool.node.chip.sustained_share
     found = core(site(GPT, short, pool=pool)).forward_s - pool.node.chip.ramp_s
     assert found == pytest.approx(float(table.seconds) / share)
+
+
+def test_latent_attention_takes_its_own_table() -> None:
+    """DeepSeek-V3's heads of 192 and 128 on an H100: the table's time over the sustained share, by
+    what a rank of four holds; a ring of two works two sequences of half the keys."""
+    model, pool = find_model("deepseek-v3"), replace(POOL, node=default_node("h100"))
+    long, chip = replace(WORK, seq_len=8192), pool.node.chip
+    for layout, heads, keys, steps in (({"tp": 4}, 32, 8192, 1), ({"cp": 2}, 128, 4096, 2)):
+        table = mla_forward_seconds("h100", batch=1, heads=heads, sequence=keys)
+        assert table is not None
+        found = core(site(model, long, pool=pool, **layout)).forward_s - chip.ramp_s
+        assert found == pytest.approx(steps * float(table.seconds) / chip.sustained_share)
 
 
 def test_a_power_limit_below_flash1_holds_for_both() -> None:
