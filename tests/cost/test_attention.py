@@ -128,7 +128,11 @@ def test_latent_attention_takes_its_own_table() -> None:
     what a rank of four holds; a ring of two works two sequences of half the keys."""
     model, pool = find_model("deepseek-v3"), replace(POOL, node=default_node("h100"))
     long, chip = replace(WORK, seq_len=8192), pool.node.chip
-    for layout, heads, keys, steps in (({"tp": 4}, 32, 8192, 1), ({"cp": 2}, 128, 4096, 2)):
+    cases: list[tuple[dict[str, Any], int, int, int]] = [
+        ({"tp": 4}, 32, 8192, 1),
+        ({"cp": 2}, 128, 4096, 2),
+    ]
+    for layout, heads, keys, steps in cases:
         table = mla_forward_seconds("h100", batch=1, heads=heads, sequence=keys)
         assert table is not None
         found = core(site(model, long, pool=pool, **layout)).forward_s - chip.ramp_s
@@ -159,14 +163,14 @@ def test_a_fused_core_keeps_its_output_beside_a_narrow_copy() -> None:
     """In fp8 the projection keeps 1 byte an element and the core's backward pass reads its own 2;
     torchao's projection, or one in half precision, keeps the very tensor that the core does."""
     narrow, sums = replace(WORK, precision="fp8"), 4 * 16 * 2048
-    for work, linear, attention, core_bytes, projection in (
-        (narrow, "transformer-engine", "flash", sums + 2 * SBH, SBH),
-        (narrow, "torchao", "flash", sums, 2 * SBH),
-        (WORK, "transformer-engine", "flash", sums, 2 * SBH),
-        (narrow, "transformer-engine", "fused-softmax", 2 * SSA, SBH),
+    torchao = replace(STACK, narrow_linear="torchao")
+    for work, stack, core_bytes, projection in (
+        (narrow, STACK, sums + 2 * SBH, SBH),
+        (narrow, torchao, sums, 2 * SBH),
+        (WORK, STACK, sums, 2 * SBH),
+        (replace(narrow, attention="fused-softmax"), STACK, 2 * SSA, SBH),
     ):
-        stack = replace(STACK, narrow_linear=linear)
-        parts = attention_parts(site(GPT, replace(work, attention=attention), stack=stack), SELF)
+        parts = attention_parts(site(GPT, work, stack=stack), SELF)
         assert saved(named(parts, "attention core")) == core_bytes
         assert saved(named(parts, "attention output projection")) == projection
 
