@@ -33,7 +33,7 @@ from meshwright.cost.attention_core import (
 from meshwright.cost.context import context_parts, ring_steps
 from meshwright.cost.operators import Part, Site
 from meshwright.values.hardware.catalogue import default_node
-from meshwright.values.hardware.tables import attention_forward_seconds
+from meshwright.values.hardware.tables import attention_forward_seconds, mla_forward_seconds
 from meshwright.values.models.catalogue import find_model
 from meshwright.values.models.spec import Block, ModelSpec
 from meshwright.values.stack import Stack
@@ -139,6 +139,22 @@ def test_short_causal_sequences_are_those_of_the_table() -> None:
     assert found == pytest.approx(float(table.seconds) / share)
 
 
+def test_latent_attention_takes_its_own_table() -> None:
+    """DeepSeek-V3's heads of 192 and 128 on an H100: the table's time over the sustained share, by
+    what a rank of four holds; a ring of two works two sequences of half the keys."""
+    model, pool = find_model("deepseek-v3"), replace(POOL, node=default_node("h100"))
+    long, chip = replace(WORK, seq_len=8192), pool.node.chip
+    cases: list[tuple[dict[str, Any], int, int, int]] = [
+        ({"tp": 4}, 32, 8192, 1),
+        ({"cp": 2}, 128, 4096, 2),
+    ]
+    for layout, heads, keys, steps in cases:
+        table = mla_forward_seconds("h100", batch=1, heads=heads, sequence=keys)
+        assert table is not None
+        found = core(site(model, long, pool=pool, **layout)).forward_s - chip.ramp_s
+        assert found == pytest.approx(steps * float(table.seconds) / chip.sustained_share)
+
+
 def test_a_power_limit_below_flash1_holds_for_both() -> None:
     long, second_stack = replace(WORK, seq_len=65536), replace(STACK, attention_library="flash2")
     second = core(site(GPT, long, stack=second_stack)).forward_s  # the chip sustains 0.5
@@ -163,14 +179,14 @@ def test_a_fused_core_keeps_its_output_beside_a_narrow_copy() -> None:
     """In fp8 the projection keeps 1 byte an element and the core's backward pass reads its own 2;
     torchao's projection, or one in half precision, keeps the very tensor that the core does."""
     narrow, sums = replace(WORK, precision="fp8"), 4 * 16 * 2048
-    for work, linear, attention, core_bytes, projection in (
-        (narrow, "transformer-engine", "flash", sums + 2 * SBH, SBH),
-        (narrow, "torchao", "flash", sums, 2 * SBH),
-        (WORK, "transformer-engine", "flash", sums, 2 * SBH),
-        (narrow, "transformer-engine", "fused-softmax", 2 * SSA, SBH),
+    torchao = replace(STACK, narrow_linear="torchao")
+    for work, stack, core_bytes, projection in (
+        (narrow, STACK, sums + 2 * SBH, SBH),
+        (narrow, torchao, sums, 2 * SBH),
+        (WORK, STACK, sums, 2 * SBH),
+        (replace(narrow, attention="fused-softmax"), STACK, 2 * SSA, SBH),
     ):
-        stack = replace(STACK, narrow_linear=linear)
-        parts = attention_parts(site(GPT, replace(work, attention=attention), stack=stack), SELF)
+        parts = attention_parts(site(GPT, work, stack=stack), SELF)
         assert saved(named(parts, "attention core")) == core_bytes
         assert saved(named(parts, "attention output projection")) == projection
 

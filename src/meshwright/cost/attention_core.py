@@ -17,6 +17,7 @@ from meshwright.values.hardware.tables import (
     attention_backward_seconds,
     attention_forward_seconds,
     kin,
+    mla_forward_seconds,
 )
 from meshwright.values.models.spec import Block
 from meshwright.values.workload import Precision
@@ -130,10 +131,13 @@ def flash_core(site: Site, block: Block) -> Part:
     chip, tokens = site.pool.node.chip, site.tokens(block)
     heads, _ = site.local_heads
     share = _library_share(site)
-    measured, measured_backward = (
-        _measured_flash_s(site, block, lookup)
-        for lookup in (attention_forward_seconds, attention_backward_seconds)
-    )
+    if site.model.mla is not None:
+        measured, measured_backward = _measured_latent_s(site, block), None
+    else:
+        measured, measured_backward = (
+            _measured_flash_s(site, block, lookup)
+            for lookup in (attention_forward_seconds, attention_backward_seconds)
+        )
     forward = (_roofline_flash_s(site, block) if measured is None else measured) / share
     ratio = (
         FLASH_BACKWARD_PRODUCTS
@@ -241,7 +245,7 @@ def _roofline_flash_s(site: Site, block: Block) -> Floats:
 def _measured_flash_s(
     site: Site, block: Block, lookup: Callable[..., Lookup | None]
 ) -> Floats | None:
-    """Time by a table of the chip or its generation; None without, as for latent attention.
+    """Time by a table of the chip or its generation; None without.
 
     Formula:  table(batch, heads, kv_heads, width, piece) * narrow * steps * queries * compute
               scale: steps of a ring, each a causal kernel over piece = keys / steps; queries = a
@@ -255,7 +259,7 @@ def _measured_flash_s(
               keys end soon after they began.
     """
     chip, nearest = site.pool.node.chip, kin(site.pool.node.chip)
-    if nearest.relation not in ("itself", "generation") or site.model.mla is not None:
+    if nearest.relation not in ("itself", "generation"):
         return None
     steps = ring_steps(site)  # of the ring, each over one piece of the keys
     heads, kv_heads = (count / (site.shapes.cp / steps) for count in site.local_heads)
@@ -288,6 +292,37 @@ def _measured_flash_s(
         * queries
         * nearest.compute_scale("fp16" if chip.bf16_flops_per_s is None else "bf16")
     )
+
+
+LATENT_WIDTHS = (192, 128)
+"""Widths of queries and keys, and of values, that the tables of latent attention were measured
+with: DeepSeek-V3's."""
+
+
+@makes("attention")
+def _measured_latent_s(site: Site, block: Block) -> Floats | None:
+    """Forward time of latent attention by a table of the chip or its generation; None without one,
+    and for other widths than LATENT_WIDTHS.
+
+    Formula:  table(mbs, heads, piece) * steps * compute scale: steps of a ring, each a causal
+              kernel over piece = keys / steps
+    Source:   docs/operators.md; Ring attention (arXiv:2310.01889). A user's profile has none.
+    """
+    nearest = kin(site.pool.node.chip)
+    if nearest.relation not in ("itself", "generation") or site.head_widths != LATENT_WIDTHS:
+        return None
+    if not block.causal or block.window is not None:
+        return None
+    steps = ring_steps(site)
+    found = mla_forward_seconds(
+        nearest.table,
+        batch=site.shapes.mbs,
+        heads=site.local_heads[0] / (site.shapes.cp / steps),
+        sequence=site.keys(block) / steps,
+    )
+    if found is None:
+        return None
+    return np.asarray(found.seconds * steps * nearest.compute_scale("bf16"))
 
 
 @makes("attention")
