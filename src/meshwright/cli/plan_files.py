@@ -57,6 +57,7 @@ _SHARED = (
     "attention",
     "routing",
     "cp_comm_type",
+    "cuda_graphs",
     "lora_rank",
     "lora_targets",
     "model",

@@ -13,10 +13,20 @@ from meshwright.values.layout import parse_layout
 from meshwright.values.options import Option
 from meshwright.values.workload import LORA_TARGETS
 
-__all__ = ["OBJECTIVES", "SHARED", "Objective", "PlanRequest", "Shared", "parse_pins", "parse_same"]
+__all__ = [
+    "OBJECTIVES",
+    "SHARED",
+    "CudaGraphs",
+    "Objective",
+    "PlanRequest",
+    "Shared",
+    "parse_pins",
+    "parse_same",
+]
 
 Objective = Literal["step_time", "tokens_per_dollar", "tokens_per_joule", "memory"]
 OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
+CudaGraphs = Literal["none", "moe_router", "attn", "full_iteration"]
 Shared = Literal["tp", "recompute", "layers", "order"]
 """What stages of plans over several kinds of chips can be held to have in common."""
 SHARED: tuple[Shared, ...] = get_args(Shared)
@@ -193,6 +203,15 @@ class PlanRequest(BaseModel):
         Option("Of context parallelism: p2p, a2a, all_gather or a2a+p2p [default: the fastest]."),
     ] = None
     """By Megatron-Core's names; None is the fastest that the software has."""
+    cuda_graphs: Annotated[
+        CudaGraphs | None,
+        Option(
+            "What CUDA graphs capture: none, moe_router, attn or full_iteration [default: as the"
+            " software starts]."
+        ),
+    ] = None
+    """By Megatron-Core's scopes: the router's part of a layer, about half of its kernels (attention
+    or feed-forward), or all of a step."""
     lora_rank: Annotated[
         int, Option("Rank of adapters beside frozen weights; 0 trains all weights.")
     ] = 0
