@@ -374,3 +374,30 @@ def test_tokens_are_swapped_for_heads_by_the_software_or_where_no_ring_goes(
     found = context_parts(place, SELF, core(place))
     names = [part.name for part in found]
     assert names == ["context parallel merge"] * (steps > 1) + ["context parallel exchange"]
+
+
+def test_packed_samples_see_their_own_keys() -> None:
+    """8 samples of 256 in 2048 tokens: fused, the keys and the time of 8 sequences of 256; scores in
+    memory are masked, not skipped."""
+    packed = replace(WORK, sample_len=256)
+    assert scores_per_query(site(LLAMA, packed), SELF) == 256 / 2 + 64
+    assert scores_per_query(site(LLAMA), SELF) == 2048 / 2 + 64
+    many = core(site(LLAMA, replace(WORK, seq_len=256), mbs=8))
+    one = core(site(LLAMA, packed))
+    assert one.forward_s == pytest.approx(many.forward_s)
+    assert one.saved_bytes == pytest.approx(many.saved_bytes)
+    unfused = replace(WORK, attention="fused-softmax")
+    assert (
+        core(site(LLAMA, replace(unfused, sample_len=256))).forward_s
+        == core(site(LLAMA, unfused)).forward_s
+    )
+
+
+def test_packed_samples_are_so_many_sequences_in_a_table() -> None:
+    """On an H100's measured table 16 samples of 512 take what 16 sequences of 512 take."""
+    pool = replace(POOL, node=default_node("h100"))
+    model = replace(LLAMA, head_dim=128)
+    long = replace(WORK, seq_len=8192, sample_len=512)
+    short = site(model, replace(WORK, seq_len=512), pool=pool, mbs=16)
+    packed = core(site(model, long, pool=pool)).forward_s
+    assert packed == pytest.approx(core(short).forward_s)

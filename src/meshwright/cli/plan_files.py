@@ -53,6 +53,7 @@ __all__ = [
 _SHARED = (
     "seq_len",
     "decoder_seq_len",
+    "sample_len",
     "precision",
     "attention",
     "routing",

@@ -74,17 +74,27 @@ def scores_per_query(site: Site, block: Block) -> float:
 
     Formula:  a window and one tile of 128 where there is one (half a tile stays at either end of
               it); keys / 2 + 64 where a fused kernel skips masked tiles (half a tile stays); else
-              every key
+              every key; a fused kernel sees those of a packed sample alone
     Units:    keys.
     Source:   FlashAttention-2 (arXiv:2307.08691), section 3.1, skips tiles above the diagonal.
     Valid:    any attention; context parallelism balances the masked half over its ranks.
     Checked:  tests/cost/test_attention.py
     """
-    keys = float(site.keys(block))
     fused = site.work.attention in ("flash", "flash1")
+    keys = _sample_keys(site, block) if fused else float(site.keys(block))
     if block.window is not None and block.window < keys and fused:
         return min(block.window + 128.0, keys * 0.5 + 64.0)
     return keys * 0.5 + 64.0 if block.causal and fused and keys > 128 else keys
+
+
+def _sample_keys(site: Site, block: Block) -> float:
+    """Keys of one sample, which a fused kernel's sequences are where several are packed.
+
+    Formula:  min(keys, sample_len) in self attention
+    Source:   Transformer Engine's and flash-attn's kernels of variable length (cu_seqlens).
+    """
+    keys, sample = float(site.keys(block)), site.work.sample_len
+    return keys if sample is None or block.kind == "cross_attention" else min(keys, float(sample))
 
 
 def core_saved(site: Site, block: Block) -> Floats:
@@ -202,7 +212,8 @@ def _measured_flash_s(
     Formula:  table(batch, heads, kv_heads, head_dim, piece) * steps * share * queries * compute
               scale: steps of a ring, each a causal kernel over piece = keys / steps; share = keys
               seen / keys of the mask; queries = a sequence's queries / keys; a window: full
-              attention over keys / seen pieces of `seen` keys each
+              attention over keys / seen pieces of `seen` keys each; packed samples are so many
+              more sequences of theirs
     Source:   docs/operators.md, or the user's docs/profile.md; Ring attention (arXiv:2310.01889).
               That a window costs what such pieces cost is assumed: loops over keys end soon after
               they began.
@@ -212,13 +223,14 @@ def _measured_flash_s(
         return None
     steps = ring_steps(site)  # of the ring, each over one piece of the keys
     heads, kv_heads = (count / (site.shapes.cp / steps) for count in site.local_heads)
-    keys, seen = float(site.keys(block)), scores_per_query(site, block)
+    keys, seen = _sample_keys(site, block), scores_per_query(site, block)
+    samples = float(site.keys(block)) / keys
     whole = keys * 0.5 + 64.0 if block.causal else keys
     windowed = block.window is not None and seen < whole
     piece = np.full_like(steps, seen) if windowed else keys / steps
     found = lookup(
         nearest.table,
-        batch=site.shapes.mbs * (keys / seen if windowed else 1.0),
+        batch=site.shapes.mbs * samples * (keys / seen if windowed else 1.0),
         heads=heads,
         kv_heads=np.clip(kv_heads, 1.0, heads),
         head_dim=site.model.head_dim,
@@ -230,7 +242,7 @@ def _measured_flash_s(
         return None
     share = 1.0 if windowed else seen / whole
     queries = (
-        site.tokens(block) * site.shapes.cp / (site.shapes.mbs * keys)
+        site.tokens(block) * site.shapes.cp / (site.shapes.mbs * samples * keys)
     )  # fewer than keys in cross attention
     return np.asarray(
         found.seconds

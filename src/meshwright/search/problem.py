@@ -166,6 +166,7 @@ def problem_on(pool: Pool, request: PlanRequest, files: Files) -> Problem:
         seq_len=request.seq_len,
         gbs=request.gbs,
         decoder_seq_len=request.decoder_seq_len,
+        sample_len=request.sample_len,
         precision=cast("Precision", request.precision),
         attention=cast("AttentionKernel", request.attention),
         routing=cast("Routing", request.routing),

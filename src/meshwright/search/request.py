@@ -31,7 +31,10 @@ Shared = Literal["tp", "recompute", "layers", "order"]
 """What stages of plans over several kinds of chips can be held to have in common."""
 SHARED: tuple[Shared, ...] = get_args(Shared)
 PinValue = int | str
-_COUNTS = ("num_gpus", "gpus_per_node", "seq_len", "decoder_seq_len", "gbs", "max_gbs", "top")
+_COUNTS = (
+    *("num_gpus", "gpus_per_node", "seq_len", "decoder_seq_len", "sample_len"),
+    *("gbs", "max_gbs", "top"),
+)
 MOST_PLANS = 1000
 """More plans than anybody reads; each is simulated."""
 
@@ -117,6 +120,11 @@ class PlanRequest(BaseModel):
     ] = None
     """Some of them may be left idle where that is faster."""
     seq_len: Annotated[int, Option("Tokens in one sequence.", ("--seq", "--seq-len"))]
+    sample_len: Annotated[
+        int | None,
+        Option("Tokens of a mean sample where several are packed into a sequence [default: one]."),
+    ] = None
+    """Packed samples attend to their own alone."""
     gbs: Annotated[int | None, Option("Global batch in sequences; it is never changed.")] = None
     max_gbs: Annotated[int | None, Option("Without --gbs: the largest batch to try.")] = None
     """None goes by the model's size, see `search/batch_rule.csv`."""
