@@ -377,8 +377,8 @@ def test_tokens_are_swapped_for_heads_by_the_software_or_where_no_ring_goes(
 
 
 def test_packed_samples_see_their_own_keys() -> None:
-    """8 samples of 256 in 2048 tokens: fused, the keys and the time of 8 sequences of 256; scores in
-    memory are masked, not skipped."""
+    """8 samples of 256 in 2048 tokens: fused, the keys and the time of 8 sequences of 256;
+    scores in memory are masked, not skipped."""
     packed = replace(WORK, sample_len=256)
     assert scores_per_query(site(LLAMA, packed), SELF) == 256 / 2 + 64
     assert scores_per_query(site(LLAMA), SELF) == 2048 / 2 + 64

@@ -104,7 +104,7 @@ def core_saved(site: Site, block: Block) -> Floats:
     Units:    bytes.
     Source:   Korthikanti et al. (arXiv:2205.05198), section 4.1.
     Valid:    any attention.
-    Checked:  tests/cost/test_attention.py::test_fused_attention_keeps_queries_keys_values_and_row_sums
+    Checked:  tests/cost/test_attention.py
     """
     heads, kv_heads = site.local_heads
     qk, value = site.head_widths

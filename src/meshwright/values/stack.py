@@ -165,7 +165,11 @@ class Stack:
     ones between micro batches: by rows and by columns where they are cast from them; none where the
     model's weights are narrow themselves (`fp8_param_gather`)."""
     frozen_weight_bytes: float = 2.0
-    """Bytes per weight of layers beside adapters: 2, or about half of one in four bits (QLoRA)."""
+    """Bytes per weight of layers beside adapters: 2, or about half of one in four bits (QLoRA);
+    with `narrow_param_gather` no more than their 8-bit copies."""
+    narrow_activation_input: bool = False
+    """Whether a feed-forward keeps its activation's input in 8 bits (Megatron-Core's
+    activation_func_fp8_input_store)."""
     adapter_scale_fused: bool = False
     """Whether a product of an adapter scales its result by alpha / rank itself, as NeMo AutoModel's
     Triton kernels do; else that is a pass over the whole correction, and one over its gradient."""
