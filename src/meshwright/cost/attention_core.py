@@ -8,7 +8,7 @@ import numpy as np
 
 from meshwright.cost._makes import makes
 from meshwright.cost.context import CORE, ring_steps
-from meshwright.cost.kernels import matmul_share, streaming_s
+from meshwright.cost.kernels import element_bytes, matmul_share, streaming_s
 from meshwright.cost.operators import HALF, Part, Site
 from meshwright.cost.stages import Floats
 from meshwright.values.hardware.grid import Lookup
@@ -39,6 +39,13 @@ FLASH1_SHARE = 0.56
 """FlashAttention 1 against 2, forward and backward of long causal sequences: 0.61 at 64 a head,
 0.51 at 128 (arXiv:2307.08691, figure 4). Half a chip's work draws too little power to pull its
 clock down: the sustained share counts only where it is less than this."""
+FP8_SPEED = (1.22, 1.16)
+"""Speed of fused attention in fp8 against bf16, forward and backward: medians over five causal
+lengths from 2,048 to 32,768, 64 heads of 128 on GB200, cuDNN 9.18 (NVIDIA/cudnn-frontend,
+benchmark/sdpa_benchmark_training; 1.19 to 1.25 and 1.10 to 1.19)."""
+FP8_CAST_BYTES = 3.0
+"""Bytes per element of queries, keys, values and the output's gradient that their cast moves: read
+in half precision, written in fp8."""
 SOFTMAX_BYTES = {"fused-softmax": (4.0, 6.0), "unfused": (28.0, 28.0)}
 """Bytes that the passes between the products move per score, forward and backward. Fused softmax:
 read (2), write (2); backward: read its output and the gradient (2 + 2), write (2). Eager: scale
@@ -100,7 +107,8 @@ def _sample_keys(site: Site, block: Block) -> float:
 def core_saved(site: Site, block: Block) -> Floats:
     """Bytes of queries, keys and values that the core keeps, (U,); latent: kv_heads are heads.
 
-    Formula:  (tokens * heads * qk + key_tokens * kv_heads * (qk + value)) * activation_bytes
+    Formula:  (tokens * heads * qk + key_tokens * kv_heads * (qk + value)) * activation_bytes, a
+              byte each in 8 bits
     Units:    bytes.
     Source:   Korthikanti et al. (arXiv:2205.05198), section 4.1.
     Valid:    any attention.
@@ -110,9 +118,9 @@ def core_saved(site: Site, block: Block) -> Floats:
     qk, value = site.head_widths
     if site.model.mla is not None:
         kv_heads = heads
-    return (
-        site.tokens(block) * heads * qk + site.key_tokens(block) * kv_heads * (qk + value)
-    ) * site.activation_bytes
+    return (site.tokens(block) * heads * qk + site.key_tokens(block) * kv_heads * (qk + value)) * (
+        1.0 if _in_8_bits(site) else site.activation_bytes
+    )
 
 
 @makes("attention")
@@ -121,7 +129,8 @@ def flash_core(site: Site, block: Block) -> Part:
 
     Formula:  forward = (measured, else roofline) / library share + ramp; backward = measured /
               library share, else the forward time * 2.5 * forward efficiency / backward efficiency,
-              + 3 ramps; keeps row sums, 4 bytes per token and head
+              + 3 ramps; in fp8 over FP8_SPEED, with casts; keeps row sums, 4 bytes per token and
+              head
     Units:    seconds and bytes per micro batch and rank, (U,).
     Source:   FlashAttention-2 (arXiv:2307.08691), section 3.1; its backward pass is three kernels
               (flash_bwd_launch_template.h). Shipped tables have the forward pass alone.
@@ -142,6 +151,9 @@ def flash_core(site: Site, block: Block) -> Part:
         / chip.attention_backward_efficiency
     )
     backward = ratio * forward if measured_backward is None else measured_backward / share
+    if _in_8_bits(site):
+        cast_in, cast_back = _fp8_casts_s(site, block)
+        forward, backward = forward / FP8_SPEED[0] + cast_in, backward / FP8_SPEED[1] + cast_back
     return Part(
         name="attention core",
         term="attention",
@@ -155,6 +167,27 @@ def flash_core(site: Site, block: Block) -> Part:
         flops=_flash_flops(site, block),
         moved_bytes=core_saved(site, block)
         + tokens * heads * site.head_widths[1] * site.activation_bytes,
+    )
+
+
+def _in_8_bits(site: Site) -> bool:
+    """Whether fused attention runs in fp8, as the software says of 8-bit runs."""
+    fused = site.work.attention in ("flash", "flash1")
+    return fused and site.stack.attention_in_8_bits and element_bytes(site.work.precision) <= 1
+
+
+def _fp8_casts_s(site: Site, block: Block) -> tuple[Floats, Floats]:
+    """Time of the casts in front of either pass.
+
+    Formula:  FP8_CAST_BYTES * elements of queries, keys and values / memory rate + ramp; backward
+              of the output's gradient
+    Source:   combine_and_quantize of Transformer Engine's dot_product_attention/utils.py.
+    """
+    heads, _ = site.local_heads
+    gradient = site.tokens(block) * heads * site.head_widths[1]
+    return (
+        site.streaming(FP8_CAST_BYTES * core_saved(site, block)),
+        site.streaming(FP8_CAST_BYTES * gradient),
     )
 
 

@@ -152,6 +152,9 @@ class Stack:
     zero3_weights: Literal["master", "master-and-half"] = "master"
     """What zero3 keeps of the weights: shards that the optimizer updates, cast where they are
     gathered (FSDP), or a half-precision shard beside them (DeepSpeed)."""
+    attention_in_8_bits: bool = False
+    """Whether fused attention multiplies in fp8 and keeps its inputs so (Megatron-Core's
+    fp8_dot_product_attention)."""
     narrow_linear: Literal["transformer-engine", "torchao", "torchao-gathers"] = (
         "transformer-engine"
     )
