@@ -69,6 +69,7 @@ def test_terms_are_all_there_and_sum() -> None:
     assert tuple(step.time) == TIME_TERMS
     assert step.step_s == pytest.approx(sum(float(seconds[0]) for seconds in step.time.values()))
     assert step.time["overhead"] == 0.5
+    assert term("overhead", stack=replace(WHOLE, launch_hidden=0.75)) == 0.125
 
 
 def test_full_recompute_runs_every_forward_again() -> None:

@@ -57,6 +57,21 @@ def test_explain_says_the_way() -> None:
     )
 
 
+def test_graphs_take_launches_and_the_hosts_work_away() -> None:
+    """8B on 32 B200, one micro-batch a step: without graphs the host's 20 ms show."""
+    given = {"model": "llama3.1-8b", "cluster": "b200:32", "gbs": 16, "precision": "fp8"}
+
+    def terms(graphs: str) -> tuple[float, float]:
+        at = asked("cp=2,mbs=1", **given, stack="nemo", cuda_graphs=graphs)
+        [quote] = quotes([at.layout], at.problem.setting)
+        return float(quote.time_s["launch"]), float(quote.time_s["overhead"])
+
+    none, half, whole = (terms(graphs) for graphs in ("none", "attn", "full_iteration"))
+    assert whole == (0.0, 0.0)
+    assert none[1] == pytest.approx(0.02) and half[1] == pytest.approx(0.01)
+    assert none[0] >= half[0] >= 0.0
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -64,6 +79,7 @@ def test_explain_says_the_way() -> None:
         ({"cp_comm_type": "p2p", "model": "gpt-oss-20b"}, "windows or sinks"),
         ({"lora_targets": ["linear_qkv"]}, "of no effect with lora_rank=0"),
         ({"lora_rank": -1}, "lora_rank=-1"),
+        ({"cuda_graphs": "attn", "stack": "torchtitan"}, "torchtitan has no such setting"),
     ],
 )
 def test_what_has_no_effect_is_refused(given: dict[str, Any], message: str) -> None:

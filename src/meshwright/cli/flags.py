@@ -67,7 +67,7 @@ WHERE: Any = fields_of(PlanRequest, "model", "cluster", "seq_len", required=("cl
 HOW: Any = fields_of(
     PlanRequest,
     *("gbs", "gpus_per_node", "decoder_seq_len", "precision", "attention", "routing", "stack"),
-    *("cp_comm_type", "lora_rank", "lora_targets"),
+    *("sample_len", "cp_comm_type", "cuda_graphs", "lora_rank", "lora_targets"),
     *("calibration", "profile", "megatron_version", "max_memory_gib", "headroom"),
 )
 CALIBRATION: Any = option(None, "What `meshwright calibrate` wrote.", metavar="FILE")

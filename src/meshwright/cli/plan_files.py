@@ -53,10 +53,12 @@ __all__ = [
 _SHARED = (
     "seq_len",
     "decoder_seq_len",
+    "sample_len",
     "precision",
     "attention",
     "routing",
     "cp_comm_type",
+    "cuda_graphs",
     "lora_rank",
     "lora_targets",
     "model",

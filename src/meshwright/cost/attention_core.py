@@ -8,7 +8,7 @@ import numpy as np
 
 from meshwright.cost._makes import makes
 from meshwright.cost.context import CORE, ring_steps
-from meshwright.cost.kernels import matmul_share, streaming_s
+from meshwright.cost.kernels import element_bytes, matmul_share, streaming_s
 from meshwright.cost.operators import HALF, Part, Site
 from meshwright.cost.stages import Floats
 from meshwright.values.hardware.grid import Lookup
@@ -44,6 +44,13 @@ clock down: the sustained share counts only where it is less than this."""
 SHARE_HEAD = 128.0
 """Head size at which the chips' efficiencies of attention, and FlashAttention-2's share of them,
 were measured (`attention_source` in `values/hardware/chips.csv`)."""
+FP8_SPEED = (1.22, 1.16)
+"""Speed of fused attention in fp8 against bf16, forward and backward: medians over five causal
+lengths from 2,048 to 32,768, 64 heads of 128 on GB200, cuDNN 9.18 (NVIDIA/cudnn-frontend,
+benchmark/sdpa_benchmark_training; 1.19 to 1.25 and 1.10 to 1.19)."""
+FP8_CAST_BYTES = 3.0
+"""Bytes per element of queries, keys, values and the output's gradient that their cast moves: read
+in half precision, written in fp8."""
 SOFTMAX_BYTES = {"fused-softmax": (4.0, 6.0), "unfused": (28.0, 28.0)}
 """Bytes that the passes between the products move per score, forward and backward. Fused softmax:
 read (2), write (2); backward: read its output and the gradient (2 + 2), write (2). Eager: scale
@@ -82,23 +89,34 @@ def scores_per_query(site: Site, block: Block) -> float:
 
     Formula:  a window and one tile of 128 where there is one (half a tile stays at either end of
               it); keys / 2 + 64 where a fused kernel skips masked tiles (half a tile stays); else
-              every key
+              every key; a fused kernel sees those of a packed sample alone
     Units:    keys.
     Source:   FlashAttention-2 (arXiv:2307.08691), section 3.1, skips tiles above the diagonal.
     Valid:    any attention; context parallelism balances the masked half over its ranks.
     Checked:  tests/cost/test_attention.py
     """
-    keys = float(site.keys(block))
     fused = site.work.attention in ("flash", "flash1")
+    keys = _sample_keys(site, block) if fused else float(site.keys(block))
     if block.window is not None and block.window < keys and fused:
         return min(block.window + 128.0, keys * 0.5 + 64.0)
     return keys * 0.5 + 64.0 if block.causal and fused and keys > 128 else keys
 
 
+def _sample_keys(site: Site, block: Block) -> float:
+    """Keys of one sample, which a fused kernel's sequences are where several are packed.
+
+    Formula:  min(keys, sample_len) in self attention
+    Source:   Transformer Engine's and flash-attn's kernels of variable length (cu_seqlens).
+    """
+    keys, sample = float(site.keys(block)), site.work.sample_len
+    return keys if sample is None or block.kind == "cross_attention" else min(keys, float(sample))
+
+
 def core_saved(site: Site, block: Block) -> Floats:
     """Bytes of queries, keys and values that the core keeps, (U,); latent: kv_heads are heads.
 
-    Formula:  (tokens * heads * qk + key_tokens * kv_heads * (qk + value)) * activation_bytes
+    Formula:  (tokens * heads * qk + key_tokens * kv_heads * (qk + value)) * activation_bytes, a
+              byte each in 8 bits
     Units:    bytes.
     Source:   Korthikanti et al. (arXiv:2205.05198), section 4.1.
     Valid:    any attention.
@@ -108,9 +126,9 @@ def core_saved(site: Site, block: Block) -> Floats:
     qk, value = site.head_widths
     if site.model.mla is not None:
         kv_heads = heads
-    return (
-        site.tokens(block) * heads * qk + site.key_tokens(block) * kv_heads * (qk + value)
-    ) * site.activation_bytes
+    return (site.tokens(block) * heads * qk + site.key_tokens(block) * kv_heads * (qk + value)) * (
+        1.0 if _in_8_bits(site) else site.activation_bytes
+    )
 
 
 @makes("attention")
@@ -119,8 +137,8 @@ def flash_core(site: Site, block: Block) -> Part:
 
     Formula:  forward = (measured, else roofline) / library share + ramp; backward = measured /
               library share, else the forward time * 2.5 * forward efficiency / backward efficiency,
-              + 3 ramps; keeps row sums, 4 bytes per token and head, and its output, where the
-              projection behind it keeps a narrow copy instead
+              + 3 ramps; in fp8 over FP8_SPEED, with casts; keeps row sums, 4 bytes per token and
+              head, and its output, where the projection behind it keeps a narrow copy instead
     Units:    seconds and bytes per micro batch and rank, (U,).
     Source:   FlashAttention-2 (arXiv:2307.08691), section 3.1; its backward pass is three kernels
               (flash_bwd_launch_template.h). Shipped tables have the forward pass alone. Output:
@@ -145,6 +163,9 @@ def flash_core(site: Site, block: Block) -> Part:
         / chip.attention_backward_efficiency
     )
     backward = ratio * forward if measured_backward is None else measured_backward / share
+    if _in_8_bits(site):
+        cast_in, cast_back = _fp8_casts_s(site, block)
+        forward, backward = forward / FP8_SPEED[0] + cast_in, backward / FP8_SPEED[1] + cast_back
     return Part(
         name="attention core",
         term="attention",
@@ -172,6 +193,27 @@ def _output_saved(site: Site, block: Block) -> Floats:
     heads, _ = site.local_heads
     output = site.tokens(block) * heads * site.head_widths[1] * site.activation_bytes
     return output * (site.saved_input_bytes < site.activation_bytes)
+
+
+def _in_8_bits(site: Site) -> bool:
+    """Whether fused attention runs in fp8, as the software says of 8-bit runs."""
+    fused = site.work.attention in ("flash", "flash1")
+    return fused and site.stack.attention_in_8_bits and element_bytes(site.work.precision) <= 1
+
+
+def _fp8_casts_s(site: Site, block: Block) -> tuple[Floats, Floats]:
+    """Time of the casts in front of either pass.
+
+    Formula:  FP8_CAST_BYTES * elements of queries, keys and values / memory rate + ramp; backward
+              of the output's gradient
+    Source:   combine_and_quantize of Transformer Engine's dot_product_attention/utils.py.
+    """
+    heads, _ = site.local_heads
+    gradient = site.tokens(block) * heads * site.head_widths[1]
+    return (
+        site.streaming(FP8_CAST_BYTES * core_saved(site, block)),
+        site.streaming(FP8_CAST_BYTES * gradient),
+    )
 
 
 def _flash_flops(site: Site, block: Block) -> Floats:
@@ -252,7 +294,8 @@ def _measured_flash_s(
               sequence's queries / keys; a window: full attention over keys / seen pieces of `seen`
               keys each. width = head_dim and narrow = 1; of FlashAttention 1 and 2, where the table
               is of another kernel, width = max(head_dim, SHARE_HEAD) and narrow = min(1, head_dim /
-              SHARE_HEAD)^NARROW_HEAD_GROWTH
+              SHARE_HEAD)^NARROW_HEAD_GROWTH; packed samples are
+              so many more sequences of theirs
     Source:   docs/operators.md, or the user's docs/profile.md; Ring attention (arXiv:2310.01889).
               Narrow heads slow FlashAttention-3 more than FlashAttention-2, whose share of it is
               known at SHARE_HEAD. That a window costs what such pieces cost is assumed: loops over
@@ -263,7 +306,8 @@ def _measured_flash_s(
         return None
     steps = ring_steps(site)  # of the ring, each over one piece of the keys
     heads, kv_heads = (count / (site.shapes.cp / steps) for count in site.local_heads)
-    keys, seen = float(site.keys(block)), scores_per_query(site, block)
+    keys, seen = _sample_keys(site, block), scores_per_query(site, block)
+    samples = float(site.keys(block)) / keys
     windowed = block.window is not None and seen < (keys * 0.5 + 64.0 if block.causal else keys)
     piece = np.full_like(steps, seen) if windowed else keys / steps
     width, narrow = float(site.model.head_dim), 1.0
@@ -272,7 +316,7 @@ def _measured_flash_s(
         width = max(width, SHARE_HEAD)
     found = lookup(
         nearest.table,
-        batch=site.shapes.mbs * (keys / seen if windowed else 1.0),
+        batch=site.shapes.mbs * samples * (keys / seen if windowed else 1.0),
         heads=heads,
         kv_heads=np.clip(kv_heads, 1.0, heads),
         head_dim=width,
@@ -283,7 +327,7 @@ def _measured_flash_s(
     if found is None:
         return None
     queries = (
-        site.tokens(block) * site.shapes.cp / (site.shapes.mbs * keys)
+        site.tokens(block) * site.shapes.cp / (site.shapes.mbs * samples * keys)
     )  # fewer than keys in cross attention
     return np.asarray(
         found.seconds

@@ -124,7 +124,8 @@ def _two_layers(
 
     Formula:  linear(into, matrices * width), passes, linear(width, into); elements = tokens *
               groups * width; passes move (matrices + 1) forward and 2 * matrices + 1 backward, and
-              keep matrices (+ 1 of a gate in eager mode), each times elements * activation_bytes
+              keep matrices (+ 1 of a gate in eager mode), each times elements * activation_bytes,
+              a byte with narrow_activation_input
     Units:    seconds and bytes per micro batch and rank, (U,).
     Source:   counting reads and writes: gradients are written of what was read.
     """
@@ -142,7 +143,7 @@ def _two_layers(
         forward_bytes=act_bytes,
         backward_bytes=act_backward,
         kernels=1.0,
-        saved=elements * (matrices + eager) * size,
+        saved=elements * (matrices + eager) * (1.0 if site.stack.narrow_activation_input else size),
         redone_by=redo_activation,
         freed_by=redo,
     )

@@ -13,7 +13,7 @@ from meshwright.search.request import PlanRequest
 from meshwright.search.rules.check import complete_layout, require_valid
 from meshwright.search.rules.rule import RuleCase
 from meshwright.search.rules.software import known_version, stack_rules, usual_attention
-from meshwright.search.started import Started, started
+from meshwright.search.started import GRAPHED_SHARE, Started, started
 from meshwright.trust.calibration import Calibrated, Calibration, apply_calibration
 from meshwright.values.data import package_rows
 from meshwright.values.errors import ConfigError, UnknownNameError
@@ -166,6 +166,7 @@ def problem_on(pool: Pool, request: PlanRequest, files: Files) -> Problem:
         seq_len=request.seq_len,
         gbs=request.gbs,
         decoder_seq_len=request.decoder_seq_len,
+        sample_len=request.sample_len,
         precision=cast("Precision", request.precision),
         attention=cast("AttentionKernel", request.attention),
         routing=cast("Routing", request.routing),
@@ -191,7 +192,7 @@ def problem_on(pool: Pool, request: PlanRequest, files: Files) -> Problem:
         num_chips=pool.num_chips,
         task="lora" if work.lora_rank else "pretrain",
     )
-    stack, work = start.stack, _adapted(request, work, start)
+    stack, work = _graphed(request, start.stack), _adapted(request, work, start)
     _refuse_unable(chip, stack, work.precision)
     values = _calibrated(
         request,
@@ -216,6 +217,13 @@ def problem_on(pool: Pool, request: PlanRequest, files: Files) -> Problem:
     )
 
 
+def _graphed(request: PlanRequest, stack: Stack) -> Stack:
+    """The software with the graphs that are asked for."""
+    if request.cuda_graphs is None:
+        return stack
+    return replace(stack, launch_hidden=GRAPHED_SHARE[request.cuda_graphs])
+
+
 def _adapted(request: PlanRequest, work: Workload, start: Started) -> Workload:
     """The workload with the layers that have adapters: as asked, else as the recipe has it."""
     targets = tuple(request.lora_targets) or start.lora_targets
@@ -235,6 +243,10 @@ def _refuse_needless(request: PlanRequest, model: ModelSpec) -> None:
         raise ConfigError(
             f"cp_comm_type={request.cp_comm_type}: {model.name} has windows or sinks, which only"
             " a2a carries; take that, or leave it out"
+        )
+    if request.cuda_graphs and find_stack(str(request.stack)).family != "megatron":
+        raise ConfigError(
+            f"cuda_graphs={request.cuda_graphs}: {request.stack} has no such setting; leave it out"
         )
     if request.cp_comm_type and find_stack(str(request.stack)).family != "megatron":
         raise ConfigError(

@@ -13,15 +13,28 @@ from meshwright.values.layout import parse_layout
 from meshwright.values.options import Option
 from meshwright.values.workload import LORA_TARGETS
 
-__all__ = ["OBJECTIVES", "SHARED", "Objective", "PlanRequest", "Shared", "parse_pins", "parse_same"]
+__all__ = [
+    "OBJECTIVES",
+    "SHARED",
+    "CudaGraphs",
+    "Objective",
+    "PlanRequest",
+    "Shared",
+    "parse_pins",
+    "parse_same",
+]
 
 Objective = Literal["step_time", "tokens_per_dollar", "tokens_per_joule", "memory"]
 OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
+CudaGraphs = Literal["none", "moe_router", "attn", "full_iteration"]
 Shared = Literal["tp", "recompute", "layers", "order"]
 """What stages of plans over several kinds of chips can be held to have in common."""
 SHARED: tuple[Shared, ...] = get_args(Shared)
 PinValue = int | str
-_COUNTS = ("num_gpus", "gpus_per_node", "seq_len", "decoder_seq_len", "gbs", "max_gbs", "top")
+_COUNTS = (
+    *("num_gpus", "gpus_per_node", "seq_len", "decoder_seq_len", "sample_len"),
+    *("gbs", "max_gbs", "top"),
+)
 MOST_PLANS = 1000
 """More plans than anybody reads; each is simulated."""
 
@@ -107,6 +120,11 @@ class PlanRequest(BaseModel):
     ] = None
     """Some of them may be left idle where that is faster."""
     seq_len: Annotated[int, Option("Tokens in one sequence.", ("--seq", "--seq-len"))]
+    sample_len: Annotated[
+        int | None,
+        Option("Tokens of a mean sample where several are packed into a sequence [default: one]."),
+    ] = None
+    """Packed samples attend to their own alone."""
     gbs: Annotated[int | None, Option("Global batch in sequences; it is never changed.")] = None
     max_gbs: Annotated[int | None, Option("Without --gbs: the largest batch to try.")] = None
     """None goes by the model's size, see `search/batch_rule.csv`."""
@@ -193,6 +211,15 @@ class PlanRequest(BaseModel):
         Option("Of context parallelism: p2p, a2a, all_gather or a2a+p2p [default: the fastest]."),
     ] = None
     """By Megatron-Core's names; None is the fastest that the software has."""
+    cuda_graphs: Annotated[
+        CudaGraphs | None,
+        Option(
+            "What CUDA graphs capture: none, moe_router, attn or full_iteration [default: as the"
+            " software starts]."
+        ),
+    ] = None
+    """By Megatron-Core's scopes: the router's part of a layer, about half of its kernels (attention
+    or feed-forward), or all of a step."""
     lora_rank: Annotated[
         int, Option("Rank of adapters beside frozen weights; 0 trains all weights.")
     ] = 0

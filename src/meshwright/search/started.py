@@ -23,7 +23,7 @@ from meshwright.values.recipes import (
 from meshwright.values.stack import Stack
 from meshwright.values.workload import LoraTarget, Precision
 
-__all__ = ["Started", "recipe_stack", "started"]
+__all__ = ["GRAPHED_SHARE", "Started", "recipe_stack", "started"]
 
 A2A_HIDDEN = 0.8
 """Share of the expert exchange that can hide where a recipe runs it beside another micro batch
@@ -31,6 +31,13 @@ A2A_HIDDEN = 0.8
 WHOLE_STEP, LAYER_PARTS, ROUTER_ALONE = 1.0, 0.5, 0.2
 """Share of kernel launches that graphs remove: of a whole step; of attention or feed-forward, about
 half of a layer's kernels; of router and Mamba parts alone, a small part of them."""
+GRAPHED_SHARE = {
+    "none": 0.0,
+    "moe_router": ROUTER_ALONE,
+    "attn": LAYER_PARTS,
+    "full_iteration": WHOLE_STEP,
+}
+"""The same by what a request asks for."""
 UNFUSED_ROTATION_SINCE = (26, 0)
 """Container from which rotations that carry a factor run as plain PyTorch (Megatron-Core 0.16)."""
 

@@ -334,6 +334,7 @@ _NOT_ASKED = {
     "layout.dp": "follows from the chips and the other axes",
     "work.gbs": "the layout's",
     "work.attention": "a kernel, not a result",
+    "work.sample_len": "a figure of the data, which files name",
     "work.cp_comm_type": "how the same keys and values travel, not a result",
     "work.lora_targets": "nothing without adapters, which exports that have none refuse",
     "work.routing": "how tokens are taken to spread over experts, for the estimate",

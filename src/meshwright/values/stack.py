@@ -163,6 +163,9 @@ class Stack:
     zero3_weights: Literal["master", "master-and-half"] = "master"
     """What zero3 keeps of the weights: shards that the optimizer updates, cast where they are
     gathered (FSDP), or a half-precision shard beside them (DeepSpeed)."""
+    attention_in_8_bits: bool = False
+    """Whether fused attention multiplies in fp8 and keeps its inputs so (Megatron-Core's
+    fp8_dot_product_attention)."""
     narrow_linear: Literal["transformer-engine", "torchao", "torchao-gathers"] = (
         "transformer-engine"
     )
@@ -176,7 +179,11 @@ class Stack:
     ones between micro batches: by rows and by columns where they are cast from them; none where the
     model's weights are narrow themselves (`fp8_param_gather`)."""
     frozen_weight_bytes: float = 2.0
-    """Bytes per weight of layers beside adapters: 2, or about half of one in four bits (QLoRA)."""
+    """Bytes per weight of layers beside adapters: 2, or about half of one in four bits (QLoRA);
+    with `narrow_param_gather` no more than their 8-bit copies."""
+    narrow_activation_input: bool = False
+    """Whether a feed-forward keeps its activation's input in 8 bits (Megatron-Core's
+    activation_func_fp8_input_store)."""
     adapter_scale_fused: bool = False
     """Whether a product of an adapter scales its result by alpha / rank itself, as NeMo AutoModel's
     Triton kernels do; else that is a pass over the whole correction, and one over its gradient."""

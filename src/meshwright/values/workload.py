@@ -56,6 +56,9 @@ class Workload:
     decoder_seq_len: int | None = None
     """Tokens in one sequence of the decoder (encoder-decoder models); None is a quarter of
     `seq_len`, T5's 512/128."""
+    sample_len: int | None = None
+    """Tokens of a mean sample where several are packed into one sequence and attend to their own
+    alone; None where the whole sequence is one."""
     precision: Precision = "bf16"
     """What the linear layers compute in."""
     attention: AttentionKernel = "flash"
@@ -76,6 +79,11 @@ class Workload:
             raise ConfigError(f"seq_len={self.seq_len}: expected a positive number of tokens")
         if self.gbs is not None and self.gbs < 1:
             raise ConfigError(f"gbs={self.gbs}: expected a positive number of sequences")
+        if self.sample_len is not None and not 1 <= self.sample_len <= self.seq_len:
+            raise ConfigError(
+                f"sample_len={self.sample_len}: expected the tokens of a sample, at most seq_len ="
+                f" {self.seq_len}"
+            )
         if self.precision not in PRECISIONS:
             raise UnknownNameError("precision", self.precision, PRECISIONS)
         if self.routing not in ROUTINGS:

@@ -95,6 +95,10 @@ def test_adapters() -> None:
     assert case_of(LLAMA, task="pretrain").workload.lora_rank == 0
     assert case_of(LLAMA, task="lora").workload.lora_rank == 16
     assert case_of(LLAMA, task="sft").workload.lora_rank == 0
+    nemo = {"framework": "NeMo / Megatron-Core + TE", "release": "2024-08-21", "task": "lora"}
+    packs = case_of(LLAMA, **nemo, notes="packed sequences").workload
+    assert (packs.sample_len, packs.lora_targets) == (200, ("linear_qkv",))
+    assert case_of(LLAMA, **nemo).workload.sample_len is None
     assert (
         case_of(
             LLAMA, task="sft", notes="script x.sh; script flags: use-mc2, lora-r, lora-fusion; more"

@@ -79,6 +79,9 @@ _UNIT_OF: dict[Precision, tuple[str, ...]] = {
 }
 
 BEFORE_FLASH = ("volta", "turing")
+TRANSPOSED_IN_8_BITS = ("ada", "hopper", "blackwell-rtx")
+"""Generations without 8-bit products in other layouts (is_non_tn_fp8_gemm_supported of Transformer
+Engine's pytorch/utils.py: compute capability 10 and 11, and 13 on, have them)."""
 """Generations of chips that flash attention has no kernels for."""
 _LIMITS = {
     "nominal_bytes usable_bytes memory_bytes_per_s bf16_flops_per_s fp16_flops_per_s"
@@ -179,6 +182,12 @@ class Chip:
         """Whether flash attention has kernels for it: of NVIDIA's from Ampere on
         (Dao-AILab/flash-attention, README)."""
         return self.generation not in BEFORE_FLASH
+
+    @property
+    def narrow_orientations(self) -> int:
+        """Copies of an 8-bit weight, by rows and by columns, that its products of forward and
+        backward pass read: two where they take operands along the summed side alone."""
+        return 2 if self.generation in TRANSPOSED_IN_8_BITS else 1
 
     @property
     def precisions(self) -> tuple[Precision, ...]:
