@@ -77,11 +77,17 @@ def bound_words(bound: Bound, layout: Layout, pool: Pool) -> str:
 
 
 def link_words(bound: Bound, layout: Layout, pool: Pool) -> str:
-    """Name the link of a group, and whether the group leaves the fast domain."""
+    """Name the link of a group, and whether the group leaves the fast domain: also where it does so
+    only if domains are filled one after another, and the group does not divide them."""
     size, stride = _group(bound, layout)
     node = pool.node
-    if size * stride <= node.domain_size:
-        return f"{node.domain_link.name}: {size} ranks within a domain of {node.domain_size}"
+    span = size * stride
+    if span <= node.domain_size:
+        within = f"{node.domain_link.name}: {size} ranks within a domain of {node.domain_size}"
+        if span == 1 or node.domain_size % span == 0 or pool.num_chips <= node.domain_size:
+            return within
+        used = node.domain_size // span * span
+        return f"{within}, of which the job must take {used}, or groups straddle two domains"
     return (
         f"{node.network_link.name}: {size} ranks, {stride} apart, over"
         f" {-(-size * stride // node.domain_size)} domains"
