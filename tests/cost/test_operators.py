@@ -517,6 +517,26 @@ def test_megablox_computes_whole_tiles_and_reads_them_again() -> None:
     )
 
 
+def test_the_data_gradient_of_megablox_reads_tiles_of_the_outputs_side() -> None:
+    """Inputs of 768 are one tile of 768, outputs of 2048 two of 1024: where memory is slow, a step
+    of the forward product reads 512 * 768 + 768 * 1024 values, one of the data gradient 512 * 1024
+    + 768 * 1024; 8 experts, 3 tiles of rows, 2 of width."""
+    slow = replace(POOL, node=replace(POOL.node, chip=replace(CHIP, memory_bytes_per_s=2e9)))
+    part = linear(
+        site(MOE, stack=replace(STACK, grouped_products="megablox"), pool=slow),
+        "experts",
+        into=column(768.0),
+        out=column(2048.0),
+        tokens=column(1024.0),
+        groups=8.0,
+    )
+    read = 8 * 3 * 2 * 2 / 1e9
+    assert part.forward_s == pytest.approx(read * (512 * 768 + 768 * 1024), rel=0.01)
+    assert part.backward_s - part.weight_s == pytest.approx(
+        read * (512 * 1024 + 768 * 1024), rel=0.01
+    )
+
+
 def test_latent_attention_gathers_its_latents() -> None:
     """Megatron-Core runs the down projections on split tokens, and gathers what comes out of them;
     DTensor plans gather the whole input, as every software does for the output projection."""

@@ -97,6 +97,12 @@ class Stack:
     """How tokens reach their experts: `alltoall`, a copy per expert through NCCL, sorted before and
     after; `flex`, DeepEP's and HybridEP's kernels, a copy per rank and one per domain over the
     network, sorted on arrival."""
+    expert_capacity: float = 0.0
+    """Capacity factor that experts are padded to where the model names none; 0: no token is
+    dropped."""
+    token_picking: Literal["indices", "one-hot"] = "indices"
+    """How tokens are brought into the order of their experts: by their indices, or by products with
+    one-hot masks over every place of every expert (GShard, arXiv:2006.16668)."""
     context_exchange: Literal["ring", "gather", "all-to-all"] = "ring"
     """Context-parallel ranks pass keys and values round; gather those of all query heads at once,
     and pass fp32 gradients round; or swap tokens for heads around attention (arXiv:2309.14509)."""
