@@ -185,17 +185,16 @@ def _products_s(
               its stack.toml.
     """
     chip, precision = site.pool.node.chip, site.work.precision
-    forward = gemm_s(chip, m=rows, n=out, k=into, precision=precision, groups=groups)
-    data = gemm_s(chip, m=rows, n=into, k=out, precision=precision, groups=groups, role="dgrad")
-    weight = gemm_s(
-        chip,
-        m=out,
-        n=into,
-        k=rows,
-        precision=precision,
-        groups=groups,
-        role=_weight_role(site.stack),
-    )
+    at_once = STREAMS if site.stack.grouped_products == "streams" else None
+
+    def product(m: Floats, n: Floats, k: Floats, role: Role) -> Floats:
+        return gemm_s(
+            chip, m=m, n=n, k=k, precision=precision, groups=groups, at_once=at_once, role=role
+        )
+
+    forward = product(rows, out, into, "forward")
+    data = product(rows, into, out, "dgrad")
+    weight = product(out, into, rows, _weight_role(site.stack))
     moe = site.model.moe
     dropless = moe is not None and not (moe.capacity_factor or site.stack.expert_capacity)
     if site.stack.grouped_products == "megablox" and dropless:
@@ -215,6 +214,9 @@ def _products_s(
     )
 
 
+STREAMS = 2.0
+"""Products of experts that run at a time where each is a kernel of its own: hardware queues that
+Primus's scripts give a GPU (GPU_MAX_HW_QUEUES=2, examples/moe_package)."""
 MEGABLOX_ROWS, MEGABLOX_WIDTH = 512.0, 1024.0
 """Rows, and either other side, of a tile of MaxText's grouped kernel (tile_batch_seq,
 tile_embed_dim and tile_mlp_dim of its configs/base.yml)."""

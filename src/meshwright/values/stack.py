@@ -106,10 +106,10 @@ class Stack:
     context_exchange: Literal["ring", "gather", "all-to-all"] = "ring"
     """Context-parallel ranks pass keys and values round; gather those of all query heads at once,
     and pass fp32 gradients round; or swap tokens for heads around attention (arXiv:2309.14509)."""
-    grouped_products: Literal["library", "megablox"] = "library"
-    """What multiplies experts: a library's products, or MaxText's kernel in fixed tiles, of which
-    neighbouring experts share some (not where tokens are padded to a capacity: those go through
-    plain products)."""
+    grouped_products: Literal["library", "streams", "megablox"] = "library"
+    """What multiplies experts: a library's grouped product; a kernel each, two at a time; or
+    MaxText's kernel in fixed tiles, of which neighbouring experts share some (not where tokens are
+    padded to a capacity: those go through plain products)."""
     attention_library: Literal["vendor", "flash2"] = "vendor"
     """Whose fused attention runs as `flash`: the chip vendor's best, or FlashAttention-2."""
     p2p: Literal["blocking", "overlapped"] = "blocking"

@@ -375,6 +375,20 @@ def test_features_of_the_software() -> None:
         "ep_overlap": 0.8,
     }
     assert changes(notes="DeepEP dispatcher") == {"dispatcher": "flex"}
+    ladder = {
+        step: changes(notes=f"feature: +{step} (cumulative, vpp of intermediate bars)")
+        for step in ("loss fusion", "launch opt", "VPP3", "sync-free stage 1", "VPP5")
+    }
+    assert [step for step, said in ladder.items() if said.get("dispatcher") == "flex"] == [
+        "launch opt",
+        "VPP3",
+        "sync-free stage 1",
+        "VPP5",
+    ]
+    assert [step for step, said in ladder.items() if "routing_fused" in said] == [
+        "sync-free stage 1",
+        "VPP5",
+    ]
     assert changes(recompute_detail="x [tag cuda graph full_iteration]", recompute="none") == {}
     assert changes(framework="torchtitan FSDP2", notes="FSDP; op-level")["pointwise_fused"] == 0
     assert "pointwise_fused" not in changes(
