@@ -74,6 +74,22 @@ def test_flash_time_of_a_bidirectional_layer() -> None:
     assert FLASH_BACKWARD_PRODUCTS == 5 / 2
 
 
+@pytest.mark.parametrize(
+    ("side", "head", "speed"), [(128, 64, 0.5), (256, 64, 0.5), (128, 192, 0.75), (256, 256, 1.0)]
+)
+def test_heads_fill_a_part_of_a_systolic_array(side: int, head: int, speed: float) -> None:
+    """Efficiencies hold for heads of 128. Of arrays of 128 and of 256 heads of 64 fill half as much
+    as those; two passes of 128 hold a head of 192, three quarters full; wider heads are taken to be
+    no faster."""
+    of_heads = replace(GPT, num_heads=4, num_kv_heads=4, head_dim=128)
+    narrow = replace(of_heads, head_dim=head)
+    chip = replace(CHIP, matrix_width=float(side))
+    pool = replace(POOL, node=replace(POOL.node, chip=chip))
+    usual, found = (core(site(model, pool=pool), SELF) for model in (of_heads, narrow))
+    flops = head / 128
+    assert (found.forward_s - 2e-6) / (usual.forward_s - 2e-6) == pytest.approx(flops / speed)
+
+
 def test_causal_attention_takes_about_half() -> None:
     long = replace(WORK, seq_len=65536)
     half, whole = (

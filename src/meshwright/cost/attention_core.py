@@ -153,20 +153,38 @@ def _library_share(site: Site) -> float:
     )
 
 
+def _head_speed(site: Site) -> float:
+    """Speed of attention with the model's heads against heads of 128.
+
+    Formula:  min(1, (qk / 128)^0.25); on a systolic array min(1, filled / filled(128)), filled =
+              (qk + value) / (whole(qk) + whole(value)), whole(width) = ceil(width / matrix_width) *
+              matrix_width
+    Source:   the power is assumed; one side of either product is a head's width, and what it leaves
+              of the array is idle (jax-ml/scaling-book, tpus.md, on arrays of 128 and 256).
+    """
+    qk, value = site.head_widths
+    side = site.pool.node.chip.matrix_width
+    if side is None:
+        return float(min(1.0, (qk / 128) ** 0.25))
+
+    def filled(*widths: int) -> float:
+        return sum(widths) / sum(np.ceil(width / side) * side for width in widths)
+
+    return float(min(1.0, filled(qk, value) / filled(128)))
+
+
 @makes("attention")
 def _roofline_flash_s(site: Site, block: Block) -> Floats:
     """Forward time at the chip's share of its half-precision peak (in fp32 of the fp32 peak).
 
     Formula:  flops / (peak * attention_forward_efficiency * speed), where speed = piece / (piece +
-              FLASH_LENGTH_HALF / 2) * min(1, (qk / 128)^0.25), piece = scores_per_query / ring
-              steps
-    Source:   roofline at the chip's own share. The power 0.25 of the head's width is assumed.
+              FLASH_LENGTH_HALF / 2) * `_head_speed`, piece = scores_per_query / ring steps
+    Source:   roofline at the chip's own share.
     """
     chip = site.pool.node.chip
-    qk, _ = site.head_widths
     keys = scores_per_query(site, block)
     piece = keys / ring_steps(site)  # one step of a ring sees a piece of the keys
-    speed = piece / (piece + FLASH_LENGTH_HALF / 2) * min(1.0, (qk / 128) ** 0.25)
+    speed = piece / (piece + FLASH_LENGTH_HALF / 2) * _head_speed(site)
     return np.asarray(
         _flash_flops(site, block)
         / (chip.peak_flops_per_s(half_precision(site)) * chip.attention_forward_efficiency * speed)

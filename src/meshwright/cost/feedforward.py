@@ -22,7 +22,7 @@ from meshwright.cost.routing import routed_rows, routing_parts
 from meshwright.cost.stages import Floats
 from meshwright.values.models.spec import Block
 
-__all__ = ["mlp_parts", "moe_parts"]
+__all__ = ["feedforward_output_bytes", "mlp_parts", "moe_parts"]
 
 MLP = frozenset({"mlp"})
 MOE = frozenset({"moe"})
@@ -170,6 +170,27 @@ def _two_layers(
             freed_by=redo_activation,
         ),
     ]
+
+
+def feedforward_output_bytes(site: Site, block: Block) -> Floats:
+    """Bytes that a block's second layers hand back, (U,): one row per token of a dense
+    feed-forward, one per token and expert of a mixture; 0 of other blocks.
+
+    Formula:  rows * width * activation_bytes, rows = tokens / sequence shards of a dense
+              feed-forward, `routed_rows` of experts
+    Units:    bytes per micro batch and rank.
+    Source:   MaxText's `mlpwo`, which names both (layers/linears.py, layers/moe.py).
+    Valid:    any block.
+    Checked:  tests/cost/test_offload.py
+    """
+    moe = site.model.moe
+    if block.kind == "moe" and moe is not None:
+        rows, width = routed_rows(site, site.tokens(block)).received, moe.latent_dim
+    elif block.kind == "mlp":
+        rows, width = site.split_tokens(block), None
+    else:
+        return np.zeros_like(site.tokens(block))
+    return rows * float(width or site.model.hidden) * site.activation_bytes
 
 
 def moe_parts(site: Site, block: Block) -> list[Part]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from meshwright.cost._makes import makes
 from meshwright.cost.attention import attention_parts
-from meshwright.cost.feedforward import mlp_parts, moe_parts
+from meshwright.cost.feedforward import feedforward_output_bytes, mlp_parts, moe_parts
 from meshwright.cost.kernels import HostPass, cold_launch_s, host_layer_s
 from meshwright.cost.mamba import mamba_parts
 from meshwright.cost.operators import Part, Site
@@ -31,7 +31,10 @@ __all__ = [
     "sum_terms",
 ]
 
-LAYER_TERMS = ("matmul", "attention", "pointwise", "launch", "tp_comm", "cp_comm", "ep_comm")
+LAYER_TERMS = (
+    *("matmul", "attention", "pointwise", "launch", "tp_comm", "cp_comm", "ep_comm"),
+    "offload",
+)
 _PARTS = {
     "attention": attention_parts,
     "cross_attention": attention_parts,
@@ -76,6 +79,8 @@ class LayerPrice:
     """Activations kept for the backward pass without recompute."""
     input_bytes: Floats
     """What full recompute keeps of a layer: its input."""
+    output_bytes: Floats
+    """What its feed-forwards and experts hand back."""
     widest_bytes: Floats
     """Largest temporary of the backward pass: gradients of the widest part."""
     forward_kernels: Floats
@@ -177,6 +182,9 @@ def price_layer(site: Site, segment: Segment) -> LayerPrice:
         weight_s=_weighted(site, flat, lambda part: part.weight_s),
         kept_bytes=kept,
         input_bytes=site.split_tokens(block) * site.model.hidden * site.activation_bytes,
+        output_bytes=np.asarray(
+            sum(count * feedforward_output_bytes(site, block) for block, count in segment.blocks)
+        ),
         widest_bytes=_widest(site, parts),
         forward_kernels=kernels[0],
         unread_s=_weighted(site, flat, lambda part: part.unread_s),

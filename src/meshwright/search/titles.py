@@ -20,7 +20,10 @@ __all__ = [
     "link_words",
 ]
 
-Unit = Literal["matrix units", "device memory", "host", "slowest stage", "pipeline", "software"]
+Unit = Literal[
+    *("matrix units", "device memory", "host memory", "host"),
+    *("slowest stage", "pipeline", "software"),
+]
 Bound = Literal[Unit, "tp link", "cp link", "ep link", "dp link", "pp link"]
 """What a term of the step's time waits for."""
 
@@ -66,6 +69,7 @@ def bound_words(bound: Bound, layout: Layout, pool: Pool) -> str:
     fixed: dict[Bound, str] = {
         "matrix units": f"{pool.node.chip.name} matrix units",
         "device memory": f"{pool.node.chip.name} memory bandwidth",
+        "host memory": f"link between {pool.node.chip.name} and its host's memory",
         "host": "host: launch of kernels",
         "slowest stage": f"slowest of {layout.pp} stages",
         "pipeline": (

@@ -41,7 +41,8 @@ the others are fields of Factors."""
 
 _FACTOR_OF: Mapping[str, str] = {
     **dict.fromkeys(
-        ("matmul", "attention", "pointwise", "recompute", "head", "optimizer"), "compute"
+        ("matmul", "attention", "pointwise", "offload", "recompute", "head", "optimizer"),
+        "compute",
     ),
     **dict.fromkeys(("launch", "overhead"), "host"),
     **{

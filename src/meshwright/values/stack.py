@@ -179,6 +179,9 @@ class Stack:
     """Whether layers' inputs wait in host memory, brought back behind the layer before."""
     offloads_kept: bool = False
     """The same for what selective recompute keeps beyond a layer's input."""
+    offloads_outputs: bool = False
+    """The same for what feed-forwards and experts hand back, which recompute then does not make
+    again."""
     offloaded_layers: int = 0
     """Layers of a stage whose activations wait in host memory whole, hidden behind those above."""
     step_gather_bytes: float = 0.0
