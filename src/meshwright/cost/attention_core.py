@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import ceil
 
 import numpy as np
 
@@ -168,7 +169,7 @@ def _head_speed(site: Site) -> float:
         return float(min(1.0, (qk / 128) ** 0.25))
 
     def filled(*widths: int) -> float:
-        return sum(widths) / sum(np.ceil(width / side) * side for width in widths)
+        return sum(widths) / sum(ceil(width / side) * side for width in widths)
 
     return float(min(1.0, filled(qk, value) / filled(128)))
 
