@@ -130,7 +130,7 @@ def routing_parts(site: Site, rows: Rows, width: Floats) -> list[Part]:
     Units:    seconds and bytes per micro batch and rank, (U,).
     Source:   Megatron-Core's router and dispatchers (arXiv:2504.14960).
     Valid:    models with experts.
-    Checked:  tests/cost/test_feedforward.py, tests/cost/test_routing.py
+    Checked:  tests/cost/test_routing.py
     """
     moe = site.model.moe
     assert moe is not None
@@ -171,7 +171,8 @@ def _permutation(site: Site, rows: Rows, width: Floats) -> Part:
         forward_bytes=crossings,
         backward_bytes=crossings,
         kernels=ROUTING_KERNELS,
-        saved=rows.received * width * site.kept_input_bytes("linear_fc1") + rows.own * moe.num_experts * 4.0,
+        saved=rows.received * width * site.kept_input_bytes("linear_fc1")
+        + rows.own * moe.num_experts * 4.0,
         redone_by=MOE,
         freed_by=MOE,
     )
