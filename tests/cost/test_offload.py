@@ -54,7 +54,7 @@ def test_what_is_offloaded_is_not_on_the_device() -> None:
 
 
 def test_experts_hand_back_a_row_for_each_choice() -> None:
-    rows = {kind: Block(kind=kind) for kind in ("mlp", "moe", "attention")}  # type: ignore[arg-type]
+    rows = {kind: Block(kind=kind) for kind in ("mlp", "moe", "attention")}
     sizes = [float(feedforward_output_bytes(site(MOE), block)[0]) for block in rows.values()]
     assert sizes == [TOKENS * HIDDEN * 2.0, 2 * TOKENS * HIDDEN * 2.0, 0.0]
 

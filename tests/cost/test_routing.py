@@ -7,12 +7,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.cost.cases import CHIP, MEMORY_BYTES_PER_S, MOE, STACK, named, site
+from tests.cost.cases import CHIP, MEMORY_BYTES_PER_S, MOE, STACK, WORK, named, site
 
 from meshwright.cost.collectives import all_to_all_s, group_of
 from meshwright.cost.kernels import gemm_s
 from meshwright.cost.operators import Part, Site
-from meshwright.cost.routing import MASK_BYTES, capacity_of, routed_rows, routing_parts
+from meshwright.cost.routing import (
+    MASK_BYTES,
+    busiest_share,
+    capacity_of,
+    routed_rows,
+    routing_parts,
+)
 from meshwright.values.models.spec import ModelSpec, MoeSpec
 from meshwright.values.stack import Stack
 
@@ -40,11 +46,11 @@ def test_a_capacity_is_the_models_else_the_softwares() -> None:
 
 def test_padded_rows_go_through_an_all_to_all() -> None:
     """2048 tokens to 2 experts each are 4096 rows; 6144 with 1.5 places for each. Flexible kernels
-    send tokens, and pad on arrival."""
+    drop what is beyond a capacity, and pad nothing."""
     flex = replace(STACK, dispatcher="flex")
     assert rows_of(MOE) == (4096.0, 4096.0)
     assert rows_of(PADDED) == (6144.0, 6144.0)
-    assert rows_of(PADDED, flex) == (4096.0, 6144.0)
+    assert rows_of(PADDED, flex) == (4096.0, 4096.0)
     place = site(PADDED, ep=4, dp=4)
     group = group_of(place.shapes.ep, place.shapes.etp, place.pool)
     exchange = named(routing(place), "expert exchange")
@@ -54,6 +60,19 @@ def test_padded_rows_go_through_an_all_to_all() -> None:
     assert named(routing(site(PADDED)), "permute and unpermute").moved_bytes == pytest.approx(
         1.5 * named(routing(site(MOE)), "permute and unpermute").moved_bytes
     )
+
+
+def test_dropped_tokens_bound_the_busiest_rank() -> None:
+    """Where all tokens go to one rank of 8 it has 8 times the mean, or as many as its experts may
+    take."""
+    flex, worst = replace(STACK, dispatcher="flex"), replace(WORK, routing="worst")
+    wide = MoeSpec(num_experts=64, top_k=8, expert_ffn=512)
+
+    def busiest(capacity: float | None) -> float:
+        model = replace(MOE, moe=replace(wide, capacity_factor=capacity))
+        return float(busiest_share(site(model, worst, stack=flex, ep=8, dp=8))[0])
+
+    assert [busiest(capacity) for capacity in (None, 10.0, 2.0, 1.0)] == [8.0, 8.0, 2.0, 1.0]
 
 
 def test_one_hot_masks_are_products_over_every_place() -> None:

@@ -46,16 +46,19 @@ either choice (8). Counted in `top2gating` of mindspeed/moe/gate.py (1.0.RC1).""
 
 
 def capacity_of(site: Site) -> float:
-    """Capacity factor that experts are padded to; 0 where no token is dropped.
+    """Capacity factor that experts are padded to; 0 where they are not.
 
-    Formula:  the model's own, else the stack's
+    Formula:  the model's own, else the stack's; 0 with flexible kernels, which drop without padding
     Units:    places of an expert over its mean tokens.
-    Source:   definition.
+    Source:   Megatron-Core's flex dispatcher refuses moe_pad_expert_input_to_capacity
+              (transformer_config.py).
     Valid:    models with experts.
     Checked:  tests/cost/test_routing.py
     """
     moe = site.model.moe
     assert moe is not None
+    if site.stack.dispatcher == "flex":
+        return 0.0
     return moe.capacity_factor or site.stack.expert_capacity
 
 
@@ -75,11 +78,11 @@ class Rows:
 def routed_rows(site: Site, tokens: Floats) -> Rows:
     """Return the rows that a rank sends to experts, and those that its own experts see.
 
-    Formula:  own = tokens / tp; sent = own * top_k, times the capacity factor where padded rows go
-              through an all-to-all; received = own * top_k * capacity factor * etp * busiest_share
+    Formula:  own = tokens / tp; sent = own * top_k, times the capacity factor where experts are
+              padded; received = sent * etp * busiest_share
     Units:    rows per micro batch and rank, (U,).
-    Source:   Megatron-Core's dispatchers: `permute` of its alltoall pads to capacity before the
-              exchange; DeepEP sends tokens, which are padded on arrival.
+    Source:   `permute` of Megatron-Core's alltoall dispatcher pads to capacity before the
+              exchange.
     Valid:    a rank routes its own tokens, under sequence parallelism.
     Checked:  tests/cost/test_routing.py
     """
@@ -89,7 +92,7 @@ def routed_rows(site: Site, tokens: Floats) -> Rows:
     padded = own * moe.top_k * capacity
     return Rows(
         own=own,
-        sent=padded if site.stack.dispatcher == "alltoall" else own * moe.top_k,
+        sent=padded,
         received=padded * shapes.etp * busiest_share(site),
     )
 
@@ -100,7 +103,8 @@ def busiest_share(site: Site) -> Floats:
 
     Formula:  balanced, in turn: 1; typical: 1 + ROUTING_SPREAD / sqrt(experts per rank) * sqrt(2 ln
               ep), the largest of ep normal draws; worst: ep * min(top_k, experts per rank) / top_k;
-              padded to a capacity: 1, as every expert gets its capacity
+              padded to a capacity: 1, as every expert gets its capacity; never more than a capacity
+              beyond which tokens are dropped
     Units:    a factor of 1 or more, (U,).
     Source:   extreme value of independent loads (Cramer 1946); worst: definition.
     Valid:    models with experts; one rank holds every expert where ep = 1, and its rows are what
@@ -112,9 +116,10 @@ def busiest_share(site: Site) -> Floats:
     held = np.maximum(moe.num_experts / ep, 1.0)
     if site.work.routing in ("balanced", "in-turn") or capacity_of(site):
         return np.ones_like(ep)
+    share = 1.0 + ROUTING_SPREAD / np.sqrt(held) * np.sqrt(2.0 * np.log(ep))
     if site.work.routing == "worst":
-        return np.maximum(1.0, ep * np.minimum(moe.top_k, held) / moe.top_k)
-    return 1.0 + ROUTING_SPREAD / np.sqrt(held) * np.sqrt(2.0 * np.log(ep))
+        share = np.maximum(1.0, ep * np.minimum(moe.top_k, held) / moe.top_k)
+    return np.minimum(share, max(1.0, moe.capacity_factor or np.inf))
 
 
 def routing_parts(site: Site, rows: Rows, width: Floats) -> list[Part]:
@@ -149,7 +154,7 @@ def _permutation(site: Site, rows: Rows, width: Floats) -> Part:
     order in the exchange alone.
 
     Formula:  PERMUTE_PASSES * (sent + received) * width * bytes each way; keeps received * width *
-              saved_input_bytes + own * num_experts * 4 bytes
+              kept input bytes + own * num_experts * 4 bytes
     Units:    seconds and bytes per micro batch and rank, (U,).
     Source:   counted at PERMUTE_PASSES, ROUTING_KERNELS and ROUTING_LAUNCHES.
     """

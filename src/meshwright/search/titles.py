@@ -21,8 +21,13 @@ __all__ = [
 ]
 
 Unit = Literal[
-    *("matrix units", "device memory", "host memory", "host"),
-    *("slowest stage", "pipeline", "software"),
+    "matrix units",
+    "device memory",
+    "host memory",
+    "host",
+    "slowest stage",
+    "pipeline",
+    "software",
 ]
 Bound = Literal[Unit, "tp link", "cp link", "ep link", "dp link", "pp link"]
 """What a term of the step's time waits for."""
