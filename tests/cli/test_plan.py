@@ -60,8 +60,8 @@ def test_table(capsys: Capture) -> None:
     assert any(line.startswith("best: --layout tp=") for line in lines)
     assert any(
         re.fullmatch(
-            r"#1 takes \S+ m?s, likely \S+ to \S+ \(\d+ published runs [^()]*like it\), and \S+ GiB,"
-            r" likely \S+ to \S+ \(\d+ runs [^()]*like it\)",
+            r"#1 takes \S+ m?s, likely \S+ to \S+ \(\d+ published runs [^()]*like it\), and"
+            r" \S+ GiB, likely \S+ to \S+ \(\d+ runs [^()]*like it\)",
             line,
         )
         for line in lines
@@ -225,7 +225,7 @@ GOLDEN = {
     "plan llama3-8b --hf nowhere.json": (
         "plan llama3-8b --hf nowhere.json: give either a name or a config"
     ),
-    "plan llama3-8b --gsb 4": "No such option: --gsb",
+    "plan llama3-8b --gsb 4": "--gsb: no such option; did you mean --gbs",
     "pln": "'pln' is no known command; did you mean 'plan'",
 }
 
