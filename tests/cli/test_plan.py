@@ -225,7 +225,7 @@ GOLDEN = {
     "plan llama3-8b --hf nowhere.json": (
         "plan llama3-8b --hf nowhere.json: give either a name or a config"
     ),
-    "plan llama3-8b --gsb 4": "No such option: --gsb",
+    "plan llama3-8b --gsb 4": "--gsb: no such option; did you mean --gbs",
     "pln": "'pln' is no known command; did you mean 'plan'",
 }
 

@@ -22,6 +22,7 @@ from meshwright.cli.complete import add_values, is_asked, rejoin_words
 from meshwright.cli.help import HELP_ALL, Command, first_sentence, write_commands
 from meshwright.cli.start import ask_command
 from meshwright.cli.terminal import INTERRUPTED
+from meshwright.cli.usage import as_meant, usage_words
 from meshwright.values.errors import ConfigError, MeshwrightError, UnknownNameError
 
 __all__ = ["app", "commands", "main", "run"]
@@ -107,7 +108,8 @@ class _Commands(typer.core.TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return one command, or a group of them; UnknownNameError where there is none."""
         if cmd_name not in self.list_commands(ctx):
-            raise UnknownNameError("command", cmd_name, self.list_commands(ctx))
+            hint = "; `meshwright --help` says what each does" if self.homes is _COMMANDS else ""
+            raise UnknownNameError("command", cmd_name, self.list_commands(ctx), hint=hint)
         module = import_module(self.module(cmd_name))
         if _is_group(module, self):
             return _group(cmd_name, module)
@@ -221,12 +223,6 @@ def _root(
     """Find the fastest way to train a large language model on a given cluster."""
 
 
-_EXPECTED = {
-    "int_parsing": "a whole number, such as 8192",
-    "float_parsing": "a number, such as 0.5",
-}
-
-
 def run(args: Sequence[str]) -> int:
     """Run a command line and return its exit code; foreseen errors are one line on stderr."""
     command = typer.main.get_command(app)
@@ -235,6 +231,7 @@ def run(args: Sequence[str]) -> int:
     try:
         if not args and not is_asked() and sys.stdin.isatty() and sys.stdout.isatty():
             args = ask_command(input, print)
+        args = as_meant(args)
         _require_values(args)
         outcome = command.main(
             args=["--help" if word == HELP_ALL else word for word in args] or ["--help"],
@@ -251,7 +248,7 @@ def run(args: Sequence[str]) -> int:
             raise
         return _refuse(f"{error.filename}: {error.strerror}")
     except _UsageError as error:
-        return _refuse(_usage_words(error))
+        return _refuse(usage_words(error))
     except (typer.Abort, KeyboardInterrupt, EOFError):
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
@@ -274,17 +271,6 @@ def _require_values(args: Sequence[str]) -> None:
                 f"{name}: its value is empty (an unset variable of the shell?); give one, or leave"
                 " the option out"
             )
-
-
-def _usage_words(error: Any) -> str:
-    """Say what is wrong with a command line: the value that is no number, what was expected."""
-    faults = getattr(error.__cause__, "errors", None)
-    kind, given = (
-        (faults()[0][key] for key in ("type", "input")) if faults is not None else ("", "")
-    )
-    if kind not in _EXPECTED or error.param is None:
-        return str(error.format_message())
-    return f"{max(error.param.opts, key=len)} {given}: expected {_EXPECTED[kind]}"
 
 
 def _refuse(message: str) -> int:

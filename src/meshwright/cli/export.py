@@ -27,6 +27,7 @@ from meshwright.cli.options import (
 from meshwright.cli.plan_files import read_mixed, read_side
 from meshwright.cli.terminal import JsonFlag, print_json, tell, tell_notes
 from meshwright.platforms.job import JobOptions, JobText
+from meshwright.platforms.registry import find_platform
 from meshwright.report.plan_table import print_miss
 from meshwright.runs.candidates import fitting_candidates
 from meshwright.search.mixed.problem import MixedProblem, is_mixed
@@ -61,6 +62,9 @@ __all__ = [
 ]
 
 
+_NOTHING_WRITTEN = "nothing is written without -o DIR; --dry-run prints the files"
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Delivery:
     """Where files go, and whether they are written at all."""
@@ -78,7 +82,7 @@ class Delivery:
                 print(f"==> {Path(self.output or '', file.name)}\n{file.text}")
             return
         if self.output is None:
-            raise ConfigError("nothing is written without -o DIR; --dry-run prints the files")
+            raise ConfigError(_NOTHING_WRITTEN)
         paths = {self.output / file.name: file for file in files}
         differing = [
             str(path)
@@ -161,6 +165,8 @@ def export(
         require_runs(target, case["stack"])
     chosen = _settings(settings or [])
     dropped = left_names(leave_out)
+    _require_delivery(Delivery(**delivery), is_json=json_output)
+    _require_launcher(launcher, [*_named(None, job), *options])
     if (mixed := None if plan is None else read_mixed(plan)) is not None:
         _require_no_words(plan, case, layout, hf)
         exported = export_mixed_plan(
@@ -184,6 +190,22 @@ def left_names(words: str | None) -> list[str]:
 
 def _whole(asked: Asked, *, settings: TrainingSettings, dropped: list[str]) -> TrainingPlan:
     return without(plan_of(asked, settings=settings), dropped)
+
+
+def _require_delivery(delivery: Delivery, *, is_json: bool) -> None:
+    """Refuse, before a search, what would write nothing."""
+    if delivery.output is None and not delivery.dry_run and not is_json:
+        raise ConfigError(_NOTHING_WRITTEN)
+
+
+def _require_launcher(launcher: str | None, given: list[str]) -> None:
+    """Refuse an unknown platform, and words of a job without one, before a search."""
+    if launcher is not None:
+        find_platform(launcher)
+    elif given:
+        raise ConfigError(
+            f"{', '.join(given)}: of no effect without --launcher, such as --launcher slurm"
+        )
 
 
 def _named(launcher: str | None, job: Path | None) -> list[str]:

@@ -92,7 +92,9 @@ def read_goal(tokens: str | None, deadline: str | None) -> Goal | None:
             if tokens is None
             else ("--tokens", "--deadline, such as 30D")
         )
-        raise ConfigError(f"{given}: of no effect without {missing}")
+        raise ConfigError(
+            f"{given}: of no effect without {missing}; `meshwright estimate` says days and cost"
+        )
     count, seconds = (
         parse_tokens(tokens, name="--tokens"),
         parse_duration(deadline, name="--deadline"),

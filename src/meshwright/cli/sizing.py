@@ -24,7 +24,7 @@ from meshwright.report.plan_table import print_miss
 from meshwright.report.sizing_text import estimate_lines, size_lines
 from meshwright.search.request import PlanRequest
 from meshwright.sizing.estimate import Limits, RunEstimate
-from meshwright.values.units import parse_duration, parse_tokens
+from meshwright.values.units import DAY_S, parse_duration, parse_tokens
 
 __all__ = ["estimate", "size"]
 
@@ -32,7 +32,9 @@ __all__ = ["estimate", "size"]
 @command
 def size(
     cluster: Given = CLUSTER,
-    days: float = option(REQUIRED, "Longest that the training may take."),
+    days: str = option(
+        REQUIRED, "Longest that the training may take: 30, 30d, 4w.", metavar="TIME"
+    ),
     tokens: str | None = option(
         None, "To train on: 300B, 15T [default: 20 a parameter, compute-optimal]."
     ),
@@ -75,7 +77,7 @@ def size(
     training = training_of(1, evaluation=evaluation, failures=failures)  # --tokens, or the size's
     found = api.size(
         **cluster,
-        days=days,
+        days=_days(days),
         series=series or "gpt3",
         tokens=None if tokens is None else parse_tokens(tokens, name="--tokens"),
         training=training,
@@ -90,6 +92,14 @@ def size(
         print_page(size_lines(found), indent=13)
     if found.best is None:
         raise typer.Exit(1)
+
+
+def _days(text: str) -> float:
+    """Read a number of days, or a time with its unit."""
+    try:
+        return float(text)
+    except ValueError:
+        return parse_duration(text, name="--days") / DAY_S
 
 
 @command

@@ -162,7 +162,7 @@ def _train(
         _print_dry(
             start,
             findings,
-            with_jobs=all(finding.name != "job" for finding in stops),
+            with_jobs=not stops,
             json_output=json_output,
         )
     else:

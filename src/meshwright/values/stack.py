@@ -423,7 +423,9 @@ def find_stack(name: str) -> Stack:
         raise ConfigError(f"stack={name}: expected a release after @, as megatron-bridge@26.02")
     found = _stack(plain)
     if found is None:
-        raise UnknownNameError("stack", name, stack_names())
+        raise UnknownNameError(
+            "stack", name, stack_names(), hint="; `meshwright stacks` says what each is"
+        )
     return replace(found, release=release) if release else found
 
 

@@ -109,6 +109,8 @@ def _plain_form(text: str) -> str:
 def parse_tokens(text: str | int | float, *, name: str, least: int = FEWEST_TOKENS) -> int:
     """Read tokens to train on; ConfigError with what was probably meant below `least`."""
     tokens = parse_count(text, name=name)
+    if tokens < 1:
+        raise ConfigError(f"{name}={text}: expected 1 or more, such as 300B or 15T")
     if tokens < least:
         digits = str(text).strip().rstrip("kKmM")
         raise ConfigError(
