@@ -11,7 +11,7 @@ from meshwright.runs.measured.cells import TruthTable
 from meshwright.runs.measured.files import fit_known, peak_memory_of, step_time_of
 from meshwright.runs.measured.predict import Answers, Prediction, predict_rows
 from meshwright.runs.measured.rows import Case, Unanswerable
-from meshwright.trust.intervals import Kind, Quantity
+from meshwright.trust.intervals import Kind, Quantity, ServingQuantity
 from meshwright.values.stack import find_stack
 from meshwright.values.units import GIB
 from meshwright_truth.score import comparison_of
@@ -41,7 +41,7 @@ Feature = Literal["fp8", "cp", "ep", "lora", "long"]
 class Residual:
     """One published run of one quantity."""
 
-    quantity: Quantity
+    quantity: Quantity | ServingQuantity
     table: str
     model: str
     """As the row names it."""

@@ -7,11 +7,20 @@ import io
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.trust.intervals import FALLBACKS, LEVELS, Kind, Level, Quantity, Spread
+from meshwright.trust.intervals import (
+    FALLBACKS,
+    LEVELS,
+    Kind,
+    Level,
+    Quantity,
+    ServingQuantity,
+    Spread,
+)
 from meshwright_truth.residuals import Residual
 
 __all__ = [
@@ -27,9 +36,10 @@ __all__ = [
 
 HELD = 0.8
 """Share of runs that an interval is to hold."""
-LEAST_GROUPS: Mapping[Quantity, float] = {"step_time": 2.0, "peak_memory": 3.0}
-"""Groups that a kind needs, counted by weight. Of memory, with fewer, the widening for few would
-triple the interval; of step times the coarser kinds are in it as well."""
+LEAST_GROUPS: Mapping[str, float] = {"peak_memory": 3.0}
+USUAL_GROUPS = 2.0
+"""Groups that a kind needs, counted by weight. Of training's memory, with fewer, the widening for
+few would triple the interval."""
 OTHER_TABLES = 5.0
 """Tables that the next coarser kind counts for beside a kind's own: those of k tables weigh k / (k
 + 5). Between 4 and 8 what intervals hold and their widths are the same within a hundredth."""
@@ -41,7 +51,8 @@ LEAST_HALF_WIDTH = 0.005
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-Found = dict[tuple[Quantity, str], Spread]
+AnyQuantity = Quantity | ServingQuantity
+Found = dict[tuple[AnyQuantity, str], Spread]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,7 +112,7 @@ class Sample:
         return replace(self, kept=self.kept & ~left_out, _known={}, _mixed={}, _width={})
 
     @property
-    def quantity(self) -> Quantity:
+    def quantity(self) -> AnyQuantity:
         """What the residuals are of."""
         return self.residuals[0].quantity
 
@@ -115,7 +126,7 @@ class Sample:
         key = level, name
         if key not in self._known:
             rows = self.rows(level, name)
-            least = LEAST_GROUPS[self.quantity] - ROUNDING
+            least = LEAST_GROUPS.get(self.quantity, USUAL_GROUPS) - ROUNDING
             self._known[key] = (
                 bool(len(rows)) and self.effective_groups(rows, self.weights(rows)) >= least
             )
@@ -202,7 +213,7 @@ def _t90(freedom: float) -> float:
 
 
 def fit_spreads(
-    residuals: Sequence[Residual], *, factors: Mapping[Quantity, Widening] | None = None
+    residuals: Sequence[Residual], *, factors: Mapping[Any, Widening] | None = None
 ) -> Found:
     """Return the spread of every kind that has enough groups, at every level."""
     found: Found = {}
@@ -246,8 +257,10 @@ def spreads_csv(spreads: Found) -> str:
 
 
 def _lines(spreads: Found, names: Sequence[str]) -> Iterator[dict[str, object]]:
-    def place(spread: Spread) -> tuple[bool, int, str]:
-        return spread.quantity != "step_time", LEVELS.index(spread.level), spread.kind
+    quantities = list(dict.fromkeys(spread.quantity for spread in spreads.values()))
+
+    def place(spread: Spread) -> tuple[int, int, str]:
+        return quantities.index(spread.quantity), LEVELS.index(spread.level), spread.kind
 
     for spread in sorted(spreads.values(), key=place):
         values = {name: getattr(spread, name) for name in names}

@@ -24,6 +24,7 @@ __all__ = [
     "LEVELS",
     "LONG_TOKENS",
     "QUANTITIES",
+    "SERVING_QUANTITIES",
     "Assumption",
     "Doubt",
     "Fits",
@@ -31,6 +32,7 @@ __all__ = [
     "Kind",
     "Level",
     "Quantity",
+    "ServingQuantity",
     "Site",
     "Spread",
     "Spreads",
@@ -40,12 +42,15 @@ __all__ = [
     "interval",
     "intervals_of",
     "kind_of",
+    "serving_interval",
+    "serving_kind",
     "spread_of",
     "uncertain_constants",
     "widened",
 ]
 
 Quantity = Literal["step_time", "peak_memory"]
+ServingQuantity = Literal["ttft", "tpot", "e2e", "throughput", "serving_memory"]
 Fits = Literal["yes", "at risk", "no"]
 Level = Literal["generation", "vendor", "software", "family", "work", "model", "all"]
 Work = Literal["", "lora", "long"]
@@ -61,6 +66,7 @@ Assumption = Literal[
 ]
 """What a run may leave untold, so that something is taken for it."""
 QUANTITIES: tuple[Quantity, ...] = get_args(Quantity)
+SERVING_QUANTITIES: tuple[ServingQuantity, ...] = get_args(ServingQuantity)
 LEVELS: tuple[Level, ...] = get_args(Level)
 """What the runs of a kind share, from fine to coarse."""
 _SHARED: Mapping[Level, tuple[str, ...]] = {
@@ -114,11 +120,11 @@ class Kind:
         """In the name of the level at which kinds of work are one."""
         return "any work"
 
-    def of(self, quantity: Quantity) -> Kind:
+    def of(self, quantity: Quantity | ServingQuantity) -> Kind:
         """Return the kind that decides for a quantity: for memory the model's size does not."""
         return (
             self
-            if quantity == "step_time"
+            if quantity != "peak_memory"
             else replace(self, model="moe" if self.model.endswith("moe") else "dense")
         )
 
@@ -131,7 +137,7 @@ class Kind:
 class Spread:
     """Measured over predicted, among the published runs of one kind."""
 
-    quantity: Quantity
+    quantity: Quantity | ServingQuantity
     level: Level
     kind: str
     p10: float
@@ -190,10 +196,10 @@ _NAMES: Mapping[Level, str] = {
     "model": "of models like {kind}",
     "all": "of any kind",
 }
-_VERBS: Mapping[Quantity, str] = {"step_time": "took", "peak_memory": "needed"}
+_VERBS: Mapping[str, str] = {"step_time": "took", "peak_memory": "needed"}
 
 
-Spreads = Mapping[tuple[Quantity, str], Spread]
+Spreads = Mapping[tuple[Quantity | ServingQuantity, str], Spread]
 """By quantity and name of the kind."""
 
 
@@ -215,7 +221,7 @@ def _size_and_experts(model: ModelSpec) -> Literal["dense", "moe", "small dense"
     return "dense" if model.moe is None else "moe"
 
 
-def find_spread(spreads: Spreads, kind: Kind, quantity: Quantity) -> Spread:
+def find_spread(spreads: Spreads, kind: Kind, quantity: Quantity | ServingQuantity) -> Spread:
     """Return the finest known kind that a run belongs to."""
     return next(
         spread
@@ -226,7 +232,27 @@ def find_spread(spreads: Spreads, kind: Kind, quantity: Quantity) -> Spread:
 
 def spread_of(kind: Kind, quantity: Quantity) -> Spread:
     """Return what published runs say of this kind, or of the finest coarser one with enough."""
-    return find_spread(_published(), kind, quantity)
+    return find_spread(_published("trust/residuals.csv"), kind, quantity)
+
+
+def serving_kind(*, model: ModelSpec, chip: Chip, engine: str, way: str) -> Kind:
+    """Return the kind of a serving run: software is the engine and the way it serves (one pool, two
+    pools, static batches, as many as fit), its family that way."""
+    return Kind(
+        stack=f"{engine} {way}",
+        family=way,
+        model="dense" if model.moe is None else "moe",
+        generation=chip.generation,
+        vendor=chip.vendor,
+    )
+
+
+def serving_interval(
+    kind: Kind, quantity: ServingQuantity, predicted: float
+) -> tuple[float, float]:
+    """Return the 80 % interval of a predicted figure of serving."""
+    published = _published("trust/serving_residuals.csv")
+    return find_spread(published, kind, quantity).around(predicted)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -330,8 +356,8 @@ def fits_within(peak_bytes: float, *, limit_bytes: float, headroom_bytes: float)
 
 
 @cache
-def _published() -> Spreads:
-    found = map(_spread, package_rows("trust/residuals.csv"))
+def _published(name: str) -> Spreads:
+    found = map(_spread, package_rows(name))
     return {(spread.quantity, spread.kind): spread for spread in found}
 
 
