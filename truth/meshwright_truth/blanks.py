@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from statistics import fmean
+
+import numpy as np
 
 from meshwright.runs.measured.cells import TruthTable
 from meshwright.runs.measured.files import peak_memory_of, step_time_of
 from meshwright.runs.measured.predict import Prediction, predict_rows
 from meshwright.runs.measured.rows import Case, read_row
-from meshwright.trust.intervals import Assumption
+from meshwright.trust.intervals import QUANTITIES, Assumption, Doubt
+from meshwright.values.text import csv_text
 from meshwright_truth.score import comparison_of
+from meshwright_truth.spreads import HELD, quantiles
 
-__all__ = ["HIDDEN", "Hidden", "hidden_runs", "share_found", "tuned_rows"]
+__all__ = [
+    "HIDDEN",
+    "Hidden",
+    "doubts_csv",
+    "doubts_of",
+    "hidden_runs",
+    "share_found",
+    "tuned_rows",
+]
 
 HIDDEN: Mapping[Assumption, tuple[str, ...]] = {
     "micro batch": ("mbs", "ga"),
@@ -150,3 +162,38 @@ def share_found(runs: Iterable[Hidden]) -> float:
     for run in runs:
         by_table[run.table].append(run.found)
     return fmean(fmean(found) for found in by_table.values()) if by_table else math.nan
+
+
+def doubts_of(runs: Sequence[Hidden]) -> list[Doubt]:
+    """Return how far each thing that is hidden moves time and memory, tables alike."""
+    found = []
+    for quantity in QUANTITIES:
+        for what in HIDDEN:
+            some = [run for run in runs if run.assumption == what]
+            if some:
+                ratio = [
+                    run.time_ratio if quantity == "step_time" else run.memory_ratio for run in some
+                ]
+                rows = Counter(run.table for run in some)
+                weights = np.array([1.0 / rows[run.table] / len(rows) for run in some])
+                [half] = quantiles(np.abs(np.log(ratio)), weights, (HELD,))
+                found.append(
+                    Doubt(
+                        quantity=quantity,
+                        assumption=what,
+                        half_width=half,
+                        rows=len(some),
+                        tables=len(rows),
+                    )
+                )
+    return found
+
+
+def doubts_csv(doubts: Sequence[Doubt]) -> str:
+    """Return `trust/assumptions.csv`."""
+    names = [each.name for each in fields(Doubt)]
+    lines = (
+        [f"{v:.4f}" if isinstance(v, float) else str(v) for v in asdict(doubt).values()]
+        for doubt in doubts
+    )
+    return csv_text(names, lines)

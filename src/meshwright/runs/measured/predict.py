@@ -90,7 +90,8 @@ class Prediction:
     def intervals(self) -> Intervals:
         """The 80 % intervals of both figures."""
         figures = {"step_s": self.step_s, "peak_bytes": self.peak_memory_bytes}
-        published, own = intervals_of(self.case.kind, **figures), self.case.calibration
+        case, own = self.case, self.case.calibration
+        published = intervals_of(case.kind, **figures, assumptions=case.assumptions)
         return published if own is None else own_intervals(own, published, **figures)
 
     @property

@@ -90,7 +90,7 @@ class Case:
     def kind(self) -> Kind:
         """Which published runs say how far off a prediction may be."""
         chip, stack = self.machines.nodes[0].chip, find_stack(self.stack_name)
-        kind = kind_of(model=self.model, chip=chip, stack=stack)
+        kind = kind_of(model=self.model, chip=chip, stack=stack, work=self.workload)
         return replace(kind, generation="mixed") if self.machines.mixed else kind
 
 
