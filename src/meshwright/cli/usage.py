@@ -97,4 +97,7 @@ def _extra(words: str, error: Any) -> str:
     if re.fullmatch(r"[A-Za-z0-9.-]+:[0-9_]+(,.*)?", first) and "--cluster" in _options(error):
         return f"{first}: chips go with --cluster: --cluster {first}"
     path = error.ctx.command_path if error.ctx is not None else "meshwright"
-    return f"{words or 'an empty word'}: not expected here; values go behind an option, which `{path} --help` lists"
+    return (
+        f"{words or 'an empty word'}: not expected here; values go behind an option, which"
+        f" `{path} --help` lists"
+    )

@@ -15,6 +15,9 @@ from meshwright.runs.measured.cells import TruthTable
 from meshwright.runs.measured.rows import Unanswerable
 from meshwright.runs.measured.serving_answers import (
     COLUMNS,
+    FIGURES,
+    SCORED,
+    ServingPrediction,
     serving_predictions_csv,
 )
 from meshwright.runs.measured.serving_predict import (
