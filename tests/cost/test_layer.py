@@ -307,13 +307,14 @@ def test_counts_of_tokens_hold_the_host_back() -> None:
 
 def test_collectives_from_the_host_hold_a_pipeline() -> None:
     """1 s per collective and member: 4 and 6 collectives a layer with tp = 4, where a pipeline
-    engine runs."""
+    engine runs over several servers."""
     slow = replace(STACK, pipelined_collective_host_s=1.0)
     held = layer(LLAMA, WORK, stack=slow, tp=4, sp=True, pp=2)
     assert (one(held.forward_s), one(held.backward_s)) == pytest.approx((4 * 4, 6 * 4))
     for free in (
         layer(LLAMA, WORK, stack=slow, tp=4, sp=True),
         layer(LLAMA, WORK, stack=slow, pp=2),
+        layer(LLAMA, WORK, stack=slow, tp=4, sp=True, pp=2, pool=replace(POOL, num_chips=8)),
     ):
         assert one(free.forward_s) < 1
 

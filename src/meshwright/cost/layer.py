@@ -260,7 +260,8 @@ def _host_s(site: Site, forward_kernels: Floats, backward_kernels: Floats) -> tu
     take longer.
 
     Formula:  max(kernels * launch time, FORWARD_COLLECTIVES or BACKWARD_COLLECTIVES *
-              pipelined_collective_host_s * tp), the second where pp > 1 and tp > 1
+              pipelined_collective_host_s * tp), the second where pp > 1, tp > 1 and stages lie in
+              several domains
     Units:    seconds per micro batch, (U,).
     Source:   counting; the time of a collective is the stack's own
               (`software/nanotron/stack.toml`).
@@ -271,6 +272,7 @@ def _host_s(site: Site, forward_kernels: Floats, backward_kernels: Floats) -> tu
         * site.shapes.tp
         * site.shapes.pipelined
         * (site.shapes.tp > 1)
+        * (site.pool.num_chips > site.pool.node.domain_size)
     )
     return (
         np.maximum(forward_kernels * launch_s, FORWARD_COLLECTIVES * collective_s),

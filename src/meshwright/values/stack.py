@@ -257,7 +257,8 @@ class Stack:
     kernels_per_layer_scale: float = 1.0
     """Kernels launched per layer against a Transformer Engine layer."""
     pipelined_collective_host_s: float = 0.0
-    """Host time of a tensor-parallel collective in a pipeline engine, per member of its group."""
+    """Host time of a tensor-parallel collective in a pipeline engine whose stages lie on several
+    servers, per member of its group."""
     recompute_stops_early: bool = False
     """Whether recompute leaves out a layer's last product, which its backward never reads."""
     step_overhead_s: float = 0.0
