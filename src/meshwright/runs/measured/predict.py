@@ -52,6 +52,9 @@ _SUMS = {
     "after-backward": (*_STATES, "communication", "libraries"),
 }
 """Memory terms that make up a figure which is no peak of the whole step."""
+_PASSING = ("activations", "recompute_workspace", "logits")
+"""Memory terms that are gone when the optimizer steps."""
+_FULLY = ("zero3", "hybrid")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -259,7 +262,9 @@ def _over_stages(priced: Priced, array: NDArray[np.float64]) -> NDArray[np.float
 def _figure(case: Case, priced: Priced, i: int) -> float:
     """The memory that the row's `mem_def` asks for."""
     memory = priced.memory
-    if case.memory.kind in _SUMS:
+    if case.memory.kind == "first-step":
+        array = _first_step(case, priced)
+    elif case.memory.kind in _SUMS:
         array = np.sum([memory.terms[name] for name in _SUMS[case.memory.kind]], axis=0)
         if case.memory.kind == "after-backward" and case.layout.sharding == "zero1":
             params, stack = memory.terms["weights"] / 2.0, find_stack(case.stack_name)
@@ -271,6 +276,22 @@ def _figure(case: Case, priced: Priced, i: int) -> float:
     at = {"first": 0, "last": case.layout.pp - 1}.get(case.memory.rank)
     chosen = priced.stages.real[i] if at is None else priced.stages.index[i] == at
     return float(array[i][chosen].max())
+
+
+def _first_step(case: Case, priced: Priced) -> NDArray[np.float64]:
+    """Peak allocated of a run's first step, (N, S): Adam's moments are made in it, when activations
+    are gone.
+
+    Megatron's log tells the peak once, after the first step (report_memory of
+    megatron/training/training.py; the flag that asks for it is lowered there).
+    """
+    memory, stack = priced.memory, _started(case).stack
+    half = case.workload.precision not in ("fp32", "tf32")
+    master = stack.master_bytes if half and case.layout.sharding not in _FULLY else 0.0
+    moments = stack.moment_bytes if half else 8.0
+    made = memory.terms["optimizer"] * moments / (moments + master) if moments else 0.0
+    passing = sum(memory.terms[name] for name in _PASSING)
+    return np.asarray(memory.allocated - np.minimum(made, passing))
 
 
 def _answer(
