@@ -31,6 +31,7 @@ __all__ = [
     "COLUMNS",
     "SCORED",
     "Answers",
+    "Held",
     "Prediction",
     "predict_rows",
     "predictions_csv",
