@@ -18,7 +18,6 @@ SELF = Block(kind="attention")
 QUERIES, KEYS = 2048 * 1024 * 2, 2048 * 256 * 2
 """Bytes of 16 query heads and of 4 key or value heads, each 64 wide, of 2,048 tokens."""
 KEEPS = replace(STACK, rotation_keeps_input=True)
-NORMS = replace(LLAMA, qk_norm=True)
 
 
 def turned(at: Site) -> float:
@@ -38,11 +37,6 @@ def test_a_rotation_that_keeps_its_input_keeps_the_projections_output_whole() ->
     assert turned(site(LLAMA, stack=KEEPS, tp=4)) == (QUERIES + 2 * KEYS) / 4
     core = named(attention_parts(site(LLAMA, stack=KEEPS), SELF), "queries, keys and values")
     assert turned(site(LLAMA, stack=KEEPS)) == saved(core)
-
-
-def test_norms_of_queries_and_keys_keep_their_inputs() -> None:
-    assert turned(site(NORMS)) == QUERIES + KEYS
-    assert turned(site(NORMS, stack=KEEPS)) == (QUERIES + KEYS) + (QUERIES + 2 * KEYS)
 
 
 def test_attentions_own_bytes_by_hand() -> None:

@@ -13,30 +13,26 @@ __all__ = ["attention_bytes", "turned_inputs"]
 
 
 def turned_inputs(site: Site, block: Block) -> list[Part]:
-    """Bytes alone, no time: queries and keys as they were before a norm or a rotation of their own;
-    nothing where neither keeps them.
+    """Bytes alone, no time: queries and keys as they were before a rotation that keeps them; none
+    where angles are enough.
 
-    Formula:  tokens * (heads + kv_heads) * head_dim * activation_bytes where queries and keys have
-              norms; and where a rotation keeps what it turns, the same and key_tokens * kv_heads *
-              head_dim * activation_bytes, the values within the projection's output, whose copy
+    Formula:  tokens * (heads + kv_heads) * head_dim * activation_bytes, and key_tokens * kv_heads *
+              head_dim * activation_bytes of the values within the projection's output, whose copy
               the core keeps
     Units:    bytes per micro batch and rank, (U,).
-    Source:   a norm's backward pass reads its input; a rotation's reads the angles alone
-              (fused_rope of Transformer Engine, plain PyTorch), unless its operator asks for more
-              (`Stack.rotation_keeps_input`): then the projection's output, of which it holds a
-              view, stays whole beside the copy of the values that the core is handed.
-    Valid:    multi-head and grouped attention; latent attention has norms on its latent vectors,
-              which its up-projections keep.
+    Source:   a rotation's backward pass reads the angles alone (fused_rope of Transformer Engine,
+              plain PyTorch), unless its operator asks for more (`Stack.rotation_keeps_input`): then
+              the projection's output, of which it holds a view, stays whole beside the copy of the
+              values that the core is handed.
+    Valid:    multi-head and grouped attention with rotary positions.
     Checked:  tests/cost/test_kept.py
     """
+    rotates = site.model.mla is None and site.model.positions == "rope"
+    if not (rotates and site.stack.rotation_keeps_input):
+        return []
     heads, kv_heads = site.local_heads
     turned = site.tokens(block) * (heads + kv_heads) * site.model.head_dim
     values = site.key_tokens(block) * kv_heads * site.model.head_dim
-    grouped = site.model.mla is None
-    normed = grouped and site.model.qk_norm
-    rotated = grouped and site.model.positions == "rope" and site.stack.rotation_keeps_input
-    if not (normed or rotated):
-        return []
     zero = np.zeros_like(turned)
     return [
         Part(
@@ -46,7 +42,7 @@ def turned_inputs(site: Site, block: Block) -> list[Part]:
             backward_s=zero,
             kernels_forward=0,
             kernels_backward=0,
-            saved_bytes=(turned * normed + (turned + values) * rotated) * site.activation_bytes,
+            saved_bytes=(turned + values) * site.activation_bytes,
         )
     ]
 
