@@ -192,6 +192,16 @@ def test_a_fused_core_keeps_its_output_beside_a_narrow_copy() -> None:
         assert saved(named(parts, "attention output projection")) == projection
 
 
+def test_attentions_output_may_wait_in_a_format_of_its_own() -> None:
+    """DeepSeek-V3 (arXiv:2412.19437), section 3.3.3: 12 bits where other inputs wait in 8."""
+    stack, narrow = replace(STACK, attention_output_bytes=1.5), replace(WORK, precision="fp8")
+    found = [
+        saved(named(attention_parts(at, SELF), "attention output projection"))
+        for at in (site(GPT, narrow, stack=stack), site(GPT, narrow), site(GPT, stack=stack))
+    ]
+    assert found == [2048 * 1024 * 1.5, 2048 * 1024, 2048 * 1024 * 2]
+
+
 def test_grouped_queries_keep_fewer_keys() -> None:
     """16 query heads, 4 key and value heads of 64: 2048 * (1024 + 2 * 256) * 2 bytes."""
     assert kept(LLAMA)["queries, keys and values"] == 2048 * (1024 + 512) * 2

@@ -17,6 +17,8 @@ from meshwright.values.units import MIB
 
 WIRED = replace(STACK, context_bytes=1.0, in_switch_reductions=False)
 SWITCHED = replace(WIRED, in_switch_reductions=True)
+FLEX = replace(WIRED, dispatcher="flex")
+"""Exchanges of experts without NCCL."""
 
 
 def on(generation: str, *, vendor: str = "NVIDIA", pool: Pool = POOL) -> Pool:
@@ -41,7 +43,25 @@ def test_an_axis_has_a_communicator_and_megatron_one_of_all_ranks() -> None:
     assert mib(dp=2) == 544 + 544
     assert mib(tp=4, pp=2) == 688 + 544 + 688
     assert mib(tp=2, cp=2, pp=2, dp=2) == 3 * 544 + 688 + 688, "dp * cp is one group of 4"
-    assert mib(ep=4, dp=4) == 3 * 688
+    assert mib(FLEX, ep=4, dp=4) == 3 * 688
+
+
+def test_an_all_to_all_connects_each_pair_in_a_domain() -> None:
+    """8 H100: 3.28 GB, 447 MiB for each of 7 peers; larger groups and domains are not known to take
+    more, and ranks of tensor-parallel experts lie between the peers."""
+    hopper = on("hopper")
+
+    def connections(pool: Pool, **layout: int) -> float:
+        return mib(WIRED, pool=pool, **layout) - mib(FLEX, pool=pool, **layout)
+
+    assert connections(hopper, ep=8, dp=8) == 7 * 447
+    assert pytest.approx(3.28e9, rel=1e-3) == 7 * 447 * MIB
+    assert connections(hopper, ep=2, dp=8) == 447
+    assert connections(hopper, ep=64, dp=64) == 7 * 447
+    assert connections(on("hopper", pool=RACK), ep=64, dp=64) == 7 * 447
+    assert connections(hopper, tp=4, etp=4, ep=8, dp=8) == 447
+    assert connections(on("cdna3", vendor="AMD"), ep=8, dp=8) == 7 * 112
+    assert connections(hopper, dp=8) == 0
 
 
 def test_a_stage_holds_as_much_however_many_follow() -> None:
@@ -70,9 +90,9 @@ def test_switches_that_reduce_keep_a_buffer_for_each_member() -> None:
     )
     assert mib(SWITCHED, pool=hopper, tp=8, dp=2) == 688 + 544 + 688 + 288 * (8 + 8)
     assert mib(SWITCHED, pool=hopper, tp=2, dp=4) == 544 + 688 + 688 + 288 * (4 + 8)
-    assert mib(SWITCHED, pool=hopper, ep=8, dp=8) == 3 * 688 + 288 * (8 + 8), (
-        "an all-to-all reduces nothing"
-    )
+    assert mib(replace(SWITCHED, dispatcher="flex"), pool=hopper, ep=8, dp=8) == 3 * 688 + 288 * (
+        8 + 8
+    ), "an all-to-all reduces nothing"
     four = replace(hopper, node=replace(hopper.node, chips_per_node=4, domain_size=4))
     assert mib(SWITCHED, pool=four, tp=4, dp=2) == mib(WIRED, pool=four, tp=4, dp=2), (
         "four chips are wired to each other"

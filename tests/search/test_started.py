@@ -56,6 +56,12 @@ def test_features_are_those_of_the_release_s_recipe(
     assert (stack.dispatcher, stack.ep_overlap, stack.launch_hidden) == features
 
 
+def test_moments_are_in_the_recipes_format() -> None:
+    """DeepSeek-V3's recipes set exp_avg_dtype and exp_avg_sq_dtype to bfloat16."""
+    assert start("0.4.0", "deepseek-v3", "gb200", "bf16").stack.moment_bytes == 2 * 2
+    assert start("26.06", "gpt-oss-120b", "gb300", "mxfp8").stack.moment_bytes == 2 * 4
+
+
 def test_a_recipe_says_what_it_is() -> None:
     words = start("0.4.0", "deepseek-v3", "gb200", "bf16").words
     assert words.startswith("megatron-bridge v0.4.0, its recipe of deepseek-v3 on gb200 in bf16: ")

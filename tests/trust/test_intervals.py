@@ -182,6 +182,16 @@ def test_headroom_is_what_the_upper_end_needs() -> None:
     assert headroom_bytes(80.0, high=0.9) == 0.0
 
 
+def test_slack_alone_is_a_risk() -> None:
+    """85 of 80: with 5 that the allocator gives back there is room, with 4.9 there is not; what
+    leaves the headroom free with its slack fits."""
+    verdicts = [
+        fits_within(peak, limit_bytes=80.0, headroom_bytes=10.0, slack_bytes=slack)
+        for peak, slack in ((85.0, 5.0), (85.0, 4.9), (70.0, 5.0), (75.0, 5.0))
+    ]
+    assert verdicts == ["at risk", "no", "yes", "at risk"]
+
+
 def test_verdicts() -> None:
     verdicts = [
         fits_within(peak, limit_bytes=80.0, headroom_bytes=10.0)

@@ -116,10 +116,10 @@ def verdict_lines(verdicts: Mapping[str, Verdicts]) -> list[str]:
         for name, found in verdicts.items()
     ]
     words = (
-        "Whether runs fit: `no` where the predicted peak is beyond what a process sees, `yes`"
-        " where it leaves as much free as the upper end of its interval needs, at most"
-        f" {100 * MOST_HEADROOM:.0f} % of the chip, `at risk` between. Each table is judged by"
-        " intervals made without it."
+        "Whether runs fit: `no` where the predicted peak less the allocator's slack is beyond what"
+        " a process sees, `yes` where it leaves as much free as the upper end of its interval"
+        f" needs, at most {100 * MOST_HEADROOM:.0f} % of the chip, `at risk` between. Each table is"
+        " judged by intervals made without it."
     )
     table = markdown(heading, [*rows, ["all", *_all(list(verdicts.values()))]])
     return [

@@ -70,6 +70,8 @@ class FitOutcome:
     """Predicted."""
     limit_bytes: float
     fitted: bool
+    slack_bytes: float = 0.0
+    """Of what is used, what the allocator gives back before it gives up."""
     compared: tuple[str, ...] = ()
     """Runs that agree in it differ in layout alone."""
     predicted_s: float = math.inf
@@ -138,6 +140,7 @@ def fit_outcomes(read: Read, answers: Answers) -> list[FitOutcome]:
             table=case.source,
             kind=case.kind,
             used_bytes=found.used_bytes,
+            slack_bytes=found.slack_bytes,
             limit_bytes=_usable(case),
             fitted=fitted,
             compared=comparison_of(row),

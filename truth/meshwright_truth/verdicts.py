@@ -106,7 +106,12 @@ def _first_plans(said: Iterable[tuple[Fits, FitOutcome]]) -> Iterable[FirstPlan]
 def _verdict(outcome: FitOutcome, spreads: Found) -> Fits:
     high = find_spread(spreads, outcome.kind, "peak_memory").high
     headroom = headroom_bytes(outcome.limit_bytes, high=high)
-    return fits_within(outcome.used_bytes, limit_bytes=outcome.limit_bytes, headroom_bytes=headroom)
+    return fits_within(
+        outcome.used_bytes,
+        limit_bytes=outcome.limit_bytes,
+        headroom_bytes=headroom,
+        slack_bytes=outcome.slack_bytes,
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -24,6 +24,7 @@ from meshwright.search.problem import (
     dims_of,
 )
 from meshwright.search.quote import Quote, quotes
+from meshwright.search.ran import ran_words
 from meshwright.search.refine import (
     requote,
     setting_of,
@@ -351,6 +352,8 @@ def print_change(current: Asked, result: PlanResult, *, problem: Problem) -> Non
         f" {mine.verdict}",
         soft_wrap=True,
     )
+    if words := ran_words(mine, setting_of(current.problem)):
+        console.print(words, soft_wrap=True)
     if not result.plans:
         return
     best = replace(current, layout=result.plans[0].layout, problem=problem)

@@ -6,6 +6,7 @@ import numpy as np
 
 from meshwright.cost.attention_core import attention_core, core_saved
 from meshwright.cost.context import spread_core
+from meshwright.cost.kept import turned_inputs
 from meshwright.cost.kernels import EagerPass
 from meshwright.cost.linear import linear
 from meshwright.cost.operators import (
@@ -65,6 +66,7 @@ def attention_parts(site: Site, block: Block) -> list[Part]:
         norm(site, block, count),
         norm_output(site, block),
         *projections,
+        *turned_inputs(site, block),
         _core_inputs(site, block),
         core,
         tensor_exchange(site, block),

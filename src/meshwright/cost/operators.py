@@ -81,9 +81,12 @@ class Site:
 
     @property
     def kept_context_bytes(self) -> float:
-        """Bytes in which attention's output is kept: by the layer behind it, as its input; where
-        that keeps none, by fused attention, whose backward pass reads it."""
+        """Bytes in which attention's output is kept: by the layer behind it, as its input, or in a
+        format of its own where those are narrow; where that keeps none, by fused attention, whose
+        backward pass reads it."""
         kept = self.kept_input_bytes("linear_proj")
+        if 0 < kept < self.activation_bytes and self.stack.attention_output_bytes:
+            return self.stack.attention_output_bytes
         return kept or self.activation_bytes * (self.work.attention in ("flash", "flash1"))
 
     @property

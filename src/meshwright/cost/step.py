@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from meshwright.cost.collectives import message_s
 from meshwright.cost.ends import Ends, price_ends
 from meshwright.cost.fsdp import fsdp_layer_s, with_gathers
+from meshwright.cost.kept import attention_bytes
 from meshwright.cost.layer import LAYER_TERMS, LayerPrice, price_layer, redo_of, sum_terms
 from meshwright.cost.memory import Activations, Memory, price_memory, redone_share
 from meshwright.cost.offload import exposed_offload_s, offloaded_bytes, on_device_bytes
@@ -290,17 +291,19 @@ def _activations(
 ) -> Activations:
     """What one micro batch leaves on a stage, by segment; `freed` by selective recompute.
 
-    Formula:  after_selective = max(kept - freed, input), less what waits in host memory; gathered =
-              message * tp under sequence parallelism
+    Formula:  after_selective = max(kept - freed, input), less what waits in host memory (that of
+              attention in `kept` too); gathered = message * tp under sequence parallelism
     Units:    bytes per layer, rank and micro batch, (N,).
     Source:   Korthikanti et al. (arXiv:2205.05198), sections 4 and 5; offloading as the stack says.
     """
-    message, pairs = prices[0].input_bytes[at], list(zip(prices, freed, strict=True))
+    message = prices[0].input_bytes[at]
+    away = [stack.offloads_attention * attention_bytes(price.parts) for price in prices]
+    kept = [(price.kept_bytes - hosted)[at] for price, hosted in zip(prices, away, strict=True)]
     return Activations(
-        kept=tuple(p.kept_bytes[at] for p in prices),
+        kept=tuple(kept),
         after_selective=tuple(
-            on_device_bytes(p, np.maximum(p.kept_bytes[at] - f, p.input_bytes[at]), at, stack)
-            for p, f in pairs
+            on_device_bytes(p, np.maximum(k - f, p.input_bytes[at]), at, stack)
+            for p, k, f in zip(prices, kept, freed, strict=True)
         ),
         inputs=tuple(p.input_bytes[at] * (not stack.offloads_inputs) for p in prices),
         widest=tuple(p.widest_bytes[at] for p in prices),

@@ -155,7 +155,8 @@ def stage_params(model: ModelSpec, stack: Stack, layouts: Layouts, stages: Stage
 
 _SWITCH_BOARD = 8
 """Chips of the smallest domain with a switch that reduces; smaller ones are wired to each other.
-Members beyond it are not counted: no published log shows larger domains."""
+Members beyond it are not counted, neither there nor as peers: no published log shows larger
+domains."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -171,6 +172,8 @@ class _Buffers:
     """Generations of chips whose switches reduce."""
     switch_member_bytes: float
     """There, beyond that, for each member in the domain."""
+    peer_bytes: float
+    """Beyond all that for each other member in the domain, where all send to all."""
 
 
 @makes("memory.context")
@@ -181,7 +184,8 @@ def communicator_bytes(layouts: Layouts, *, pool: Pool, stack: Stack) -> Floats:
               groups or two axes stand beside them: a pair's or a group's buffers; a pair's of pp,
               since neighbours alone exchange, and all ranks of a pipeline are many, so that a stage
               holds as much whatever its number of stages; for those that reduce (tp, dp * cp, all)
-              where a switch does, and more than two members share it, a share for each of them
+              where a switch does, and more than two members share it, a share for each of them; for
+              ep, where experts are exchanged by all-to-all, connections to each other member
     Units:    bytes.
     Source:   cost/communicators.csv.
     Valid:    a communicator an axis, each with its own buffers, none registered by the user; 0
@@ -224,6 +228,10 @@ def communicator_bytes(layouts: Layouts, *, pool: Pool, stack: Stack) -> Floats:
         total = total + buffers.switch_member_bytes * np.sum(
             [inside * (inside > 2) for inside in members], axis=0
         )
+    if stack.dispatcher == "alltoall":
+        etp = np.asarray(layouts.etp, dtype=np.float64)
+        peers = np.clip(np.floor(pool.node.domain_size / etp), 1.0, np.minimum(ep, _SWITCH_BOARD))
+        total = total + buffers.peer_bytes * (peers - 1.0)
     return np.asarray(total)[:, None]
 
 
@@ -240,6 +248,7 @@ def _vendors() -> dict[str, _Buffers]:
             group_bytes=float(row["group_mib"]) * MIB,
             switch_generations=frozenset(row["switch_generations"].split()),
             switch_member_bytes=float(row["switch_member_mib"]) * MIB,
+            peer_bytes=float(row["peer_mib"]) * MIB,
         )
         for row in package_rows("cost/communicators.csv")
     }

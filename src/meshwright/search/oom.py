@@ -25,7 +25,10 @@ __all__ = [
     "FixKind",
     "Ladder",
     "Rung",
+    "edit",
     "fixes",
+    "rungs_of",
+    "stack_edit",
     "why_oom",
 ]
 
@@ -58,6 +61,8 @@ FixKind = Literal[
     "cp",
     "ep",
     "gradients",
+    "optimizer",
+    "weights",
     "gpus",
 ]
 Case = tuple[Layout, Setting]
@@ -85,11 +90,13 @@ def fixes(layout: Layout, setting: Setting) -> Iterator[Fix]:
     yield from _more_gpus(layout)
 
 
-def _edit(**changes: Any) -> Callable[[Layout, Setting], Case]:
+def edit(**changes: Any) -> Callable[[Layout, Setting], Case]:
+    """Return an edit of fields of the layout."""
     return lambda layout, setting: (replace(layout, **changes), setting)
 
 
-def _stack_edit(**changes: Any) -> Callable[[Layout, Setting], Case]:
+def stack_edit(**changes: Any) -> Callable[[Layout, Setting], Case]:
+    """Return an edit of fields of the software."""
     return lambda layout, setting: (
         layout,
         replace(setting, stack=replace(setting.stack, **changes)),
@@ -107,7 +114,7 @@ def _software_fixes(setting: Setting) -> Iterator[Fix]:
     stack = setting.stack
     variable = ALLOCATOR_VARIABLES.get(setting.pool.node.chip.vendor.lower())
     if variable is not None:
-        slack = _stack_edit(fragmentation_frac=stack.fragmentation_frac * EXPANDABLE_SLACK_SHARE)
+        slack = stack_edit(fragmentation_frac=stack.fragmentation_frac * EXPANDABLE_SLACK_SHARE)
         yield Fix(kind="allocator", words=f"{variable}=expandable_segments:True", apply=slack)
     if setting.work.attention not in ("flash", "flash1"):
         yield Fix(
@@ -116,7 +123,7 @@ def _software_fixes(setting: Setting) -> Iterator[Fix]:
             apply=lambda la, s: (la, replace(s, work=replace(s.work, attention="flash"))),
         )
     if stack.gradient_bytes > 2 and setting.work.precision not in ("fp32", "tf32"):
-        half = _stack_edit(gradient_bytes=2.0, reduce_bytes=min(2.0, stack.reduce_bytes))
+        half = stack_edit(gradient_bytes=2.0, reduce_bytes=min(2.0, stack.reduce_bytes))
         yield Fix(
             kind="gradients", words="gradients in 2 bytes", apply=half, label="changes training"
         )
@@ -124,13 +131,13 @@ def _software_fixes(setting: Setting) -> Iterator[Fix]:
 
 def _sharding_fixes(layout: Layout) -> Iterator[Fix]:
     if layout.tp > 1 and not layout.sp:
-        yield Fix(kind="sp", words="sp on", apply=_edit(sp=True))
+        yield Fix(kind="sp", words="sp on", apply=edit(sp=True))
     for kind in SHARDINGS[SHARDINGS.index(layout.sharding) + 1 :]:
         if kind != "hybrid":
             yield Fix(
                 kind="sharding",
                 words=f"sharding {kind}",
-                apply=_edit(sharding=kind, shard_size=None),
+                apply=edit(sharding=kind, shard_size=None),
             )
 
 
@@ -145,7 +152,7 @@ def _recompute_fixes(layout: Layout, setting: Setting) -> Iterator[Fix]:
             yield Fix(
                 kind="selective",
                 words=words,
-                apply=_edit(**(clean | {"recompute": "selective", "recompute_modules": modules})),
+                apply=edit(**(clean | {"recompute": "selective", "recompute_modules": modules})),
             )
     per_chunk = -(-setting.model.total_layers // (layout.pp * layout.vpp))
     for layers in range(1, per_chunk if stack_rules(setting.stack).full_by_blocks else 1):
@@ -153,12 +160,12 @@ def _recompute_fixes(layout: Layout, setting: Setting) -> Iterator[Fix]:
         yield Fix(
             kind="full",
             words=f"recompute {layers} of {per_chunk} layers in full",
-            apply=_edit(**(clean | block)),
+            apply=edit(**(clean | block)),
         )
     yield Fix(
         kind="full",
         words="recompute every layer in full",
-        apply=_edit(**(clean | {"recompute": "full"})),
+        apply=edit(**(clean | {"recompute": "full"})),
     )
 
 
@@ -166,13 +173,13 @@ def _batch_fixes(layout: Layout) -> Iterator[Fix]:
     size = layout.mbs
     while size % 2 == 0:
         size //= 2
-        yield Fix(kind="mbs", words=f"mbs {layout.mbs} -> {size}", apply=_edit(mbs=size))
+        yield Fix(kind="mbs", words=f"mbs {layout.mbs} -> {size}", apply=edit(mbs=size))
     chunks = layout.vpp
     while chunks % 2 == 0:
         chunks //= 2
         yield Fix(kind="vpp", words=f"vpp {layout.vpp} -> {chunks}", apply=_rechunk(chunks))
     if layout.schedule == "gpipe":
-        yield Fix(kind="schedule", words="schedule 1f1b", apply=_edit(schedule="1f1b"))
+        yield Fix(kind="schedule", words="schedule 1f1b", apply=edit(schedule="1f1b"))
 
 
 def _grid_fixes(layout: Layout, setting: Setting) -> Iterator[Fix]:
@@ -184,7 +191,7 @@ def _grid_fixes(layout: Layout, setting: Setting) -> Iterator[Fix]:
             yield Fix(
                 kind="ep",
                 words=f"ep {layout.ep} -> {layout.ep * factor}",
-                apply=_edit(ep=layout.ep * factor),
+                apply=edit(ep=layout.ep * factor),
             )
 
 
@@ -282,7 +289,7 @@ def why_oom(layout: Layout, problem: Problem) -> Ladder:
     """Price every fix of a layout; one that fits gets its ladder too."""
     setting = setting_of(problem)
     base = quotes([layout], setting)[0]
-    single = _rungs([(fix,) for fix in fixes(layout, setting)], base, setting)
+    single = rungs_of([(fix,) for fix in fixes(layout, setting)], base, setting)
     helpful = [
         rung
         for rung in single
@@ -308,7 +315,7 @@ def _simulated(found: Ladder, problem: Problem) -> Ladder:
     return Ladder(quote=base, rungs=tuple(rungs), together=together)
 
 
-def _rungs(groups: Iterable[tuple[Fix, ...]], base: Quote, setting: Setting) -> list[Rung]:
+def rungs_of(groups: Iterable[tuple[Fix, ...]], base: Quote, setting: Setting) -> list[Rung]:
     """Apply and price each group of fixes; those that break a rule are left out."""
     cases = [
         (group, *case)
@@ -400,7 +407,7 @@ def _together(single: Sequence[Rung], base: Quote, setting: Setting) -> Rung | N
             for group in combinations(usable, size)
             if len({fix.kind for fix in group}) == size
         ]
-        fitting = [rung for rung in _rungs(groups, base, setting) if rung.quote.fits]
+        fitting = [rung for rung in rungs_of(groups, base, setting) if rung.quote.fits]
         if fitting:
             return min(
                 fitting,

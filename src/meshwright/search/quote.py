@@ -137,9 +137,14 @@ class Quote:
 
     @property
     def verdict(self) -> Fits:
-        """`at risk` where it fits by less than the headroom."""
+        """`at risk` where it fits by less than the headroom, or is beyond the limit by what the
+        allocator gives back."""
+        needed = max(stage.used_bytes - stage.memory_bytes["slack"] for stage in self.stages)
         return fits_within(
-            self.peak_bytes, limit_bytes=self.limit_bytes, headroom_bytes=self.headroom_bytes
+            self.peak_bytes,
+            limit_bytes=self.limit_bytes,
+            headroom_bytes=self.headroom_bytes,
+            slack_bytes=self.peak_bytes - needed,
         )
 
 

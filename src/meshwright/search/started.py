@@ -38,6 +38,9 @@ GRAPHED_SHARE = {
     "full_iteration": WHOLE_STEP,
 }
 """The same by what a request asks for."""
+HALF_MOMENTS = 4.0
+"""Bytes per parameter of Adam's two moments in bfloat16 (exp_avg_dtype and exp_avg_sq_dtype of
+Megatron-Core's precision-aware optimizer)."""
 UNFUSED_ROTATION_SINCE = (26, 0)
 """Container from which rotations that carry a factor run as plain PyTorch (Megatron-Core 0.16)."""
 
@@ -137,6 +140,7 @@ def recipe_stack(stack: Stack, recipe: Recipe) -> Stack:
         "rotation_factor_fused": container < UNFUSED_ROTATION_SINCE,
         "tp_overlap": stack.tp_overlap if recipe.tp_comm_overlap else 0.0,
         "offloaded_layers": recipe.cpu_offloading_num_layers or 0,
+        "moment_bytes": HALF_MOMENTS if recipe.moment_dtype == "bfloat16" else stack.moment_bytes,
     }
     return replace(stack, **changes)
 

@@ -9,9 +9,10 @@ from typing import Any, Literal
 
 __all__ = ["ALLOCATED", "Described", "MemoryFigure", "MemoryKind", "StackChanges"]
 
-MemoryKind = Literal["allocated", "reserved", "used", "states", "after-backward"]
-"""By tensors, by the allocator, by the driver; weights, optimizer and activations only; or by
-tensors when no activation is left."""
+MemoryKind = Literal["allocated", "first-step", "reserved", "used", "states", "after-backward"]
+"""By tensors; by tensors in the first step, whose backward pass comes before Adam's moments; by the
+allocator, by the driver; weights, optimizer and activations only; or by tensors when no activation
+is left."""
 StackChanges = tuple[tuple[str, float | str], ...]
 """Fields of Stack and their values, later ones first read."""
 

@@ -174,6 +174,9 @@ class Stack:
     torchao/float8/float8_linear.py). `torchao-gathers` also casts fully sharded weights, and what
     sequence parallelism gathers for a product, before they are gathered, where a tensor has one
     8-bit scale."""
+    attention_output_bytes: float = 0.0
+    """Bytes per element in which attention's output waits for the backward pass of its projection
+    where linear layers are narrow, if not those of their other inputs."""
     narrow_weight_copies: float = 0.0
     """Copies of the linear layers' weights in a narrow format that stay beside the half-precision
     ones between micro batches: by rows and by columns where they are cast from them; none where the
@@ -201,14 +204,17 @@ class Stack:
     offloads_outputs: bool = False
     """The same for what feed-forwards and experts hand back, which recompute then does not make
     again."""
+    offloads_attention: bool = False
+    """Whether what attention modules keep waits in host memory, brought back behind the layers
+    between."""
     offloaded_layers: int = 0
     """Layers of a stage whose activations wait in host memory whole, hidden behind those above."""
     step_gather_bytes: float = 0.0
     """Bytes per parameter of the copy into which an optimizer step under zero1 gathers updated
     weights; activations are gone by then."""
     step_shard_bytes: float = 0.0
-    """Bytes per parameter of a rank's own shard that such a step holds beside the optimizer's
-    states: its summed gradients."""
+    """Bytes per parameter of a rank's own shard that such a step holds beside them: what it sends,
+    in a copy of its own."""
     step_bytes: float = 0.0
     """Bytes per updated parameter that any optimizer step holds beside states and gradients: casts
     and temporaries of what is not fused."""
@@ -241,6 +247,9 @@ class Stack:
     rotation_factor_fused: bool = True
     """Whether rotations that carry a factor (YaRN's) run as one kernel; Megatron-Core from 0.16 on
     falls back to plain PyTorch for them."""
+    rotation_keeps_input: bool = False
+    """Whether the rotation of queries and keys keeps what it turns for its backward pass; angles
+    are enough."""
     cross_entropy_fused: bool = False
     """Whether the loss keeps no fp32 copy of the logits."""
     vocab_parallel_loss: bool = True

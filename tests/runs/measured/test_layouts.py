@@ -283,18 +283,11 @@ def test_nanotron_cuts_by_cost() -> None:
         "kv_heads": "32",
         "vocab": "131072",
     }
-    case = case_of(
-        LLAMA,
-        framework="nanotron (1F1B)",
-        pp="4",
-        tp="1",
-        dp="2",
-        num_gpus="8",
-        gbs="64",
-        mbs="1",
-        **shape,
-    )
+    run = {"pp": "4", "tp": "1", "dp": "2", "num_gpus": "8", "gbs": "64", "mbs": "1", **shape}
+    case = case_of(LLAMA, framework="nanotron (1F1B)", **run)
     assert case.layout.layers_per_stage == (6, 5, 5, 0)
+    mended = case_of(LLAMA, framework="nanotron", notes="pp engine after fix; x", **run)
+    assert mended.layout.layers_per_stage == (5, 5, 5, 1)
 
 
 def test_bridge_counts_loss_and_predicted_tokens_as_layers() -> None:

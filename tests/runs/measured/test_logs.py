@@ -117,6 +117,19 @@ def test_memory_of_one_rank_is_that_of_its_stage(tmp_path: Path) -> None:
     assert case.memory.rank == "first"
 
 
+def test_a_peak_told_behind_the_first_step_alone_is_that_steps(tmp_path: Path) -> None:
+    """megatron/training/training.py reports once, behind the first line of progress: with
+    --log-interval 1 before Adam's moments meet any activations."""
+    text = megatron_log(TIMES)
+    once = "\n".join(line for line in text.splitlines() if "(after 2 iterations)" not in line)
+    later = once.replace("(after 1 iterations)", "(after 10 iterations)")
+    kinds = [
+        run_of(said, tmp_path, Given(cluster="h100:16")).case.memory.kind
+        for said in (once, later, text)
+    ]
+    assert kinds == ["first-step", "allocated", "allocated"]
+
+
 def test_only_reports_of_the_last_batch_count(tmp_path: Path) -> None:
     ramp = megatron_log((9e3, 4e3, 4e3), {"global_batch_size": "64"})
     full = megatron_log((8e3, 8e3, 8e3, 8e3)).split("training ...")[1]

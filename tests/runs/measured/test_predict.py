@@ -2,12 +2,16 @@ from __future__ import annotations
 
 import csv
 import io
+from dataclasses import replace
 
+import numpy as np
 import pytest
 from tests.runs.measured.examples import LLAMA, SMALL_GPT, case_of
 
-from meshwright.runs.measured.predict import COLUMNS, predict_rows, predictions_csv, reasons
+from meshwright.runs.measured.predict import COLUMNS, Held, predict_rows, predictions_csv, reasons
 from meshwright.runs.measured.rows import read_row
+from meshwright.values.models.catalogue import find_model
+from meshwright.values.models.params import model_params
 
 MIXED = {
     **SMALL_GPT,
@@ -98,6 +102,49 @@ def test_memory_definitions_are_ordered() -> None:
         < peaks["used"]
         == found[0].used_bytes
     )
+
+
+def test_what_is_held_is_the_fullest_stages() -> None:
+    """Stages of 80 with 10 of slack and of 75 with 1: the second needs 74 without it, more than the
+    first."""
+    held = Held.of(np.array([80.0, 75.0]), np.array([10.0, 1.0]), room=76.0)
+    assert (held.used_bytes, held.slack_bytes) == (80.0, 80.0 - 74.0)
+
+
+def test_slack_alone_is_at_risk() -> None:
+    found = predict_rows([case_of(LLAMA)]).predictions[0]
+    assert 0 < found.slack_bytes < found.used_bytes
+
+    def verdict(room: float) -> tuple[str, bool]:
+        held = tuple(replace(each, room_bytes=room) for each in found.held)
+        there = replace(found, held=held)
+        return there.verdict, there.fits
+
+    needed = found.used_bytes - found.slack_bytes
+    assert verdict(needed * 1.001) == ("at risk", False)
+    assert verdict(needed * 0.999) == ("no", False)
+
+
+def test_a_first_step_ends_its_backward_pass_without_moments() -> None:
+    """Weights, gradients and master weights are 10 bytes a parameter, moments 8 more when the
+    activations are gone: the fuller of both moments counts."""
+    run = {"model": "llama3-8b", "num_gpus": "1", "tp": "1", "pp": "1", "zero": "0", "gbs": "8"}
+    ascend = {"framework": "MindSpeed-LLM", "gpu": "Ascend-910B3", "recompute": "none"}
+    params = model_params(find_model("llama3-8b")).total
+
+    def gap(mbs: int, seq_len: int) -> tuple[float, float]:
+        first, steady = (
+            predict_rows(
+                [case_of(LLAMA, mem_def=told, mbs=str(mbs), seq_len=str(seq_len), **run, **ascend)]
+            )
+            .predictions[0]
+            .peak_memory_bytes
+            for told in ("torch max allocated", "memory allocated by tensors")
+        )
+        return first, steady - first
+
+    assert gap(8, 8192)[1] == pytest.approx(8 * params, rel=1e-3)
+    assert gap(1, 128)[0] == pytest.approx(18 * params, rel=1e-3)
 
 
 def test_what_does_not_fit_is_said_and_timed_all_the_same() -> None:

@@ -143,6 +143,18 @@ def test_memory_definition(mem_def: str, kind: str, rank: str) -> None:
     assert (memory.kind, memory.rank) == (kind, rank)
 
 
+def test_the_peak_of_a_first_step_by_who_logs_it() -> None:
+    told = "torch max allocated, largest of the listed ranks (list in notes)"
+    mindspeed = case_of(
+        LLAMA, mem_def=told, framework="MindSpeed-LLM / ModelLink", gpu="Ascend-910B3"
+    )
+    assert (mindspeed.memory.kind, mindspeed.memory.rank) == ("first-step", "max")
+    assert case_of(LLAMA, mem_def=told).memory.kind == "allocated"
+    assert case_of(LLAMA, mem_def="", framework="x used").memory.kind == "allocated", (
+        "the software's name says nothing of the figure"
+    )
+
+
 def test_network_rates() -> None:
     def gbps(text: str, **cells: str) -> float:
         return (
@@ -424,6 +436,25 @@ def test_what_maxtext_keeps_on_the_host() -> None:
     ) == {"offloads_kept"}
     assert on_host("MaxText remat_policy=qkv_proj_offloaded") == {"offloads_kept"}
     assert on_host("MaxText remat_policy=minimal; decoder_layer_input=device") == set()
+
+
+def test_how_primus_starts() -> None:
+    """Allocator as it comes, loss not fused unless it says so, and then Transformer Engine's."""
+
+    def changes(notes: str) -> dict[str, float | str]:
+        return dict(case_of(LLAMA, framework="Primus Megatron-LM", notes=notes).stack_changes)
+
+    plain = {"cross_entropy_fused": 0, "logits_bytes": 4, "fragmentation_frac": 0.25}
+    assert changes("feature: baseline (cumulative); x") == plain
+    fused = plain | {"cross_entropy_fused": 1, "logits_bytes": 0}
+    assert changes("feature: +loss fusion (cumulative)") == fused
+    assert changes("feature: +DeepEP (cumulative)") == fused | {"dispatcher": "flex"}
+
+
+def test_attention_that_waits_on_the_host() -> None:
+    detail = "--recompute-activation-function; --swap-attention"
+    changes = case_of(LLAMA, recompute="selective", recompute_detail=detail).stack_changes
+    assert dict(changes)["offloads_attention"] == 1
 
 
 def test_layers_whose_activations_wait_on_the_host() -> None:

@@ -440,6 +440,9 @@ def test_stages_of_nanotron_by_hand() -> None:
     # Behind layer 4 the sum is 640, which does not pass 640; behind layer 5 it does: 5 layers, then
     # 2 and the head.
     assert split_by_cost(layers=7, hidden=4, heads=2, ffn=8, vocab=40, pp=2) == (5, 2)
+    # where the layer that reaches 640 ends the stage, 4 do
+    reached = split_by_cost(layers=7, hidden=4, heads=2, ffn=8, vocab=40, pp=2, ends="reached")
+    assert reached == (4, 3)
     # a head of 1600: 2720 in all, 1360 a stage; 7 layers are 1120: all lie on the first stage
     assert split_by_cost(layers=7, hidden=4, heads=2, ffn=8, vocab=400, pp=2) == (7, 0)
 

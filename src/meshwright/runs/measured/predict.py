@@ -31,6 +31,7 @@ __all__ = [
     "COLUMNS",
     "SCORED",
     "Answers",
+    "Held",
     "Prediction",
     "predict_rows",
     "predictions_csv",
@@ -52,6 +53,26 @@ _SUMS = {
     "after-backward": (*_STATES, "communication", "libraries"),
 }
 """Memory terms that make up a figure which is no peak of the whole step."""
+_PASSING = ("activations", "recompute_workspace", "logits")
+"""Memory terms that are gone when the optimizer steps."""
+_FULLY = ("zero3", "hybrid")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Held:
+    """Memory of one kind of chip, or of one stage."""
+
+    used_bytes: float
+    slack_bytes: float
+    """Of it, what the allocator gives back before it gives up."""
+    room_bytes: float
+
+    @staticmethod
+    def of(used: NDArray[np.float64], slack: NDArray[np.float64], *, room: float) -> Held:
+        """Return the fullest of some stages; a stage that needs more than the fullest does without
+        its slack bounds what is given back."""
+        most, needed = float(used.max()), float((used - slack).max())
+        return Held(used_bytes=most, slack_bytes=most - needed, room_bytes=room)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,8 +84,8 @@ class Prediction:
     step_s: float
     peak_memory_bytes: float
     """The figure that the row tells: see MemoryFigure."""
-    held: tuple[tuple[float, float], ...]
-    """Per kind of chip or stage, bytes that are used and bytes that may be."""
+    held: tuple[Held, ...]
+    """Per kind of chip or stage."""
 
     @property
     def source(self) -> str:
@@ -79,12 +100,17 @@ class Prediction:
     @property
     def used_bytes(self) -> float:
         """What the fullest chip shows."""
-        return max(used for used, _ in self.held)
+        return max(held.used_bytes for held in self.held)
+
+    @property
+    def slack_bytes(self) -> float:
+        """Of it, what the allocator gives back before it gives up."""
+        return max(self.held, key=lambda held: held.used_bytes).slack_bytes
 
     @property
     def fits(self) -> bool:
         """Whether no chip needs more than it has."""
-        return all(used <= room for used, room in self.held)
+        return all(held.used_bytes <= held.room_bytes for held in self.held)
 
     @property
     def intervals(self) -> Intervals:
@@ -96,11 +122,17 @@ class Prediction:
 
     @property
     def verdict(self) -> Fits:
-        """`at risk` where the upper end of the memory interval would not fit."""
+        """`at risk` where the upper end of the memory interval would not fit, or no more than the
+        allocator's slack is too much."""
         high = self.intervals.peak_bytes[1] / self.peak_memory_bytes
         said = [
-            fits_within(used, limit_bytes=room, headroom_bytes=headroom_bytes(room, high=high))
-            for used, room in self.held
+            fits_within(
+                held.used_bytes,
+                limit_bytes=held.room_bytes,
+                headroom_bytes=headroom_bytes(held.room_bytes, high=high),
+                slack_bytes=held.slack_bytes,
+            )
+            for held in self.held
         ]
         return max(said, key=get_args(Fits).index)
 
@@ -207,7 +239,7 @@ def _price_alike(cases: Sequence[Case]) -> list[Prediction | Unanswerable]:
                 replace(case, layout=layouts[i], choices=()),
                 step_s=float(priced.step_s[i]),
                 peak=_figure(case, priced, i),
-                held=((float(used[i]), usable),),
+                held=(_held(priced, i, room=usable),),
             )
         )
     return found
@@ -230,6 +262,12 @@ def _chosen(
         start += len(tier)
     last = range(start - len(tiers[-1]), start)
     return min(last, key=lambda i: float(used[i]))
+
+
+def _held(priced: Priced, i: int, *, room: float) -> Held:
+    real = priced.stages.real[i]
+    memory = priced.memory
+    return Held.of(memory.used[i][real], memory.terms["slack"][i][real], room=room)
 
 
 def _priced(case: Case, layouts: Sequence[Layout], *, node: Node) -> Priced:
@@ -259,7 +297,9 @@ def _over_stages(priced: Priced, array: NDArray[np.float64]) -> NDArray[np.float
 def _figure(case: Case, priced: Priced, i: int) -> float:
     """The memory that the row's `mem_def` asks for."""
     memory = priced.memory
-    if case.memory.kind in _SUMS:
+    if case.memory.kind == "first-step":
+        array = _first_step(case, priced)
+    elif case.memory.kind in _SUMS:
         array = np.sum([memory.terms[name] for name in _SUMS[case.memory.kind]], axis=0)
         if case.memory.kind == "after-backward" and case.layout.sharding == "zero1":
             params, stack = memory.terms["weights"] / 2.0, find_stack(case.stack_name)
@@ -273,8 +313,24 @@ def _figure(case: Case, priced: Priced, i: int) -> float:
     return float(array[i][chosen].max())
 
 
+def _first_step(case: Case, priced: Priced) -> NDArray[np.float64]:
+    """Peak allocated of a run's first step, (N, S): Adam's moments are made in it, when activations
+    are gone.
+
+    Megatron's log tells the peak once, after the first step (report_memory of
+    megatron/training/training.py; the flag that asks for it is lowered there).
+    """
+    memory, stack = priced.memory, _started(case).stack
+    half = case.workload.precision not in ("fp32", "tf32")
+    master = stack.master_bytes if half and case.layout.sharding not in _FULLY else 0.0
+    moments = stack.moment_bytes if half else 8.0
+    made = memory.terms["optimizer"] * moments / (moments + master) if moments else 0.0
+    passing = sum(memory.terms[name] for name in _PASSING)
+    return np.asarray(memory.allocated - np.minimum(made, passing))
+
+
 def _answer(
-    case: Case, *, step_s: float, peak: float, held: tuple[tuple[float, float], ...]
+    case: Case, *, step_s: float, peak: float, held: tuple[Held, ...]
 ) -> Prediction | Unanswerable:
     if not (0 < step_s < math.inf and 0 < peak < math.inf):
         return _unanswered(case, "the model gives no finite time and memory for this layout")
@@ -309,7 +365,11 @@ def predict_mixed(case: Case) -> Prediction | Unanswerable:
     )
     some = next(iter(kinds.values()))
     held = tuple(
-        (float(some.memory.used[0, s]), min(usable[n] for n in names))
+        Held.of(
+            some.memory.used[0, s],
+            some.memory.terms["slack"][0, s],
+            room=min(usable[n] for n in names),
+        )
         for s, names in enumerate(stages)
     )
     return _answer(case, step_s=step_s, peak=_figure(case, some, 0), held=held)

@@ -195,8 +195,12 @@ def _settled(framework: Rule, model: ModelSpec, chip: Chip) -> Rule:
 
 
 def _memory(cells: Cells) -> MemoryFigure:
-    rule = read_rules("memory_words").first(cells.words("mem_def"))
-    assert rule is not None, "the last rule of memory_words.csv matches everything"
+    told = cells.words("mem_def")
+    rule = next(
+        rule
+        for rule in read_rules("memory_words").rules  # the last one matches everything
+        if rule.pattern.search(told) and cells.match("framework", rule["by"])
+    )
     rank = cast("Literal['max', 'first', 'last']", rule["rank"])
     return MemoryFigure(kind=cast("MemoryKind", rule["kind"]), rank=rank)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import groupby
+from typing import Literal
 
 from meshwright.cost.chunks import even_chunks
 from meshwright.values.models.spec import ModelSpec
@@ -29,13 +30,20 @@ def even_split(layers: int, *, pp: int, vpp: int) -> tuple[int, ...]:
 
 
 def split_by_cost(
-    *, layers: int, hidden: int, heads: int, ffn: int, vocab: int, pp: int
+    *,
+    layers: int,
+    hidden: int,
+    heads: int,
+    ffn: int,
+    vocab: int,
+    pp: int,
+    ends: Literal["passed", "reached"] = "passed",
 ) -> tuple[int, ...]:
     """Return the layers of each stage as nanotron cuts a model, which no setting of it changes.
 
-    Formula:  the next stage begins behind the block that passes a stage's share of the cost; a
-              layer costs 4 * heads * (hidden // heads) * hidden + 3 * ffn * hidden (KV heads are
-              not looked at), the head vocab * hidden
+    Formula:  the next stage begins behind the block that passes a stage's share of the cost, or
+              that reaches it; a layer costs 4 * heads * (hidden // heads) * hidden + 3 * ffn *
+              hidden (KV heads are not looked at), the head vocab * hidden
     Units:    layers, one entry per stage; the head may lie on a stage of its own.
     Source:   nanotron models/base.py build_model, models/llama.py get_block_compute_costs
               (2411b022).
@@ -47,12 +55,15 @@ def split_by_cost(
     sizes, stage = [0] * pp, 0
     for number in range(1, layers + 1):
         sizes[stage] += 1
-        if number * layer > total * (stage + 1) / pp and stage < pp - 1:
+        beyond = number * layer - total * (stage + 1) / pp
+        if (beyond > 0 or (beyond == 0 and ends == "reached")) and stage < pp - 1:
             stage += 1
     return tuple(sizes)
 
 
-def own_split(model: ModelSpec, *, pp: int) -> tuple[int, ...] | None:
+def own_split(
+    model: ModelSpec, *, pp: int, ends: Literal["passed", "reached"] = "passed"
+) -> tuple[int, ...] | None:
     """Return `split_by_cost` of a model that nanotron trains in stages; None where it has no such
     model, or no pipeline of it."""
     if (
@@ -68,6 +79,7 @@ def own_split(model: ModelSpec, *, pp: int) -> tuple[int, ...] | None:
         ffn=model.ffn,
         vocab=model.vocab,
         pp=pp,
+        ends=ends,
     )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from meshwright.software.described import Described, MemoryFigure
+from meshwright.software.described import Described, MemoryFigure, MemoryKind
 from meshwright.software.megatron_core.layout import STRATEGIES
 from meshwright.software.megatron_lm.words import expert_layers
 from meshwright.values.errors import ConfigError
@@ -19,6 +19,7 @@ from meshwright.values.errors import ConfigError
 __all__ = ["describe_megatron"]
 
 _RANK = re.compile(r"\[Rank (\d{1,9})\] \(after ")
+_REPORTED = re.compile(r"\(after (\d{1,15}) iterations\) memory \(")
 _ARGUMENT = re.compile(r"^.{0,40}?\b(?P<name>[a-z]\w*) \.{3,} ?(?P<value>[^\n]*)$", re.MULTILINE)
 _VOCAB = re.compile(r"padded vocab \(size: (\d{1,9})\)")
 _FP8 = {"blockwise": "fp8-blockwise", "mxfp8": "mxfp8"}
@@ -74,8 +75,14 @@ def _described(dump: dict[str, str], text: str, *, gbs: int | None, ranks: set[s
         attention=_attention(arguments),
         dropout=arguments.text("hidden_dropout") not in (None, "0", "0.0"),
         layout=_layout(arguments),
-        memory=MemoryFigure(kind="allocated", rank=_rank(ranks, chips)),
+        memory=MemoryFigure(kind=_kind(text), rank=_rank(ranks, chips)),
     )
+
+
+def _kind(text: str) -> MemoryKind:
+    """Which peak is reported: once, behind the first line of progress, which may be the first
+    step's (`report_memory` of megatron/training/training.py)."""
+    return "first-step" if set(_REPORTED.findall(text)) == {"1"} else "allocated"
 
 
 def _rank(ranks: set[str], chips: int | None) -> Any:
