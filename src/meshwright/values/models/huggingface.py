@@ -9,6 +9,7 @@ from typing import Any
 from meshwright.values.errors import ConfigError, UnknownNameError
 from meshwright.values.models.hf_parts import HfConfig
 from meshwright.values.models.hf_readers import READERS, Reader
+from meshwright.values.models.said_size import wrong_size
 from meshwright.values.models.spec import ModelSpec
 
 __all__ = ["HfReading", "from_hf_config", "hf_reading"]
@@ -186,6 +187,7 @@ def _notes(outer: HfConfig, text: HfConfig, spec: ModelSpec) -> list[str]:
     return [
         *notes,
         *(f"{outer.name}: {words}" for words in _left_out(text, spec, kind=_kind(text))),
+        *filter(None, [wrong_size(spec)]),
     ]
 
 
