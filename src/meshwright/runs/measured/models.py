@@ -13,17 +13,11 @@ from meshwright.values.errors import UnknownNameError
 from meshwright.values.models.catalogue import find_model
 from meshwright.values.models.params import model_params
 from meshwright.values.models.said_size import size_in_name, size_of_cell, wrong_size
-from meshwright.values.models.spec import HybridSpec, MambaSpec, MlaSpec, ModelSpec, MoeSpec
+from meshwright.values.models.spec import MODEL_PARTS, ModelSpec
 
 __all__ = ["model_of_row", "usual_seq_len"]
 
 Draft = dict[str, Any]
-_PARTS: dict[str, type[Any]] = {
-    "mla": MlaSpec,
-    "moe": MoeSpec,
-    "mamba": MambaSpec,
-    "hybrid": HybridSpec,
-}
 _OWN_KEYS = ("ffn_per_hidden", "mamba_expand")
 _DIMS = {
     "layers": "num_layers",
@@ -459,7 +453,7 @@ def _tied_by_size(spec: ModelSpec, billions: float | None) -> ModelSpec:
 def _spec(draft: Draft) -> ModelSpec:
     parts: dict[str, Any] = {
         name: kind(**draft.pop(name)) if draft.get(name) else draft.pop(name, None)
-        for name, kind in _PARTS.items()
+        for name, kind in MODEL_PARTS.items()
     }
     kinds = {field.name: field.type for field in dataclasses.fields(ModelSpec)}
     fields: dict[str, Any] = {
