@@ -94,8 +94,8 @@ def _rule(site: Site, block: Block) -> Part:
 
     Formula:  per token and value head 2 * CHUNK * (3 key_dim + 2 value_dim) inside a chunk and 6 *
               key_dim * value_dim for the states, at min(peak * SCAN_EFFICIENCY, SCAN_FLOPS_PER_S),
-              + 2 passes over queries, keys, values and decay; backward 2.5 times that; keeps its
-              inputs and output
+              + 2 passes over queries, keys, values and decay; backward 2.5 times that; keeps what
+              goes into the convolution, the rule and the gate: 4 keys + 4 values + decay
     Source:   arXiv:2412.06464, section 3.3: products of keys with keys and of queries with keys, of
               the triangle with keys and with values, and of both with values; states read twice
               and updated. That its kernels (flash-linear-attention, Triton) reach what Mamba-2's

@@ -17,6 +17,7 @@ from meshwright.values.hardware.parse import LOCAL, is_cluster_file, parse_clust
 from meshwright.values.hardware.profile import Profile, profile_from_bytes
 from meshwright.values.models.catalogue import find_preset
 from meshwright.values.models.huggingface import HfReading, hf_reading
+from meshwright.values.models.said_size import model_notes
 
 __all__ = [
     "LOCAL",
@@ -162,13 +163,8 @@ def _known_by_name(path: Path) -> HfReading:
         preset = find_preset(name)
     except UnknownNameError as error:
         is_hub = re.fullmatch(r"[\w.-]+/[\w.-]+", name) is not None
-        how = (
-            f"fetch it first: hf download {name} config.json --local-dir ."
-            if is_hub
-            else _TAKES
-        )
+        fetch = f"fetch it first: hf download {name} config.json --local-dir ."
+        how = fetch if is_hub else _TAKES
         raise ConfigError(f"{name}: no file here, and {error}; {how}") from None
-    return HfReading(
-        spec=preset.spec,
-        notes=(f"{path}: no file here; the shape is {preset.spec.name}'s of `meshwright models`",),
-    )
+    said = f"{name}: no file here; the shape is {preset.spec.name}'s of `meshwright models`"
+    return HfReading(spec=preset.spec, notes=(said, *model_notes(preset.spec)))

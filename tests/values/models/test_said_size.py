@@ -8,7 +8,7 @@ import pytest
 
 from meshwright.values.models.catalogue import find_model, parse_dims, presets
 from meshwright.values.models.params import model_params
-from meshwright.values.models.said_size import size_in_name, size_of_cell, wrong_size
+from meshwright.values.models.said_size import model_notes, size_in_name, size_of_cell, wrong_size
 
 LLAMA_8B = parse_dims("layers=32,hidden=4096,heads=32,kv_heads=8,ffn=14336,vocab=128256")
 
@@ -82,3 +82,15 @@ def test_published_names_are_never_said_to_be_wrong() -> None:
         if (line := wrong_size(replace(preset.spec, name=word)))
     }
     assert wrong == {}
+
+
+def test_what_a_shape_lacks_of_its_model_is_told() -> None:
+    assert model_notes(find_model("llama3-8b")) == ()
+    (note,) = model_notes(find_model("glm-5"))
+    assert note.startswith("glm5-744b-a40b: attention is priced in full: the indexer")
+    assert model_notes(replace(find_model("glm-5"), name="mine")) == ()
+    (note,) = model_notes(find_model("qwen3.5-27b"))
+    assert "48 layers of delta attention are taken to run at the rate of Mamba-2's" in note
+    other = replace(find_model("glm-5"), num_layers=4)
+    (note,) = model_notes(other)
+    assert note.endswith("active) by its dims, but the model of this name has 743B")

@@ -47,6 +47,8 @@ class Preset:
     source: str
     """Where the dims and the count come from."""
     aliases: tuple[str, ...]
+    left_out: str = ""
+    """What the model has that its shape here has not, in words."""
 
 
 def find_model(name: str) -> ModelSpec:
@@ -113,6 +115,7 @@ def _preset(row: dict[str, str]) -> Preset:
             published_kind=cast("Literal['exact', 'nominal']", row["published_kind"]),
             source=row["source"],
             aliases=tuple(row["aliases"].split()),
+            left_out=row["left_out"],
         )
     except (KeyError, ValueError) as error:
         raise ConfigError(f"values/models/models.csv, {row.get('name')}: {error}") from error

@@ -310,7 +310,7 @@ class ModelInfo:
     published: ModelRow | None
     """The row of the table with this shape (its name may be another); None where there is none."""
     notes: tuple[str, ...] = ()
-    """What is left out of the configuration that it was read from."""
+    """What its shape lacks of the model, or of the configuration that it was read from."""
 
 
 def models_info() -> list[ModelRow]:
@@ -330,7 +330,12 @@ def model_info(spec: ModelSpec) -> ModelInfo:
         mtp_params=params.mtp,
         active_params=params.active,
         published=_row(preset) if preset is not None else None,
+        notes=_left_out(spec, preset),
     )
+
+
+def _left_out(spec: ModelSpec, preset: Preset | None) -> tuple[str, ...]:
+    return (f"{spec.name}: {preset.left_out}",) if preset is not None and preset.left_out else ()
 
 
 def model_html(spec: ModelSpec) -> str:

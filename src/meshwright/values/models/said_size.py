@@ -11,7 +11,7 @@ from meshwright.values.models.params import Params, model_params
 from meshwright.values.models.spec import ModelSpec
 from meshwright.values.units import format_count
 
-__all__ = ["SaidSize", "size_in_name", "size_of_cell", "wrong_size"]
+__all__ = ["SaidSize", "model_notes", "size_in_name", "size_of_cell", "wrong_size"]
 
 _WITHIN = 0.05
 """A count that is further off than this, and than the digits that are said, is another model's."""
@@ -95,6 +95,24 @@ def wrong_size(spec: ModelSpec, *, said: SaidSize | None = None) -> str:
         f" ({format_count(params.active)} active)" if active else ""
     )
     return f"{spec.name}: {count} by its dims, but {what}"
+
+
+def model_notes(spec: ModelSpec) -> tuple[str, ...]:
+    """Return what a reader of any price must know of a model: parameters that are not those of its
+    name, parts that its shape lacks, layers whose speed nobody published."""
+    notes = [wrong_size(spec)]
+    try:
+        preset = find_preset(spec.name)
+    except UnknownNameError:
+        preset = None
+    if preset is not None and preset.left_out and preset.spec == spec:
+        notes.append(f"{spec.name}: {preset.left_out}")
+    if spec.delta is not None:
+        notes.append(
+            f"{spec.name}: {spec.delta.num_layers} layers of delta attention are taken to run at"
+            " the rate of Mamba-2's kernels; no published run tells"
+        )
+    return tuple(filter(None, notes))
 
 
 def _published(name: str) -> Params | None:
