@@ -67,7 +67,7 @@ def delta_parts(site: Site, block: Block) -> list[Part]:
             into=values,
             out=hidden,
             tokens=tokens,
-            saved=tokens * values * site.saved_input_bytes,
+            saved=tokens * values * site.kept_input_bytes("linear_proj"),
         ),
         tensor_exchange(site, block),
     ]

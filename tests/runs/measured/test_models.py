@@ -310,3 +310,12 @@ def test_another_size_than_the_row_says_is_told() -> None:
     assert case_of(LLAMA, model="foo", arch="llama", params_b="6.9", **DENSE_7B).assumed == ""
     named = case_of(LLAMA, model="foo-70b", arch="llama", **DENSE_7B).assumed
     assert "6.91B parameters by its dims, but 70b says otherwise" in named
+
+
+def test_a_cut_hybrid_keeps_its_mix_of_layers() -> None:
+    cut = {"model": "ci-qwen3_next", "arch": "moe", "layers": "4", "hidden": "2048", "heads": "16"}
+    model = case_of(LLAMA, **cut, kv_heads="2", experts="64", topk="10").model
+    assert model.delta is not None and model.moe is not None
+    assert (model.delta.num_layers, model.moe.num_experts, model.head_dim) == (3, 64, 256)
+    alone = case_of(LLAMA, **{**cut, "layers": "1"}, kv_heads="2", experts="64", topk="10").model
+    assert alone.delta is None

@@ -44,7 +44,7 @@ _MIXED = re.compile(r"moe|mixtral|\d+x\d")
 """An architecture or a name that tells of experts: `moe-gqa`, `8x7b`."""
 _OF_A_KIND = (
     *("moe", "mla", "mtp_layers", "window", "global_every", "attention_sinks"),
-    "rotation_has_factor",
+    *("rotation_has_factor", "delta", "attention_gate", "global_attention", "values_are_keys"),
 )
 """What a word in a name does not give away."""
 _OF_ITS_EXPERTS = ("ffn", "head_dim", "num_kv_heads")
@@ -81,7 +81,7 @@ def model_of_row(cells: Cells, notes: Notes, *, seq_len: int) -> tuple[ModelSpec
     _apply_experts(draft, cells)
     cut = _cut_down(draft, base, cells, notes)
     _apply_notes(draft, notes, cells)
-    _finish(draft, cells, seq_len)
+    _finish(draft, cells, seq_len, whole=base.get("num_layers", 1))
     spec = _spec(draft)
     same = ("num_layers", "hidden", "vocab")
     known = named and all(base.get(name) == getattr(spec, name) for name in same)
@@ -404,7 +404,8 @@ def _apply_pattern(draft: Draft, pattern: str) -> None:
         draft["mamba"] = {"state_dim": 128, "num_groups": 8, "head_dim": 64}
 
 
-def _finish(draft: Draft, cells: Cells, seq_len: int) -> None:
+def _finish(draft: Draft, cells: Cells, seq_len: int, *, whole: int) -> None:
+    """Settle what hangs on the final dims; `whole` layers has the model that they were cut from."""
     expand = draft.pop("mamba_expand", 2)
     if draft.get("mamba") and "num_heads" not in draft["mamba"]:
         draft["mamba"] = {
@@ -421,6 +422,9 @@ def _finish(draft: Draft, cells: Cells, seq_len: int) -> None:
         draft["moe"] = {**moe, "first_dense_layers": draft["num_layers"] - 1}
     if draft.get("hybrid"):
         _rescale_hybrid(draft)
+    if delta := draft.get("delta"):
+        linear = delta["num_layers"] * draft["num_layers"] // whole
+        draft["delta"] = {**delta, "num_layers": linear} if linear else None
 
 
 def _rescale_hybrid(draft: Draft) -> None:
