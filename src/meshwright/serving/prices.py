@@ -120,7 +120,7 @@ class Prices:
         gates = heads if model.attention_gate else 0.0
         if model.mla is not None:
             mla = model.mla
-            down = mla.kv_lora_rank + mla.qk_rope_head_dim
+            down = float(mla.kv_lora_rank + mla.qk_rope_head_dim)
             absorbed = [(heads * (mla.qk_nope_head_dim + mla.v_head_dim), float(mla.kv_lora_rank))]
             query = heads * (mla.qk_nope_head_dim + mla.qk_rope_head_dim)
             width, down = float(model.hidden), down + gates * mla.v_head_dim

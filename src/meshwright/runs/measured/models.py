@@ -122,9 +122,8 @@ def _without_guesses(draft: Draft, cells: Cells, notes: Notes) -> Draft:
     latent = "mla" in cells.words("arch") or "multi-latent-attention" in notes.flags
     if mixed or latent:
         return draft
-    guessed = _OF_A_KIND
-    if draft.get("moe") or draft.get("mla"):
-        guessed = (*guessed, *_OF_ITS_EXPERTS)
+    sparse = draft.get("moe") or draft.get("mla")
+    guessed = (*_OF_A_KIND, *(_OF_ITS_EXPERTS if sparse else ()))
     return {key: value for key, value in draft.items() if key not in guessed}
 
 
@@ -149,7 +148,7 @@ def _cut_down(draft: Draft, base: Draft, cells: Cells, notes: Notes) -> str:
 
 
 def _tells_dense_width(cells: Cells, moe: Draft) -> bool:
-    return (cells.count("ffn") or 0) >= _DENSE_RATIO * moe.get("expert_ffn", 0)
+    return bool((cells.count("ffn") or 0) >= _DENSE_RATIO * moe.get("expert_ffn", 0))
 
 
 def usual_seq_len(cells: Cells) -> int | None:

@@ -64,7 +64,7 @@ _OTHER_SHAPES = {
 }
 """Keys that change the shapes of layers: without a reader for them a model would be priced as what
 it is not."""
-_TRIVIAL = (None, False, 0, "", [], {})
+_TRIVIAL: tuple[object, ...] = (None, False, 0, "", [], {})
 _SHOWN = 8
 
 
