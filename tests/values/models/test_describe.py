@@ -92,9 +92,9 @@ def test_a_name_does_where_no_config_is(tmp_path: Path) -> None:
     result = run("--hf", "Qwen/Qwen3-8B", "--json")
     assert json.loads(result.stdout)["params"] == 8_190_735_360
     assert "no file here; the shape is qwen3-8b's" in result.stderr
-    with pytest.raises(ConfigError, match=r"neither a file here nor .* did you mean 'qwen3-8b'"):
+    with pytest.raises(ConfigError, match=r"no file here, and .* did you mean 'qwen3-8b'"):
         run("--hf", "Qwen/Qwen3-8", "--json")
-    with pytest.raises(ConfigError, match=r"nowhere\.json: No such file"):
+    with pytest.raises(ConfigError, match=r"nowhere\.json: no such file"):
         run("--hf", str(tmp_path / "nowhere.json"))
 
 
