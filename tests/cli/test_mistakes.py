@@ -50,8 +50,7 @@ MISTAKES = {
     # models
     f"plan lama3-8b {ON}": "did you mean 'llama3-8b'",
     f"plan {ON} --model llama3-8b": "the model stands without an option",
-    f"plan --hf llama3-8b {ON}": "write llama3-8b without --hf",
-    f"plan --hf Qwen/Qwen3-30B-A3B {ON}": "write qwen3-30b-a3b without --hf",
+    f"plan --hf lama3-8b {ON}": "did you mean 'llama3-8b'",
     f"plan --hf my-lab/my-model {ON}": "hf download my-lab/my-model config.json",
     f"plan --hf nowhere.json {ON}": "--hf takes a config.json, or the folder that holds one",
     f"plan --hf empty.json {ON}": "expected a config.json of Hugging Face",

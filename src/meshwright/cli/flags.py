@@ -89,9 +89,13 @@ def asked_with(given: Given, hf: Path | None, layout: str) -> Asked:
     from meshwright.search.problem import (
         ask,
     )
+    from meshwright.values.models.said_size import model_notes
 
     model = model_words(given.get("model"), hf)
-    return ask(layout, api.problem_of(PlanRequest.of({**given, "model": model})))
+    problem = api.problem_of(PlanRequest.of({**given, "model": model}))
+    if hf is None:
+        tell_notes(model_notes(problem.setting.model))
+    return ask(layout, problem)
 
 
 def model_words(name: str | None, hf: Path | None) -> str | dict[str, Any]:

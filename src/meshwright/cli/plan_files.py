@@ -36,6 +36,7 @@ from meshwright.software.registry import find_source
 from meshwright.values.errors import ConfigError, UnknownNameError
 from meshwright.values.layout import Layout, parse_layout
 from meshwright.values.mixed_layout import MixedLayout
+from meshwright.values.models.said_size import wrong_size
 
 __all__ = [
     "Run",
@@ -305,7 +306,7 @@ class Run:
         """Yield what a reader must know."""
         found = self.found
         yield f"{self.path}: {found.model.name} as {found.source} has it"
-        for warning in found.warnings:
+        for warning in (*found.warnings, *filter(None, [wrong_size(found.model)])):
             yield f"warning: {warning}"
         if found.passed_through:
             yield f"passed through: {' '.join(found.passed_through)}"

@@ -6,6 +6,7 @@ import numpy as np
 
 from meshwright.cost.attention_core import attention_core, core_saved
 from meshwright.cost.context import spread_core
+from meshwright.cost.gate import gate_parts
 from meshwright.cost.kept import turned_inputs
 from meshwright.cost.kernels import EagerPass
 from meshwright.cost.linear import linear
@@ -79,12 +80,14 @@ def _projections(site: Site, block: Block) -> list[Part]:
 
     Formula:  linear(hidden, (heads + 2 kv_heads) * head_dim), cross attention's in two, and
               linear(heads * head_dim, hidden), which keeps tokens * heads * head_dim *
-              kept_context_bytes
+              kept_context_bytes; one kv_heads where values are the keys, heads more with a gate
     Source:   Megatron-LM (arXiv:1909.08053), section 3; grouped heads (arXiv:2305.13245).
     """
     tokens, h, d = site.tokens(block), site.model.hidden, site.model.head_dim
     heads, kv_heads = site.local_heads
     hidden = np.full_like(tokens, float(h))
+    projected = 1.0 if site.model.values_are_keys else 2.0
+    gates = heads if site.model.attention_gate else 0.0
     out_input = tokens * heads * d * site.kept_context_bytes
     output = linear(
         site,
@@ -113,10 +116,11 @@ def _projections(site: Site, block: Block) -> list[Part]:
                 site,
                 "attention input projection",
                 into=hidden,
-                out=(heads + 2 * kv_heads) * d,
+                out=(heads + gates + projected * kv_heads) * d,
                 tokens=tokens,
             ),
             output,
+            *gate_parts(site, tokens * heads * d),
         ]
     elements = tokens * (heads + kv_heads) * d
     return [*parts, *_query_key_norms(site, elements), *_rotary(site, elements)]
@@ -177,8 +181,9 @@ def _mla_projections(site: Site, block: Block) -> list[Part]:
     """Latent attention's down and up projections, its output projection, and rotary's passes.
 
     Formula:  linear of hidden to kv_lora_rank + qk_rope, kv_lora_rank to heads * (qk_nope + value),
-              heads * value to hidden, and hidden to queries, straight or over q_lora_rank; down
-              projections on split tokens; rotary: 3 * 2 * tokens * heads * qk * activation_bytes
+              heads * value to hidden, and hidden to queries, straight or over q_lora_rank, and to
+              a gate of heads * value where there is one; down projections on split tokens; rotary:
+              3 * 2 * tokens * heads * qk * activation_bytes
     Source:   DeepSeek-V2 (arXiv:2405.04434), section 2.1; Megatron-Core's
               multi_latent_attention.py. That rotary takes 3 passes (heads split, turned, joined) is
               assumed.
@@ -211,6 +216,10 @@ def _mla_projections(site: Site, block: Block) -> list[Part]:
         parts.append(linear(site, "query down projection", into=whole, out=rank, tokens=split))
         parts.append(_up_projection(site, tokens, float(mla.q_lora_rank), heads * qk))
     rotated = tokens * heads * qk * 2 * site.activation_bytes
+    if site.model.attention_gate:
+        width = heads * mla.v_head_dim
+        parts.append(linear(site, "gate projection", into=whole, out=width, tokens=tokens))
+        parts += gate_parts(site, tokens * width)
     parts.append(
         passes(
             site,

@@ -158,12 +158,19 @@ def _scores_flops(model: ModelSpec, block: Block, work: Workload, masking: Maski
     states.
 
     Formula:  6 * heads * (qk + value) * keys, of a window or, where masking counts, half the keys;
-              mixer: 6 * 2 * heads * head_dim * state_dim; else 0
+              mixer: 6 * 2 * heads * head_dim * state_dim; delta attention: 6 * 3 * value heads *
+              key_dim * value_dim; else 0
     Units:    FLOP per token, forward and backward.
     Source:   PaLM (arXiv:2204.02311), appendix B; mixer: counting in Mamba-2's recurrence
               (arXiv:2405.21060): a state is updated and read, head_dim * state_dim multiply-adds
-              each.
+              each; delta rule (arXiv:2412.06464, equation 10): read by the key, updated, read by
+              the query.
     """
+    model = model.at(block)
+    if block.kind == "delta":
+        delta = model.delta
+        assert delta is not None
+        return 6.0 * 3.0 * delta.num_value_heads * delta.key_dim * delta.value_dim
     if block.kind == "mamba":
         mamba = model.mamba
         assert mamba is not None

@@ -11,6 +11,7 @@ import numpy as np
 
 from meshwright.cost._makes import makes
 from meshwright.cost.attention import attention_parts
+from meshwright.cost.delta import delta_parts
 from meshwright.cost.feedforward import feedforward_output_bytes, mlp_parts, moe_parts
 from meshwright.cost.kernels import HostPass, cold_launch_s, host_layer_s
 from meshwright.cost.mamba import mamba_parts
@@ -39,6 +40,7 @@ LAYER_TERMS = (
 _PARTS = {
     "attention": attention_parts,
     "cross_attention": attention_parts,
+    "delta": delta_parts,
     "mamba": mamba_parts,
     "mlp": mlp_parts,
     "moe": moe_parts,
@@ -134,13 +136,16 @@ def sum_terms(terms: dict[str, Floats]) -> Floats:
 def block_parts(site: Site, block: Block) -> tuple[Part, ...]:
     """Return the parts of any block.
 
-    Formula:  the parts of its kind: attention, feed-forward, experts or mixer
+    Formula:  the parts of its kind: attention, delta attention, feed-forward, experts or mixer,
+              with the heads that this block has
     Units:    seconds and bytes per micro batch and rank, (U,).
     Source:   as each kind's own function.
     Valid:    every kind of Block.
     Checked:  tests/cost/test_layer.py
     """
-    return tuple(_PARTS[block.kind](site, block))
+    model = site.model.at(block)
+    at = site if model is site.model else replace(site, model=model)
+    return tuple(_PARTS[block.kind](at, block))
 
 
 @makes("memory.activations")

@@ -15,8 +15,9 @@ from meshwright.values.hardware.catalogue import default_node
 from meshwright.values.hardware.cluster import Cluster, Pool
 from meshwright.values.hardware.parse import LOCAL, is_cluster_file, parse_cluster
 from meshwright.values.hardware.profile import Profile, profile_from_bytes
-from meshwright.values.models.catalogue import find_model
+from meshwright.values.models.catalogue import find_preset
 from meshwright.values.models.huggingface import HfReading, hf_reading
+from meshwright.values.models.said_size import model_notes
 
 __all__ = [
     "LOCAL",
@@ -127,28 +128,19 @@ def load_profile(path: Path, /) -> Profile:
     return profile_from_bytes(content, source=str(path))
 
 
-def _known_as(path: Path) -> str:
-    """Say what to type where the catalogue has a model of that name, or the hub may have it."""
-    name = str(path)
-    try:
-        found = find_model(name)
-    except UnknownNameError:
-        is_hub = re.fullmatch(r"[\w.-]+/[\w.-]+", name) is not None and path.suffix != ".json"
-        return (
-            f"; fetch it first: hf download {name} config.json --local-dir ."
-            if is_hub
-            else "; --hf takes a config.json, or the folder that holds one"
-        )
-    return f"; the catalogue has it: write {found.name} without --hf"
+_TAKES = "--hf takes a config.json, or the folder that holds one"
 
 
 def read_hf_config(path: Path, *, name: str | None = None) -> HfReading:
-    """Read a config.json, or a folder's; the folder names the model unless `name` does."""
+    """Read a config.json, or a folder's; the folder names the model unless `name` does. Where no
+    file is, a known model's name does as well: `Qwen/Qwen3-8B`."""
+    if not path.exists() and path.suffix != ".json":
+        return _known_by_name(path)
     file = path / "config.json" if path.is_dir() else path
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise ConfigError(f"{file}: no such file{_known_as(path)}") from error
+        raise ConfigError(f"{file}: no such file; {_TAKES}") from error
     except OSError as error:
         raise ConfigError(f"{file}: {error.strerror or error}") from error
     except json.JSONDecodeError as error:
@@ -162,3 +154,17 @@ def read_hf_config(path: Path, *, name: str | None = None) -> HfReading:
         raise ConfigError(f"{file}: missing model_type; expected a config.json of Hugging Face")
     stem = file.resolve().parent.name if file.name == "config.json" else file.stem
     return hf_reading(config, name=name or stem or "model")
+
+
+def _known_by_name(path: Path) -> HfReading:
+    """Return the catalogue's model of that name; else say what to type, as the hub may have it."""
+    name = str(path)
+    try:
+        preset = find_preset(name)
+    except UnknownNameError as error:
+        is_hub = re.fullmatch(r"[\w.-]+/[\w.-]+", name) is not None
+        fetch = f"fetch it first: hf download {name} config.json --local-dir ."
+        how = fetch if is_hub else _TAKES
+        raise ConfigError(f"{name}: no file here, and {error}; {how}") from None
+    said = f"{name}: no file here; the shape is {preset.spec.name}'s of `meshwright models`"
+    return HfReading(spec=preset.spec, notes=(said, *model_notes(preset.spec)))

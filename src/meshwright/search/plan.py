@@ -28,6 +28,7 @@ from meshwright.search.space import Rejections, make_space
 from meshwright.values.errors import ConfigError, LayoutError, MeshwrightError
 from meshwright.values.layout import Layout, parse_layout
 from meshwright.values.models.params import model_params
+from meshwright.values.models.said_size import model_notes
 
 __all__ = [
     "Scaled",
@@ -90,6 +91,7 @@ def _notes(problem: Problem, axes: Axes) -> list[str]:
     ]
     searched = [words for key, words in bounds if key not in request.pins]
     notes = [f"searched: {', '.join(searched)}; --set widens it"] if searched else []
+    notes += model_notes(problem.setting.model)
     if request.gbs is None and request.max_gbs is None:
         notes.append(batch_rule(problem.setting.model).words(seq_len))
     if (

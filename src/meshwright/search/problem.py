@@ -24,7 +24,7 @@ from meshwright.values.hardware.profile import Profile
 from meshwright.values.layout import Layout, parse_layout
 from meshwright.values.models.catalogue import named_model
 from meshwright.values.models.params import model_params
-from meshwright.values.models.spec import HybridSpec, MambaSpec, MlaSpec, ModelSpec, MoeSpec
+from meshwright.values.models.spec import MODEL_PARTS, ModelSpec
 from meshwright.values.stack import Stack, find_stack
 from meshwright.values.units import GIB, TERA, format_count
 from meshwright.values.workload import (
@@ -60,7 +60,6 @@ STACK_OF = {"Google": "maxtext", "AWS": "neuron", "Huawei": "mindspeed"}
 """The training software of makers whose chips Megatron-LM itself does not run on."""
 RUN_BY = {"Google": ("maxtext", "fsdp"), "AWS": ("neuron", "fsdp")}
 """All that runs on chips that have no CUDA-like library for torch; FSDP by torch_xla."""
-_PARTS = {"mla": MlaSpec, "moe": MoeSpec, "mamba": MambaSpec, "hybrid": HybridSpec}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -354,7 +353,7 @@ def model_of(given: str | Mapping[str, Any]) -> ModelSpec:
     values = {"name": "custom", **given}
     if not isinstance(values.pop(DETAILS, {}), Mapping):
         raise ConfigError(f"model.{DETAILS}: expected keys and values such as rope_base: 500000")
-    for part, kind in _PARTS.items():
+    for part, kind in MODEL_PARTS.items():
         if isinstance(values.get(part), Mapping):
             values[part] = _build(kind, values[part], where=f"model.{part}")
     return cast("ModelSpec", _build(ModelSpec, values, where="model"))
@@ -386,7 +385,7 @@ def _changed(values: Any) -> dict[str, Any]:
     for field in fields(values):
         value = getattr(values, field.name)
         if value != field.default:
-            found[field.name] = _changed(value) if field.name in _PARTS else value
+            found[field.name] = _changed(value) if field.name in MODEL_PARTS else value
     return found
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from meshwright.serving.engine import Quantisation, cache_bytes
 from meshwright.serving.prices import Prices
 from meshwright.values.models.params import block_params, norm_params
+from meshwright.values.models.spec import ModelSpec
 from meshwright.values.units import GIB
 
 __all__ = ["Memory", "cache_bytes_per_token", "memory_of", "weight_bytes"]
@@ -71,8 +72,6 @@ def weight_bytes(prices: Prices) -> float:
     Checked:  tests/serving/test_memory.py
     """
     model, worker, kept = prices.model, prices.worker, prices.quantisation
-    width = model.head_dim if model.mla is None else model.mla.v_head_dim
-    after = float(model.hidden * model.num_heads * width)  # the projection after attention
     total = 0.0
     for block, count in prices.blocks:
         part = block_params(model, block)
@@ -80,6 +79,8 @@ def weight_bytes(prices: Prices) -> float:
         split = worker.tp if "attention" in block.kind or worker.attention_dp == 1 else 1
         size = part.sharded / split * Quantisation.bytes_of(dense) + 2.0 * part.replicated
         if "attention" in block.kind:
+            own = model.at(block).head_dim if model.mla is None else model.mla.v_head_dim
+            after = float(model.hidden * model.num_heads * own)  # the projection after attention
             narrower = Quantisation.bytes_of(dense) - Quantisation.bytes_of(kept.output)
             size -= after / split * narrower
         experts = part.expert / worker.stage_chips * Quantisation.bytes_of(kept.experts)
@@ -101,14 +102,21 @@ def cache_bytes_per_token(prices: Prices) -> float:
     Checked:  tests/serving/test_memory.py
     """
     model, worker = prices.model, prices.worker
-    layers = sum(
-        count
+    values = sum(
+        count * _cached_values(model.at(block), worker.tp)
         for block, count in prices.blocks
         if block.kind == "attention"
         and (model.family != "encoder-decoder" or block.stream == "decoder")
     )
+    return values / worker.pp * cache_bytes(prices.cache)
+
+
+def _cached_values(model: ModelSpec, tp: int) -> float:
+    """Values of a token that one layer keeps on a rank.
+
+    Formula:  2 * key heads per rank * head_dim; MLA: kv_lora_rank + qk_rope_head_dim
+    Source:   DeepSeek-V2 (arXiv:2405.04434), table 1.
+    """
     if model.mla is not None:
-        values = float(model.mla.kv_lora_rank + model.mla.qk_rope_head_dim)
-    else:
-        values = 2.0 * max(1.0, model.num_kv_heads / worker.tp) * model.head_dim
-    return layers / worker.pp * values * cache_bytes(prices.cache)
+        return float(model.mla.kv_lora_rank + model.mla.qk_rope_head_dim)
+    return 2.0 * max(1.0, model.num_kv_heads / tp) * model.head_dim

@@ -50,10 +50,11 @@ class Prices:
     cache: Cache
 
     def __post_init__(self) -> None:
-        if self.model.hybrid is not None:
-            raise ConfigError(
-                f"{self.model.name}: serving of models with Mamba layers is not modelled"
-            )
+        for part, layers in {"hybrid": "Mamba layers", "delta": "delta attention"}.items():
+            if getattr(self.model, part) is not None:
+                raise ConfigError(
+                    f"{self.model.name}: serving of models with {layers} is not modelled"
+                )
         self.quantisation.check(self.pool.node.chip)
 
     @cached_property
@@ -97,7 +98,7 @@ class Prices:
         shapes = self._attention_products(block)
         kept, width = self.quantisation, self.model.hidden
         weights = kept.attention
-        values = tokens * (2.0 * self._query_width + 2.0 * self._cache_width)
+        values = tokens * (2.0 * self._query_width(block) + 2.0 * self._cache_width(block))
         moved = HALF * (4.0 * tokens * width + values)
         tp, extra = self.worker.tp, 3.0
         exchange = self.kernels.all_reduce_s(ranks=tp, buffer_bytes=HALF * tokens * width)
@@ -114,42 +115,41 @@ class Prices:
 
     def _attention_products(self, block: Block) -> list[tuple[float, float]]:
         """(n, k) of each product on one rank, the one after attention last."""
-        model, tp = self.model, self.worker.tp
+        model, tp = self.model.at(block), self.worker.tp
         heads = model.num_heads / tp
+        gates = heads if model.attention_gate else 0.0
         if model.mla is not None:
             mla = model.mla
-            down = mla.kv_lora_rank + mla.qk_rope_head_dim
+            down = float(mla.kv_lora_rank + mla.qk_rope_head_dim)
             absorbed = [(heads * (mla.qk_nope_head_dim + mla.v_head_dim), float(mla.kv_lora_rank))]
             query = heads * (mla.qk_nope_head_dim + mla.qk_rope_head_dim)
-            width = float(model.hidden)
+            width, down = float(model.hidden), down + gates * mla.v_head_dim
             first = [(query + down, width)]
             if mla.q_lora_rank is not None:
                 rank = float(mla.q_lora_rank)
                 first = [(rank + down, width), (query, rank)]
             return [*first, *absorbed, (float(model.hidden), heads * mla.v_head_dim)]
-        keys = 0.0 if block.kind == "cross_attention" else 2.0 * self._kv_heads
+        projected = 1.0 if model.values_are_keys else 2.0
+        keys = 0.0 if block.kind == "cross_attention" else projected * self._kv_heads(block)
         return [
-            ((heads + keys) * model.head_dim, float(model.hidden)),
+            ((heads + gates + keys) * model.head_dim, float(model.hidden)),
             (float(model.hidden), heads * model.head_dim),
         ]
 
-    @property
-    def _kv_heads(self) -> float:
+    def _kv_heads(self, block: Block) -> float:
         """Key heads on one rank: copied where there are fewer than ranks."""
-        return max(1.0, self.model.num_kv_heads / self.worker.tp)
+        return max(1.0, self.model.at(block).num_kv_heads / self.worker.tp)
 
-    @property
-    def _query_width(self) -> float:
-        mla = self.model.mla
-        dim = self.model.head_dim if mla is None else mla.qk_nope_head_dim + mla.qk_rope_head_dim
+    def _query_width(self, block: Block) -> float:
+        mla, own = self.model.mla, self.model.at(block).head_dim
+        dim = own if mla is None else mla.qk_nope_head_dim + mla.qk_rope_head_dim
         return self.model.num_heads / self.worker.tp * dim
 
-    @property
-    def _cache_width(self) -> float:
+    def _cache_width(self, block: Block) -> float:
         """Values of a token's keys (or latent) on one rank."""
         if self.model.mla is not None:
             return float(self.model.mla.kv_lora_rank + self.model.mla.qk_rope_head_dim)
-        return self._kv_heads * self.model.head_dim
+        return self._kv_heads(block) * self.model.at(block).head_dim
 
     def _feed_forward(self, tokens: Floats, block: Block) -> dict[str, Floats]:
         if block.kind == "moe":
@@ -287,8 +287,8 @@ class Prices:
                     new=new,
                     context=context,
                     heads=heads,
-                    kv_heads=self._kv_heads,
-                    head_dim=self.model.head_dim,
+                    kv_heads=self._kv_heads(block),
+                    head_dim=self.model.at(block).head_dim,
                     window=block.window,
                 )
             total = total + count * one
@@ -326,8 +326,8 @@ class Prices:
                     batch=batch,
                     context=seen,
                     heads=heads,
-                    kv_heads=self._kv_heads,
-                    head_dim=self.model.head_dim,
+                    kv_heads=self._kv_heads(block),
+                    head_dim=self.model.at(block).head_dim,
                 )
             total = total + count * one
         return total

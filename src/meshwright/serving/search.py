@@ -31,6 +31,7 @@ from meshwright.serving.result import (
     pareto_front,
 )
 from meshwright.values.errors import ConfigError
+from meshwright.values.models.said_size import model_notes
 
 __all__ = ["plan", "predict"]
 
@@ -132,6 +133,7 @@ def _candidate(part: Part, option: ServingOption, found: Sequence[Candidate]) ->
 
 def _notes(request: ServingRequest, found: Sequence[Candidate]) -> tuple[str, ...]:
     notes = dict.fromkeys(one.prices.kernels.kin.note for one in found)
+    notes |= dict.fromkeys(model_notes(request.model))
     notes |= {"" if request.weights else _WEIGHTS_NOTE: None}
     return tuple(note for note in notes if note)
 

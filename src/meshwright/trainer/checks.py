@@ -193,6 +193,13 @@ def _model_reasons(model: ModelSpec, seq_len: int) -> Iterator[str]:
         )
     if model.hybrid is not None:
         yield "Mamba layers: the embedded trainer has none; export the plan to Megatron-LM"
+    if model.delta is not None:
+        yield "delta attention: the embedded trainer has none"
+    if model.global_attention is not None or model.values_are_keys or model.attention_gate:
+        yield (
+            "heads of full attention that differ from the windows', values that are the keys and"
+            " gated attention are not in the embedded trainer"
+        )
     if model.mtp_layers:
         yield (
             f"mtp_layers={model.mtp_layers}: the embedded trainer predicts one token; set"

@@ -254,3 +254,70 @@ def test_stated_size_tells_tied_from_untied() -> None:
     assert (
         case_of(SMALL_GPT, params_b="40", **dims).model.tied is True
     )  # neither fits: as the family
+
+
+DENSE_7B = {
+    "layers": "30",
+    "hidden": "4096",
+    "ffn": "11008",
+    "heads": "32",
+    "kv_heads": "32",
+    "vocab": "102400",
+}
+
+
+@pytest.mark.parametrize("name", ["deepseek-foo-7b", "qwen3-foo-7b", "kimi-foo", "gpt-oss-foo-7b"])
+@pytest.mark.parametrize("arch", ["", "llama"])
+def test_a_familys_word_in_an_unknown_name_gives_no_experts(name: str, arch: str) -> None:
+    model = case_of(LLAMA, model=name, arch=arch, **DENSE_7B).model
+    assert (model.moe, model.mla, model.mtp_layers, model.window) == (None, None, 0, None)
+    assert model.head_dim == 128
+    # DeepSeek LLM 7B (arXiv:2401.02954) has these dims and 6.9 B parameters
+    assert model_params(model).total == pytest.approx(6_910_365_696, rel=1e-4)
+
+
+def test_experts_that_a_row_tells_of_are_taken() -> None:
+    told = {**DENSE_7B, "ffn": "1536", "experts": "64", "topk": "6"}
+    model = case_of(LLAMA, model="qwen3-foo", arch="", **told).model
+    assert model.moe is not None
+    assert (model.moe.num_experts, model.moe.top_k, model.moe.expert_ffn) == (64, 6, 1536)
+
+
+@pytest.mark.parametrize("missing", ["hidden", "heads"])
+def test_an_unknown_name_takes_no_dims_from_a_family(missing: str) -> None:
+    cells = {**DENSE_7B, missing: ""}
+    assert missing in reason_of(LLAMA, model="deepseek-foo-7b", arch="", **cells)
+
+
+def test_a_cut_model_has_dense_and_predicting_layers_where_they_are_told() -> None:
+    cut = {"model": "deepseek-v3(truncated)", "arch": "deepseek-mla-moe", "layers": "4"}
+    blank = dict.fromkeys(("hidden", "ffn", "heads", "kv_heads", "vocab"), "")
+    plain = case_of(LLAMA, **cut, **blank)
+    assert plain.model.moe is not None
+    assert (plain.model.moe.first_dense_layers, plain.model.mtp_layers) == (0, 0)
+    line = "model: cut to 4 layers, without its 3 dense first layers and its multi-token prediction"
+    assert line in plain.assumed
+    told = case_of(LLAMA, **cut, **blank, notes="2 dense layers; mtp-num-layers=1")
+    assert told.model.moe is not None
+    assert (told.model.moe.first_dense_layers, told.model.mtp_layers) == (2, 1)
+    assert not any("model" in line for line in told.assumed)
+
+
+def test_another_size_than_the_row_says_is_told() -> None:
+    def told(**cells: str) -> str:
+        return case_of(LLAMA, arch="llama", **DENSE_7B, **cells).model_assumed
+
+    line = "model: foo: 6.91B parameters by its dims, but params_b=67 says otherwise"
+    assert told(model="foo", params_b="67") == line
+    assert told(model="foo", params_b="6.9") == ""
+    line = "model: foo-70b: 6.91B parameters by its dims, but 70b says otherwise"
+    assert told(model="foo-70b") == line
+
+
+def test_a_cut_hybrid_keeps_its_mix_of_layers() -> None:
+    cut = {"model": "ci-qwen3_next", "arch": "moe", "layers": "4", "hidden": "2048", "heads": "16"}
+    model = case_of(LLAMA, **cut, kv_heads="2", experts="64", topk="10").model
+    assert model.delta is not None and model.moe is not None
+    assert (model.delta.num_layers, model.moe.num_experts, model.head_dim) == (3, 64, 256)
+    alone = case_of(LLAMA, **{**cut, "layers": "1"}, kv_heads="2", experts="64", topk="10").model
+    assert alone.delta is None

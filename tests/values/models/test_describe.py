@@ -86,3 +86,20 @@ def test_command_leaves_errors_to_the_main_program(tmp_path: Path) -> None:
         run("lama3")
     with pytest.raises(ConfigError, match="either a name or a config"):
         run("llama3-8b", "--hf", str(tmp_path))
+
+
+def test_a_name_does_where_no_config_is(tmp_path: Path) -> None:
+    result = run("--hf", "Qwen/Qwen3-8B", "--json")
+    assert json.loads(result.stdout)["params"] == 8_190_735_360
+    assert "no file here; the shape is qwen3-8b's" in result.stderr
+    with pytest.raises(ConfigError, match=r"no file here, and .* did you mean 'qwen3-8b'"):
+        run("--hf", "Qwen/Qwen3-8", "--json")
+    with pytest.raises(ConfigError, match=r"nowhere\.json: no such file"):
+        run("--hf", str(tmp_path / "nowhere.json"))
+
+
+def test_a_config_whose_name_says_another_size_is_told(tmp_path: Path) -> None:
+    folder = tmp_path / "my-70b"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(CONFIGS["llama3-8b"]), encoding="utf-8")
+    assert "my-70b: 8.03B parameters by its dims, but 70b says" in run("--hf", str(folder)).stderr

@@ -302,8 +302,6 @@ def test_scales_and_activations_that_no_export_writes_are_said() -> None:
 @pytest.mark.parametrize(
     "kind",
     [
-        "qwen3_next",
-        "kimi_linear",
         "falcon_h1",
         "jamba",
         "minimax_m1",

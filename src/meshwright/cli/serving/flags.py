@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from meshwright.cli.options import Given, fields_of, option
+from meshwright.cli.terminal import tell_notes
 from meshwright.platforms.given import cluster_from_flag, read_hf_config
 from meshwright.runs.loads.figures import Limits
 from meshwright.runs.loads.load import Lengths, Load, closed_loop, poisson, read_trace
@@ -152,7 +153,11 @@ def model_of(name: str | None, hf: Path | None) -> ModelSpec:
     """Return the named model, or the one of a config.json."""
     if (name is None) == (hf is None):
         raise ConfigError("give a model's name, or --hf config.json, and not both")
-    return read_hf_config(hf).spec if hf is not None else named_model(name or "")
+    if hf is None:
+        return named_model(name or "")
+    reading = read_hf_config(hf)
+    tell_notes(reading.notes)
+    return reading.spec
 
 
 def _engine(name: str, chunk: int | None) -> Engine:

@@ -12,17 +12,12 @@ from meshwright.sizing.shapes import shape_of
 from meshwright.values.errors import UnknownNameError
 from meshwright.values.models.catalogue import find_model
 from meshwright.values.models.params import model_params
-from meshwright.values.models.spec import HybridSpec, MambaSpec, MlaSpec, ModelSpec, MoeSpec
+from meshwright.values.models.said_size import size_in_name, size_of_cell, wrong_size
+from meshwright.values.models.spec import MODEL_PARTS, ModelSpec
 
 __all__ = ["model_of_row", "usual_seq_len"]
 
 Draft = dict[str, Any]
-_PARTS: dict[str, type[Any]] = {
-    "mla": MlaSpec,
-    "moe": MoeSpec,
-    "mamba": MambaSpec,
-    "hybrid": HybridSpec,
-}
 _OWN_KEYS = ("ffn_per_hidden", "mamba_expand")
 _DIMS = {
     "layers": "num_layers",
@@ -45,6 +40,15 @@ model they are cut from."""
 _NAMED_SIZE = re.compile(r"(?<![\dxa.])(\d{1,4}(?:\.\d{1,3})?)([bm])(?![a-z0-9])(?!-a\d)")
 """`smollm3-3b`, `own-350m`: the parameters of a dense model in its name; not `8x7b` nor
 `30b-a3b`."""
+_MIXED = re.compile(r"moe|mixtral|\d+x\d")
+"""An architecture or a name that tells of experts: `moe-gqa`, `8x7b`."""
+_OF_A_KIND = (
+    *("moe", "mla", "mtp_layers", "window", "global_every", "attention_sinks"),
+    *("rotation_has_factor", "delta", "attention_gate", "global_attention", "values_are_keys"),
+)
+"""What a word in a name does not give away."""
+_OF_ITS_EXPERTS = ("ffn", "head_dim", "num_kv_heads")
+"""Widths that a family has because of its experts or its latent attention."""
 _MOST_DENSE = 80e9
 """Parameters beyond which a model that nothing is said of is more likely one with experts."""
 _OTHER_KINDS = re.compile(
@@ -65,6 +69,9 @@ def model_of_row(cells: Cells, notes: Notes, *, seq_len: int) -> tuple[ModelSpec
     """
     family = _family(cells)
     draft, named = _base(cells, family)
+    if not named:
+        _require_own_dims(cells, family)
+        draft = _without_guesses(draft, cells, notes)
     sized = not named and _is_sized(cells, draft)
     if sized:
         draft = {**_shape_of_size(cells, draft), **draft}
@@ -72,14 +79,76 @@ def model_of_row(cells: Cells, notes: Notes, *, seq_len: int) -> tuple[ModelSpec
     _apply_dims(draft, cells, base)
     _apply_ffn(draft, cells, base, named=named)
     _apply_experts(draft, cells)
+    cut = _cut_down(draft, base, cells, notes)
     _apply_notes(draft, notes, cells)
-    _finish(draft, cells, seq_len)
+    _finish(draft, cells, seq_len, whole=base.get("num_layers", 1))
     spec = _spec(draft)
     same = ("num_layers", "hidden", "vocab")
     known = named and all(base.get(name) == getattr(spec, name) for name in same)
     if not known and notes.tied is None:
         spec = _tied_by_size(spec, cells.number("params_b"))
-    return spec, "" if named else _assumed(family, sized=sized)
+    said = "" if named else _assumed(family, sized=sized)
+    return spec, "; ".join(line for line in (said, cut, _wrong_size(spec, cells)) if line)
+
+
+def _wrong_size(spec: ModelSpec, cells: Cells) -> str:
+    """What is wrong with the number of parameters, where the row does not say that it is cut."""
+    name, billions = cells.text("model") or "", cells.number("params_b")
+    told = size_of_cell(billions) if billions else size_in_name(name)
+    if told is None and name.lower() != spec.name.lower():
+        return ""  # a functional test's or a cut model's name
+    line = wrong_size(spec, said=told)
+    return f"model: {line}" if line else ""
+
+
+def _require_own_dims(cells: Cells, family: Rule | None) -> None:
+    """A name that merely has a known family's word in it is no member of it: its dims are its own.
+
+    Raises UnansweredError where the row lacks them.
+    """
+    if family is None or not family["base"]:
+        return
+    missing = [name for name in ("layers", "hidden", "heads") if cells.count(name) is None]
+    if missing:
+        raise UnansweredError(f"model: a name that is not known, without its {', '.join(missing)}")
+
+
+def _without_guesses(draft: Draft, cells: Cells, notes: Notes) -> Draft:
+    """Leave out the experts and the latent attention of a family whose name or word is all that the
+    row shares with it: an unknown model is dense unless the row tells of experts."""
+    mixed = cells.count("experts") is not None or _MIXED.search(
+        f"{cells.words('arch')} {cells.words('model')}"
+    )
+    latent = "mla" in cells.words("arch") or "multi-latent-attention" in notes.flags
+    if mixed or latent:
+        return draft
+    sparse = draft.get("moe") or draft.get("mla")
+    guessed = (*_OF_A_KIND, *(_OF_ITS_EXPERTS if sparse else ()))
+    return {key: value for key, value in draft.items() if key not in guessed}
+
+
+def _cut_down(draft: Draft, base: Draft, cells: Cells, notes: Notes) -> str:
+    """Take no layers for further tokens and no dense first ones for a model that is cut from the
+    known one, unless the row tells of them: a single dense one by its width, others by its notes.
+    Return what was left out, for people."""
+    moe = draft.get("moe")
+    if not moe or draft["num_layers"] >= base.get("num_layers", 0):
+        return ""
+    dense, further = moe.get("first_dense_layers", 0), draft.get("mtp_layers", 0)
+    kept = dense if dense == 1 and _tells_dense_width(cells, moe) else 0
+    draft["moe"], draft["mtp_layers"] = {**moe, "first_dense_layers": kept}, 0
+    left_out = []
+    if dense > kept and notes.first_dense_layers is None:
+        left_out.append(f"its {dense} dense first layers")
+    if further and notes.mtp_layers is None:
+        left_out.append("its multi-token prediction")
+    if not left_out:
+        return ""
+    return f"model: cut to {draft['num_layers']} layers, without {' and '.join(left_out)}"
+
+
+def _tells_dense_width(cells: Cells, moe: Draft) -> bool:
+    return bool((cells.count("ffn") or 0) >= _DENSE_RATIO * moe.get("expert_ffn", 0))
 
 
 def usual_seq_len(cells: Cells) -> int | None:
@@ -334,7 +403,8 @@ def _apply_pattern(draft: Draft, pattern: str) -> None:
         draft["mamba"] = {"state_dim": 128, "num_groups": 8, "head_dim": 64}
 
 
-def _finish(draft: Draft, cells: Cells, seq_len: int) -> None:
+def _finish(draft: Draft, cells: Cells, seq_len: int, *, whole: int) -> None:
+    """Settle what hangs on the final dims; `whole` layers has the model that they were cut from."""
     expand = draft.pop("mamba_expand", 2)
     if draft.get("mamba") and "num_heads" not in draft["mamba"]:
         draft["mamba"] = {
@@ -351,6 +421,9 @@ def _finish(draft: Draft, cells: Cells, seq_len: int) -> None:
         draft["moe"] = {**moe, "first_dense_layers": draft["num_layers"] - 1}
     if draft.get("hybrid"):
         _rescale_hybrid(draft)
+    if delta := draft.get("delta"):
+        linear = delta["num_layers"] * draft["num_layers"] // whole
+        draft["delta"] = {**delta, "num_layers": linear} if linear else None
 
 
 def _rescale_hybrid(draft: Draft) -> None:
@@ -383,7 +456,7 @@ def _tied_by_size(spec: ModelSpec, billions: float | None) -> ModelSpec:
 def _spec(draft: Draft) -> ModelSpec:
     parts: dict[str, Any] = {
         name: kind(**draft.pop(name)) if draft.get(name) else draft.pop(name, None)
-        for name, kind in _PARTS.items()
+        for name, kind in MODEL_PARTS.items()
     }
     kinds = {field.name: field.type for field in dataclasses.fields(ModelSpec)}
     fields: dict[str, Any] = {

@@ -28,6 +28,7 @@ from meshwright.search.space import Rejections
 from meshwright.trust.intervals import Fits, intervals_of
 from meshwright.values.errors import ConfigError
 from meshwright.values.models.params import model_params
+from meshwright.values.models.said_size import model_notes
 
 __all__ = ["AROUND", "search_mixed_plans"]
 
@@ -355,7 +356,8 @@ def _shares(problem: MixedProblem, priced: list[Repriced]) -> list[dict[str, Any
 def _notes(problem: MixedProblem, grid: Grid, plans: Sequence[Plan]) -> list[str]:
     notes = [
         "searched: stages, layers, tp and recomputation per kind of chip, common dp, mbs, cp, ep"
-        " and vpp, each kind in one run of stages; --set narrows it"
+        " and vpp, each kind in one run of stages; --set narrows it",
+        *model_notes(problem.site.model),
     ]
     back = [
         f"#{plan.rank}"

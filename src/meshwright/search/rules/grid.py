@@ -90,6 +90,8 @@ def _widths(model: ModelSpec) -> dict[str, int]:
         widths["shared_ffn"] = model.moe.shared_ffn
     if model.mamba is not None:
         widths |= {"mamba heads": model.mamba.num_heads, "mamba groups": model.mamba.num_groups}
+    if model.delta is not None:
+        widths["delta key heads"] = model.delta.num_key_heads
     return widths
 
 
@@ -149,6 +151,8 @@ def _context_heads_message(layout: Layout, case: RuleCase) -> str:
 
 def _keeps_context_mixers(layouts: Layouts, case: RuleCase) -> Any:
     mamba = case.model.mamba
+    if case.model.delta is not None:
+        return layouts.cp == 1
     if mamba is None or case.stack.family != "megatron":
         return True
     groups = np.maximum(mamba.num_groups // layouts.tp, 1)
@@ -158,7 +162,10 @@ def _keeps_context_mixers(layouts: Layouts, case: RuleCase) -> Any:
 
 def _context_mixers_message(layout: Layout, case: RuleCase) -> str:
     mamba = case.model.mamba
-    assert mamba is not None
+    if mamba is None:
+        return (
+            f"cp={layout.cp}: delta attention over parts of a sequence is not priced; cp may be 1"
+        )
     heads, groups = mamba.num_heads // layout.tp, max(1, mamba.num_groups // layout.tp)
     fits = [cp for cp in divisors(heads) if max(groups, cp) % min(groups, cp) == 0]
     return (

@@ -10,7 +10,7 @@ from typing import Any, Literal, cast, get_args
 
 from meshwright.values.data import package_rows
 from meshwright.values.errors import ConfigError, UnknownNameError
-from meshwright.values.models.spec import Family, HybridSpec, MambaSpec, MlaSpec, ModelSpec, MoeSpec
+from meshwright.values.models.spec import MODEL_PARTS, Family, ModelSpec, MoeSpec
 
 __all__ = [
     "Preset",
@@ -21,9 +21,6 @@ __all__ = [
     "parse_dims",
     "presets",
 ]
-
-_PARTS = {"mla": MlaSpec, "moe": MoeSpec, "mamba": MambaSpec, "hybrid": HybridSpec}
-"""Columns such as `moe.top_k` fill these parts of a ModelSpec; one with blank columns is None."""
 
 _WORDS_WITHOUT_SHAPE = (
     "meta hf instruct chat base it pt bf16 fp8 fp4 nvfp4 mxfp4 kv awq gptq int4 int8 w4a16 w8a8"
@@ -50,6 +47,8 @@ class Preset:
     source: str
     """Where the dims and the count come from."""
     aliases: tuple[str, ...]
+    left_out: str = ""
+    """What the model has that its shape here has not, in words."""
 
 
 def find_model(name: str) -> ModelSpec:
@@ -116,6 +115,7 @@ def _preset(row: dict[str, str]) -> Preset:
             published_kind=cast("Literal['exact', 'nominal']", row["published_kind"]),
             source=row["source"],
             aliases=tuple(row["aliases"].split()),
+            left_out=row["left_out"],
         )
     except (KeyError, ValueError) as error:
         raise ConfigError(f"values/models/models.csv, {row.get('name')}: {error}") from error
@@ -125,7 +125,8 @@ def _spec(row: dict[str, str]) -> ModelSpec:
     given = {key: cell for key, cell in row.items() if cell}
     given.setdefault("num_kv_heads", row["num_heads"])
     given.setdefault("head_dim", str(int(row["hidden"]) // int(row["num_heads"])))
-    parts = {name: _part(kind, given, name + ".") for name, kind in _PARTS.items()}
+    # Columns such as `moe.top_k` fill a part; one with blank columns is None.
+    parts = {name: _part(kind, given, name + ".") for name, kind in MODEL_PARTS.items()}
     known = {name: part for name, part in parts.items() if part is not None}
     return ModelSpec(**_values(ModelSpec, given), **known)
 

@@ -4,7 +4,7 @@ config and key, and parts that they describe alike: experts, windows, hybrid lay
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from meshwright.values.errors import ConfigError
@@ -36,10 +36,21 @@ class HfConfig:
     name: str
     """How messages call it."""
     values: Mapping[str, Any]
+    asked: set[str] = field(default_factory=set, compare=False)
+    """Keys that were looked at so far: the others are known to no reader."""
+
+    def with_values(self, **values: Any) -> HfConfig:
+        """Return the config with some values changed, which records in the same place."""
+        return replace(self, values={**self.values, **values})
 
     def has(self, keys: str) -> bool:
         """Say whether one of the alternatives is given."""
         return self._find(keys) is not None
+
+    def given(self, key: str) -> Any:
+        """Return what a key holds, of whatever kind; None where it is absent."""
+        self.asked.add(key)
+        return self.values.get(key)
 
     def require(self, wanted: Iterable[str]) -> None:
         """Raise with the full list of the wanted keys that are absent."""
@@ -115,7 +126,7 @@ class HfConfig:
                         key, listed, f"one value, or the same for each of {length} layers"
                     )
                 values[key] = listed[0]
-        return HfConfig(name=self.name, values=values)
+        return replace(self, values=values)
 
     def section(self, key: str) -> HfConfig:
         """Return a nested object; an absent one is empty."""
@@ -125,6 +136,7 @@ class HfConfig:
         return HfConfig(name=f"{self.name}: {key}", values=value or {})
 
     def _find(self, keys: str) -> Any:
+        self.asked.update(keys.split("|"))
         return next(
             (self.values[key] for key in keys.split("|") if self.values.get(key) is not None), None
         )
@@ -180,7 +192,7 @@ class MoeKeys:
             expert_ffn=expert_ffn,
             shared_ffn=self._shared_ffn(config, expert_ffn),
             first_dense_layers=self._first_dense(config),
-            layer_frequency=config.count(self.frequency, 1) if self.frequency else 1,
+            layer_frequency=self._frequency(config),
             expert_bias=self.bias,
             clamps_gate=self.clamps_gate,
         )
@@ -193,7 +205,19 @@ class MoeKeys:
         experts = config.count(self.shared_experts, 0, least=0) if self.shared_experts else 0
         return experts * expert_ffn
 
+    def _frequency(self, config: HfConfig) -> int:
+        """Every layer has experts where a list says it of each."""
+        if self.frequency is None or isinstance(config.given(self.frequency), list):
+            return 1
+        return config.count(self.frequency, 1)
+
     def _first_dense(self, config: HfConfig) -> int:
+        """Leading dense layers: by a list of each layer's kind, as `0, 1` or `dense, sparse`, else
+        by their number."""
+        named = isinstance(config.given(_KINDS_OF_FFN), list)
+        key = _KINDS_OF_FFN if named else self.frequency
+        if key is not None and isinstance(listed := config.given(key), list):
+            return _leading(config, key, [kind not in (0, "dense") for kind in listed])
         if self.first_dense is not None:
             return config.count(self.first_dense, 0, least=0)
         layers = config.items(self.dense_layers) if self.dense_layers else None
@@ -203,6 +227,17 @@ class MoeKeys:
                 " dense"
             )
         return len(layers or [])
+
+
+_KINDS_OF_FFN = "mlp_layer_types"
+
+
+def _leading(config: HfConfig, key: str, with_experts: list[bool]) -> int:
+    """Return the number of layers without experts, which must be the first."""
+    dense = with_experts.count(False)
+    if any(with_experts[:dense]):
+        raise ConfigError(f"{config.name}: {key}: only leading layers may be dense")
+    return dense
 
 
 def latent_attention(config: HfConfig, found: Found) -> Found:
@@ -255,6 +290,7 @@ class WindowKeys:
         if self.switch is not None and not config.flag(self.switch, False):
             return None
         given = self.key in config.values
+        config.asked.add(self.key)
         return (config.count(self.key) if config.has(self.key) else None) if given else self.assumed
 
 
@@ -275,11 +311,16 @@ def global_every(config: HfConfig, is_global: list[bool], found: Found) -> Found
 
 
 _KINDS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
+_KINDS_OF_TRANSFORMERS_5 = {"linear_attention": "mamba", "full_attention": "attention"}
+
+
+_LAYER_LIST = "layers_block_type|layer_types"
 
 
 def hybrid_layers(config: HfConfig, found: Found) -> Found:
     """Read layers that each hold one block (`M-M*ME`), the Mamba mixer and the experts."""
     kinds = _layer_kinds(config)
+    _check_further_tokens(config)
     if len(kinds) != found["num_layers"]:
         raise ConfigError(
             f"{config.name}: the layer pattern has {counted(len(kinds), 'layer')},"
@@ -301,8 +342,10 @@ def hybrid_layers(config: HfConfig, found: Found) -> Found:
 
 
 def _layer_kinds(config: HfConfig) -> list[str]:
-    blocks = config.items("layers_block_type")
-    if blocks is None:
+    blocks = config.items(_LAYER_LIST)
+    if blocks is not None:
+        blocks = [_KINDS_OF_TRANSFORMERS_5.get(str(kind), kind) for kind in blocks]
+    else:
         blocks = [_KINDS.get(letter, letter) for letter in config.text("hybrid_override_pattern")]
     unknown = [kind for kind in blocks if kind not in _KINDS.values()]
     if unknown:
@@ -311,6 +354,20 @@ def _layer_kinds(config: HfConfig) -> list[str]:
             f" {', '.join(_KINDS.values())}"
         )
     return blocks
+
+
+def _check_further_tokens(config: HfConfig) -> None:
+    """A hybrid's layer for further tokens is one attention and one feed-forward."""
+    blocks = config.items("mtp_layers_block_type") or []
+    blocks = [_KINDS_OF_TRANSFORMERS_5.get(str(kind), kind) for kind in blocks]
+    if not blocks:
+        pattern = config.text("mtp_hybrid_override_pattern", "")
+        blocks = [_KINDS.get(letter, letter) for letter in pattern]
+    if blocks and sorted(blocks) not in (["attention", "moe"], ["attention", "mlp"]):
+        raise ConfigError(
+            f"{config.name}: layers for further tokens of {_shown(blocks)}: expected attention and"
+            " a feed-forward"
+        )
 
 
 def _mamba(config: HfConfig) -> MambaSpec:

@@ -1,5 +1,5 @@
 """The table of readers: for each `model_type` of a Hugging Face config, which keys hold what, and
-what the architecture fixes; before it, readers of what one family alone has.
+what the architecture fixes.
 
 Source of keys and of what an absent key means: the configuration classes of Hugging Face
 transformers, and the published config.json files.
@@ -10,176 +10,40 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from meshwright.values.models.hf_families import (
+    alibi_positions,
+    attention_bias,
+    baichuan_positions,
+    chatglm_heads,
+    dbrx_details,
+    even_latent_attention,
+    falcon_heads,
+    further_tokens,
+    further_tokens_of_qwen,
+    gated_delta_nets,
+    gemma4_details,
+    gpt2_ffn,
+    gpt_neo_windows,
+    hunyuan_experts,
+    kimi_delta_attention,
+    latent_experts,
+    learned_positions,
+    llama4_experts,
+    minimax_m3_widths,
+    mpt_details,
+    multi_query,
+    t5_details,
+    yarn_factor,
+)
 from meshwright.values.models.hf_parts import (
-    Found,
-    HfConfig,
     MoeKeys,
     Part,
     WindowKeys,
-    global_every,
     hybrid_layers,
     latent_attention,
 )
 
 __all__ = ["READERS", "Reader"]
-
-_MOST_REPEATS = 10_000
-"""More repeats of a pattern than any model has layers."""
-
-
-def _attention_bias(config: HfConfig, found: Found) -> Found:
-    """Read Llama's two flags of biases: the attention's alone count at queries, keys and values."""
-    attention, everywhere = config.flag("attention_bias", False), config.flag("mlp_bias", False)
-    return {"linear_bias": attention and everywhere, "qkv_bias": attention and not everywhere}
-
-
-def _gpt2_ffn(config: HfConfig, found: Found) -> Found:
-    """Read the inner width, four times the hidden size where it is not said."""
-    return {"ffn": config.count("n_inner|intermediate_size|ffn_hidden_size", 4 * found["hidden"])}
-
-
-def _positions(key: str, *, extra: int = 0) -> Part:
-    """Return a reader of a table of learned positions, with `extra` rows."""
-    return lambda config, _: {"positions": "learned", "max_positions": config.count(key) + extra}
-
-
-def _multi_query(config: HfConfig, found: Found) -> Found:
-    """Read whether all heads share one head of keys and values."""
-    return {"num_kv_heads": 1 if config.flag("multi_query", True) else found["num_heads"]}
-
-
-def _falcon_heads(config: HfConfig, found: Found) -> Found:
-    """Read the heads and the parallel block of both of Falcon's architectures."""
-    if config.flag("new_decoder_architecture", False):
-        return {
-            "num_kv_heads": config.count("num_kv_heads|n_head_kv", found["num_heads"]),
-            "parallel_block": True,
-        }
-    parallel = config.flag("parallel_attn", True)
-    return _multi_query(config, found) | {
-        "parallel_block": parallel,
-        "norms_per_layer": 1 if parallel else 2,
-    }
-
-
-def _alibi(config: HfConfig, _: Found) -> Found:
-    """Read whether positions are ALiBi's."""
-    return {"positions": "alibi"} if config.flag("alibi", False) else {}
-
-
-def _mpt_details(config: HfConfig, found: Found) -> Found:
-    """Read what MPT keeps in a section for its attention, and its ratios."""
-    attention = config.section("attn_config")
-    alibi = attention.flag("alibi", True)
-    learned = config.flag("learned_pos_emb", True) and not alibi
-    kv_heads = {"multiquery_attention": 1}.get(
-        attention.text("attn_type", "multihead_attention"), found["num_heads"]
-    )
-    return {
-        "ffn": round(config.number("expansion_ratio", 4) * found["hidden"]),
-        "num_kv_heads": attention.count("kv_n_heads", kv_heads),
-        "positions": "alibi" if alibi else "learned" if learned else "none",
-        "max_positions": config.count("max_seq_len", 2048) if learned else 0,
-        "linear_bias": not config.flag("no_bias", False),
-        "qk_norm": attention.flag("qk_ln", False),
-    }
-
-
-def _dbrx_details(config: HfConfig, found: Found) -> Found:
-    """Read experts and heads, which DBRX keeps in sections of their own."""
-    experts = MoeKeys(experts="moe_num_experts", top_k="moe_top_k", expert_ffn="ffn_hidden_size")
-    heads = config.section("attn_config").count("kv_n_heads", found["num_heads"])
-    return experts(config.section("ffn_config"), found | {"ffn": 0}) | {"num_kv_heads": heads}
-
-
-def _gpt_neo_windows(config: HfConfig, found: Found) -> Found:
-    """Read `[[["global", "local"], 12]]`: a pattern and how often it comes."""
-    kinds: list[str] = []
-    for entry in config.items("attention_types") or []:
-        pattern, times = entry if isinstance(entry, list) and len(entry) == 2 else ([], 0)
-        repeated = HfConfig(
-            name=f"{config.name}: attention_types", values={"pattern": pattern, "times": times}
-        )
-        kinds += (repeated.items("pattern") or []) * min(repeated.count("times"), _MOST_REPEATS)
-    if "local" not in kinds:
-        return {}
-    return {"window": config.count("window_size", 256)} | global_every(
-        config, [kind == "global" for kind in kinds], found
-    )
-
-
-def _chatglm_heads(config: HfConfig, found: Found) -> Found:
-    """Read the groups of ChatGLM's heads."""
-    if not config.flag("multi_query_attention", False):
-        return {}
-    return {"num_kv_heads": config.count("multi_query_group_num")}
-
-
-def _baichuan_positions(config: HfConfig, _: Found) -> Found:
-    """Baichuan 13B, which has ALiBi, is told by the key that Baichuan 7B lacks."""
-    return {} if config.has("max_position_embeddings") else {"positions": "alibi"}
-
-
-def _yarn(config: HfConfig, _: Found) -> Found:
-    """Read whether rotations are YaRN's, which is what gpt-oss takes where nothing is said."""
-    scaling = config.section("rope_scaling|rope_parameters")
-    return {"rotation_has_factor": scaling.text("rope_type|type", "yarn") == "yarn"}
-
-
-def _t5_details(assumed: str) -> Part:
-    """Return a reader of T5's two stacks; `assumed` is the feed-forward where none is named."""
-
-    def read(config: HfConfig, found: Found) -> Found:
-        layers = found["num_layers"]
-        gated = config.text("feed_forward_proj", assumed).startswith("gated")
-        return {
-            "gated": gated,
-            "encoder_layers": layers,
-            "num_layers": config.count("num_decoder_layers", layers),
-        }
-
-    return read
-
-
-def _llama4_experts(config: HfConfig, found: Found) -> Found:
-    """Experts and the shared one have `intermediate_size`; dense layers `intermediate_size_mlp`."""
-    keys = MoeKeys(
-        experts="num_local_experts",
-        expert_ffn="intermediate_size",
-        frequency="interleave_moe_layer_step",
-    )
-    moe = keys(config, found)["moe"]
-    return {
-        "moe": replace(moe, shared_ffn=moe.expert_ffn),
-        "ffn": config.count("intermediate_size_mlp", found["ffn"]),
-    }
-
-
-def _hunyuan_experts(config: HfConfig, found: Found) -> Found:
-    """Read Hunyuan's experts, whose numbers may be a list with one for each layer; shared experts
-    are as wide as `intermediate_size`."""
-    alike = config.alike(
-        "moe_topk", "moe_intermediate_size", "num_shared_expert", length=found["num_layers"]
-    )
-    mixed = config.flag("use_mixed_mlp_moe", False)
-    keys = MoeKeys(
-        experts="num_experts",
-        top_k="moe_topk",
-        expert_ffn="moe_intermediate_size|intermediate_size",
-        shared_experts="num_shared_expert" if mixed else None,
-    )
-    return keys(alike, found)
-
-
-def _even_latent_attention(config: HfConfig, found: Found) -> Found:
-    """Read latent attention whose values have an even share of the hidden size (MiniCPM 3)."""
-    values = {"v_head_dim": found["hidden"] // found["num_heads"], **config.values}
-    return latent_attention(HfConfig(name=config.name, values=values), found)
-
-
-def _mtp(config: HfConfig, _: Found) -> Found:
-    """Read the layers that predict further tokens."""
-    return {"mtp_layers": config.count("num_nextn_predict_layers", 0, least=0)}
 
 
 def _dims(
@@ -209,6 +73,9 @@ class Reader:
     """What an absent `tie_word_embeddings` means."""
     fixed: dict[str, object] = field(default_factory=dict)
     """Fields that the architecture fixes."""
+    layer_list: str | None = None
+    """Key of a list with an entry for each layer, which says how many there are where the count is
+    absent."""
     parts: tuple[Part, ...] = ()
     """What else is read, in this order."""
 
@@ -223,7 +90,7 @@ def _but(reader: Reader, *parts: Part, **changes: object) -> Reader:
     return replace(reader, parts=(*reader.parts, *parts), fixed={**reader.fixed, **changes})
 
 
-_LLAMA = Reader(parts=(_attention_bias,))
+_LLAMA = Reader(parts=(attention_bias,))
 _TIED = replace(_LLAMA, tied=True)
 _HUNYUAN = replace(_LLAMA, head_dim="head_dim|attention_head_dim", fixed={"qk_norm": True})
 _MOE_LOCAL = MoeKeys(experts="num_local_experts", expert_ffn="intermediate_size")
@@ -249,7 +116,8 @@ _SWITCHED = WindowKeys(assumed=4096, switch="use_sliding_window")
 _QWEN2 = _but(_LLAMA, _SWITCHED, qkv_bias=True)
 _HEADS_OF_128 = replace(_LLAMA, assumed={"head_dim": 128})
 _QWEN3 = _but(_HEADS_OF_128, _SWITCHED, qk_norm=True)
-_DEEPSEEK = _but(_LLAMA, latent_attention, _DEEPSEEK_MOE, _mtp)
+_DEEPSEEK_HEADS = _but(_HEADS_OF_128, latent_attention)
+_DEEPSEEK = _but(_DEEPSEEK_HEADS, _DEEPSEEK_MOE, further_tokens)
 _GEMMA = replace(_LLAMA, tied=True, assumed={"head_dim": 256})
 _EVERY_KEY = "sliding_window_pattern|_sliding_window_pattern"
 _GEMMA2 = _but(
@@ -273,13 +141,13 @@ _GPT2 = Reader(
     kv_heads=None,
     tied=True,
     fixed=_BIASED,
-    parts=(_gpt2_ffn, _positions("n_positions|n_ctx|max_position_embeddings")),
+    parts=(gpt2_ffn, learned_positions("n_positions|n_ctx|max_position_embeddings")),
 )
 _GPTJ = replace(
     _GPT2,
     tied=False,
     fixed=_GPT2.fixed | {"parallel_block": True, "norms_per_layer": 1},
-    parts=(_gpt2_ffn,),
+    parts=(gpt2_ffn,),
 )
 _FALCON = Reader(
     dims=_dims("num_hidden_layers|n_layer", "hidden_size", "num_attention_heads|n_head"),
@@ -288,7 +156,7 @@ _FALCON = Reader(
     tied=True,
     flags=_flags(linear_bias="bias"),
     fixed=_LAYER_NORM,
-    parts=(_gpt2_ffn, _falcon_heads, _alibi),
+    parts=(gpt2_ffn, falcon_heads, alibi_positions),
 )
 _T5 = Reader(
     dims=_dims("num_layers", "d_model", "num_heads", ffn="d_ff"),
@@ -296,7 +164,7 @@ _T5 = Reader(
     head_dim="d_kv",
     tied=True,
     fixed={"family": "encoder-decoder", "positions": "relative"},
-    parts=(_t5_details("relu"),),
+    parts=(t5_details("relu"),),
 )
 _COHERE = replace(
     _LLAMA,
@@ -314,14 +182,49 @@ _ERNIE_MOE = MoeKeys(
 _LING_MOE = MoeKeys(
     experts="num_experts", shared_experts="num_shared_experts", first_dense="first_k_dense_replace"
 )
-_LING = Reader(flags=_flags(qkv_bias="use_qkv_bias"), parts=(_LING_MOE, _mtp))
+_LING = Reader(flags=_flags(qkv_bias="use_qkv_bias"), parts=(_LING_MOE, further_tokens))
+_QWEN_DELTA = replace(
+    _HEADS_OF_128,
+    assumed={"head_dim": 256},
+    fixed={"qk_norm": True},
+    parts=(attention_bias, gated_delta_nets, further_tokens_of_qwen),
+)
+_EXPERTS_ALONE = _DIMS | {"ffn": "intermediate_size|moe_intermediate_size"}
+"""Dims of models whose layers all have experts, so that no dense width may be given."""
+_KIMI_MOE = MoeKeys(
+    experts="num_experts|num_local_experts",
+    top_k="num_experts_per_token|num_experts_per_tok",
+    shared_experts="num_shared_experts|n_shared_experts",
+    first_dense="first_k_dense_replace",
+    frequency="moe_layer_freq",
+)
+_KIMI_PARTS = (_KIMI_MOE, latent_experts, further_tokens)
+_GEMMA4 = replace(
+    _but(
+        _GEMMA,
+        WindowKeys(assumed=512, every=6),
+        gemma4_details,
+        qk_norm=True,
+    ),
+    fixed={"qk_norm": True},
+)
+_MINIMAX_M3_MOE = MoeKeys(
+    experts="num_local_experts",
+    expert_ffn="moe_intermediate_size|intermediate_size",
+    first_dense="first_k_dense_replace",
+    frequency="moe_layer_freq",
+)
+_MINIMAX_M3 = replace(
+    _but(_LLAMA, _MINIMAX_M3_MOE, minimax_m3_widths, further_tokens),
+    flags={"qk_norm": ("use_qk_norm", True), "attention_gate": ("attention_output_gate", False)},
+)
 _OLMO2 = _but(_LLAMA, qk_norm=True, qk_norm_all_heads=True)
 
 READERS: Mapping[str, Reader] = {
     "apertus": _but(_LLAMA, gated=False, qk_norm=True),
     "aquila": _LLAMA,
     "arcee": _but(_LLAMA, gated=False),
-    "baichuan": _but(_LLAMA, _baichuan_positions),
+    "baichuan": _but(_LLAMA, baichuan_positions),
     "bailing_moe": _LING,
     "bailing_moe_v2": replace(_LING, flags={**_LING.flags, "qk_norm": ("use_qk_norm", True)}),
     "bert": Reader(
@@ -330,7 +233,7 @@ READERS: Mapping[str, Reader] = {
         assumed={"token_types": 2},
         dims=_DIMS | {"token_types": "type_vocab_size"},
         fixed=_BIASED | {"family": "encoder", "mlm_head": True},
-        parts=(_positions("max_position_embeddings"),),
+        parts=(learned_positions("max_position_embeddings"),),
     ),
     "bloom": Reader(
         dims=_dims(
@@ -339,7 +242,7 @@ READERS: Mapping[str, Reader] = {
         kv_heads=None,
         tied=True,
         fixed=_BIASED | {"positions": "alibi"},
-        parts=(_gpt2_ffn,),
+        parts=(gpt2_ffn,),
     ),
     "chatglm": Reader(
         dims=_dims(
@@ -352,7 +255,7 @@ READERS: Mapping[str, Reader] = {
         kv_heads=None,
         head_dim="kv_channels",
         flags=_flags(qkv_bias="add_qkv_bias", linear_bias="add_bias_linear"),
-        parts=(_chatglm_heads,),
+        parts=(chatglm_heads,),
     ),
     "codegen": _GPTJ,
     "cohere": _COHERE,
@@ -361,7 +264,7 @@ READERS: Mapping[str, Reader] = {
         dims=_dims("n_layers", "d_model", "n_heads"),
         kv_heads=None,
         fixed={"norm": "layernorm"},
-        parts=(_dbrx_details,),
+        parts=(dbrx_details,),
     ),
     "deepseek": _but(_LLAMA, _DEEPSEEK_MOE),
     "deepseek_v2": _DEEPSEEK,
@@ -372,24 +275,33 @@ READERS: Mapping[str, Reader] = {
     "ernie4_5_moe": replace(_ERNIE, parts=(_ERNIE_MOE,)),
     "exaone": Reader(dims=_DIMS | {"num_layers": "num_layers|num_hidden_layers"}),
     "exaone4": _but(_LLAMA, WindowKeys(assumed=4096, every=4), qk_norm=True),
+    "exaone_moe": _but(
+        _LLAMA,
+        WindowKeys(assumed=4096, every=4),
+        replace(_LING_MOE, frequency="moe_layer_freq"),
+        further_tokens,
+        qk_norm=True,
+    ),
     "falcon": _FALCON,
     "gemma": _GEMMA,
     "gemma2": _GEMMA2,
     "gemma3_text": _GEMMA3,
+    "gemma4_text": _GEMMA4,
     "glm": _HEADS_OF_128,
     "glm4": replace(_HEADS_OF_128, fixed={"norms_per_layer": 4}),
     "glm4_moe": _but(
-        replace(_HEADS_OF_128, flags=_flags(qk_norm="use_qk_norm")), _DEEPSEEK_MOE, _mtp
+        replace(_LLAMA, flags=_flags(qk_norm="use_qk_norm")), _DEEPSEEK_MOE, further_tokens
     ),
+    "glm4_moe_lite": _DEEPSEEK,
     "glm_moe_dsa": _DEEPSEEK,
     "gpt2": _GPT2,
-    "gpt_bigcode": _but(_GPT2, _multi_query),
+    "gpt_bigcode": _but(_GPT2, multi_query),
     "gpt_neo": Reader(
         dims=_dims("num_layers", "hidden_size", "num_heads"),
         kv_heads=None,
         tied=True,
         fixed=_BIASED,
-        parts=(_gpt2_ffn, _positions("max_position_embeddings"), _gpt_neo_windows),
+        parts=(gpt2_ffn, learned_positions("max_position_embeddings"), gpt_neo_windows),
     ),
     "gpt_neox": Reader(
         kv_heads=None, fixed=_BIASED, flags={"parallel_block": ("use_parallel_residual", True)}
@@ -398,7 +310,7 @@ READERS: Mapping[str, Reader] = {
         _LLAMA,
         _GPT_OSS_MOE,
         WindowKeys(assumed=128, every=2),
-        _yarn,
+        yarn_factor,
         attention_sinks=True,
         linear_bias=True,
         qkv_bias=False,
@@ -406,38 +318,53 @@ READERS: Mapping[str, Reader] = {
     "gptj": _GPTJ,
     "granite": _LLAMA,
     "granitemoe": _but(_TIED, _MOE_LOCAL),
+    "hy_v3": _but(
+        _LLAMA,
+        MoeKeys(
+            experts="num_experts",
+            expert_ffn="moe_intermediate_size|expert_hidden_dim",
+            shared_experts="num_shared_experts",
+            first_dense="first_k_dense_replace",
+        ),
+        further_tokens,
+        qk_norm=True,
+    ),
     "hunyuan_v1_dense": _HUNYUAN,
-    "hunyuan_v1_moe": _but(_HUNYUAN, _hunyuan_experts),
+    "hunyuan_v1_moe": _but(_HUNYUAN, hunyuan_experts),
     "internlm": Reader(kv_heads=None, flags={"qkv_bias": ("bias", True)}),
     "internlm2": Reader(flags=_flags(linear_bias="bias")),
     "internlm3": Reader(flags=_flags(linear_bias="bias", qkv_bias="qkv_bias")),
     "kimi_k2": _DEEPSEEK,
+    "kimi_linear": _but(_DEEPSEEK_HEADS, kimi_delta_attention, *_KIMI_PARTS),
     "llama": _LLAMA,
     "llama4_text": _but(
-        _LLAMA, _llama4_experts, WindowKeys(key="attention_chunk_size", assumed=8192, every=4)
+        _LLAMA, llama4_experts, WindowKeys(key="attention_chunk_size", assumed=8192, every=4)
     ),
-    "mimo": _but(_QWEN2, _mtp),
+    "mimo": _but(_QWEN2, further_tokens),
     "minicpm": _TIED,
-    "minicpm3": _but(_TIED, _even_latent_attention),
+    "minicpm3": _but(_TIED, even_latent_attention),
     "minimax_m2": replace(
         _but(_LLAMA, _MOE_LOCAL, qk_norm_all_heads=True), flags={"qk_norm": ("use_qk_norm", True)}
     ),
+    "minimax_m3": _MINIMAX_M3,
     "ministral3": _but(_LLAMA, WindowKeys()),
     "mistral": _but(_LLAMA, WindowKeys(assumed=4096)),
+    "mistral4": _DEEPSEEK,
     "mixtral": _but(_LLAMA, WindowKeys(), _MOE_LOCAL),
     "mpt": Reader(
         dims=_dims("n_layers", "d_model", "n_heads"),
         kv_heads=None,
         tied=True,
         fixed=_LAYER_NORM,
-        parts=(_mpt_details,),
+        parts=(mpt_details,),
     ),
-    "mt5": replace(_T5, tied=False, parts=(_t5_details("gated-gelu"),)),
+    "mt5": replace(_T5, tied=False, parts=(t5_details("gated-gelu"),)),
     "nemotron": _but(_LLAMA, **_LAYER_NORM),
     "nemotron_h": Reader(
+        layer_list="layers_block_type|layer_types",
         head_dim="attention_head_dim|head_dim",
         fixed={"gated": False, "positions": "none"},
-        parts=(_attention_bias, hybrid_layers, _mtp),
+        parts=(attention_bias, hybrid_layers, further_tokens),
     ),
     "olmo": _but(_LLAMA, norm="layernorm"),
     "olmo2": _OLMO2,
@@ -454,7 +381,7 @@ READERS: Mapping[str, Reader] = {
         tied=True,
         fixed=_LAYER_NORM,
         flags={"linear_bias": ("enable_bias", True)},
-        parts=(_positions("max_position_embeddings", extra=2),),
+        parts=(learned_positions("max_position_embeddings", extra=2),),
     ),
     "phi": _but(_LLAMA, **_LAYER_NORM, linear_bias=True, parallel_block=True, norms_per_layer=1),
     "phi3": _but(_LLAMA, WindowKeys()),
@@ -470,8 +397,17 @@ READERS: Mapping[str, Reader] = {
     "qwen2_moe": _but(_QWEN2, _QWEN_MOE),
     "qwen3": _QWEN3,
     "qwen3_moe": _but(_QWEN3, replace(_QWEN_MOE, shared_ffn=None)),
+    "qwen3_5_moe_text": replace(
+        _but(_QWEN_DELTA, _QWEN_MOE),
+        dims=_EXPERTS_ALONE,
+    ),
+    "qwen3_5_text": _QWEN_DELTA,
+    "qwen3_next": _but(_QWEN_DELTA, _QWEN_MOE),
     "seed_oss": _LLAMA,
     "smollm3": _but(_TIED, _SWITCHED),
+    "solar_open": _but(
+        replace(_HEADS_OF_128, dims=_EXPERTS_ALONE), replace(_DEEPSEEK_MOE, first_dense=None)
+    ),
     "stablelm": Reader(
         fixed={"norm": "layernorm"},
         flags=_flags(qkv_bias="use_qkv_bias", parallel_block="use_parallel_residual"),
@@ -483,6 +419,6 @@ READERS: Mapping[str, Reader] = {
         parts=(WindowKeys(assumed=4096),),
     ),
     "t5": _T5,
-    "umt5": replace(_T5, tied=False, parts=(_t5_details("gated-gelu"),)),
+    "umt5": replace(_T5, tied=False, parts=(t5_details("gated-gelu"),)),
 }
 """By `model_type`. A wrapper (`gemma3`) has its language part under `text_config`."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from meshwright.values.errors import ConfigError, UnknownNameError
 from meshwright.values.models.hf_parts import HfConfig
 from meshwright.values.models.hf_readers import READERS, Reader
+from meshwright.values.models.hf_unread import check_layer_types, unread_keys
+from meshwright.values.models.said_size import wrong_size
 from meshwright.values.models.spec import ModelSpec
 
 __all__ = ["HfReading", "from_hf_config", "hf_reading"]
@@ -31,9 +33,14 @@ _SAME_AS = {
     "RefinedWebModel": "falcon",
     "gemma3": "gemma3_text",
     "gemma3n": "gemma3n_text",
+    "gemma4": "gemma4_text",
+    "gemma4_unified": "gemma4_text",
+    "gemma4_unified_text": "gemma4_text",
     "glm4v_moe_text": "glm4_moe",
     "glm4v_text": "glm4",
     "llama4": "llama4_text",
+    "minimax_m3_vl": "minimax_m3",
+    "minimax_m3_vl_text": "minimax_m3",
     "phi3_v": "phi3",
     "phi4mm": "phi3",
     "qwen2_5_omni_text": "qwen2",
@@ -49,23 +56,28 @@ _SAME_AS = {
 _MAMBA_1 = "Mamba-1 layers"
 _NOT_MODELLED = {
     "bamba": "layers of attention and of Mamba-2 that each have a feed-forward",
+    "bailing_hybrid": "layers of lightning attention beside latent attention",
+    "deepseek_ref": "compressed sparse attention, and residuals in several streams",
+    "deepseek_v4": "compressed sparse attention, and residuals in several streams",
     "falcon_h1": "layers with Mamba-2 beside attention",
     "falcon_mamba": _MAMBA_1,
     "gemma3n_text": "alternating updates of four residual streams, and embeddings of each layer",
     "granitemoehybrid": "layers of attention and of Mamba-2 that each have a feed-forward",
     "jamba": _MAMBA_1,
-    "kimi_linear": "layers of Kimi delta attention",
     "lfm2": "layers of short convolutions",
     "lfm2_moe": "layers of short convolutions",
     "longcat_flash": "two attentions a layer, and experts that do nothing",
     "mamba": _MAMBA_1,
+    "mimo_v2_flash": "values narrower than keys, and other heads in layers with a window",
     "minimax": "layers of lightning attention",
     "minimax_m1": "layers of lightning attention",
     "minimax_text_01": "layers of lightning attention",
+    "nemotron-nas": "layers that each have a shape of their own",
+    "olmo_hybrid": "gated delta nets in layers whose norms stand elsewhere",
+    "laguna": "layers that each have a number of heads of their own",
+    "step3p5": "layers with a window that have other heads",
+    "step3p7": "layers with a window that have other heads",
     "mllama_text_model": "layers that attend to a picture",
-    "qwen3_5_moe_text": "layers of gated delta nets",
-    "qwen3_5_text": "layers of gated delta nets",
-    "qwen3_next": "layers of gated delta nets",
     "recurrent_gemma": "layers of linear recurrence",
     "zamba2": "Mamba-2 layers with one attention that they share",
 }
@@ -100,11 +112,14 @@ def hf_reading(config: Mapping[str, Any], *, name: str) -> HfReading:
     outer = HfConfig(name=name, values=config)
     text = _text_part(outer)
     kind = _kind(text)
-    named = HfConfig(name=f"{name} (model_type {kind})", values=text.values)
+    named = replace(text, name=f"{name} (model_type {kind})")
     spec = _read(named, READERS[kind], name=name)
-    return HfReading(
-        spec=spec, notes=tuple(_notes(outer, text, spec)), details=_details(named, spec, kind=kind)
-    )
+    if spec.delta is None and spec.hybrid is None:
+        check_layer_types(named)
+    details = _details(named, spec, kind=kind)
+    notes = _notes(outer, text, spec)
+    unread = (f"{name}: {words}" for words in unread_keys(named))
+    return HfReading(spec=spec, notes=(*notes, *unread), details=details)
 
 
 def _text_part(outer: HfConfig) -> HfConfig:
@@ -134,6 +149,11 @@ def _kind(text: HfConfig) -> str:
 
 
 def _read(config: HfConfig, reader: Reader, *, name: str) -> ModelSpec:
+    layers = reader.dims["num_layers"]
+    if reader.layer_list is not None and not config.has(layers):
+        listed = config.items(reader.layer_list) or []
+        count = {layers: len(listed)} if listed else {}
+        config = config.with_values(**count)
     config.require(key for field, key in reader.dims.items() if field not in reader.assumed)
     found: dict[str, Any] = {
         field: config.count(key, reader.assumed.get(field)) for field, key in reader.dims.items()
@@ -186,6 +206,7 @@ def _notes(outer: HfConfig, text: HfConfig, spec: ModelSpec) -> list[str]:
     return [
         *notes,
         *(f"{outer.name}: {words}" for words in _left_out(text, spec, kind=_kind(text))),
+        *filter(None, [wrong_size(spec)]),
     ]
 
 
@@ -270,7 +291,7 @@ def _left_out(config: HfConfig, spec: ModelSpec, *, kind: str) -> list[str]:
     attention to chosen tokens alone."""
     said = []
     read = _OF_FAMILY.get(kind, {}).values()
-    given = [key for key in _SCALES if key not in read and config.values.get(key) not in _TRIVIAL]
+    given = [key for key in _SCALES if key not in read and config.given(key) not in _TRIVIAL]
     activation = _word(config, _ACTIVATION_KEYS)
     if activation and activation not in _ACTIVATIONS:
         given.append(f"activation {activation}")
@@ -281,6 +302,13 @@ def _left_out(config: HfConfig, spec: ModelSpec, *, kind: str) -> list[str]:
     kind = _word(_scaling(config), "rope_type|type")
     if spec.positions == "rope" and kind not in (*_PLAIN, _STRETCHED):
         said.append(f"rope_scaling of type {kind} is left out: exports rotate by rope_theta alone")
+    if config.has("attn_res_block_size"):
+        said.append("attention residuals over blocks of layers are left out")
+    if config.has("sparse_attention_config|index_topk_blocks"):
+        said.append(
+            "attention is priced in full: the indexer that chooses blocks of keys, and its weights,"
+            " are left out"
+        )
     if config.has("index_topk"):
         tokens = config.count("index_topk")
         said.append(
@@ -338,6 +366,6 @@ def _routing(config: HfConfig) -> dict[str, Any]:
 
 def _word(config: HfConfig, keys: str) -> str:
     """A text; what is none counts as absent, as no shape hangs on it."""
-    given = (config.values.get(key) for key in keys.split("|"))
+    given = (config.given(key) for key in keys.split("|"))
     value = next((value for value in given if value is not None), "")
     return value.lower() if isinstance(value, str) else ""

@@ -50,6 +50,7 @@ class Params:
     positions: int
     attention: int
     mamba: int
+    delta: int
     mlp: int
     experts: int
     router: int
@@ -97,7 +98,7 @@ def block_params(model: ModelSpec, block: Block) -> BlockParams:
     Valid:    any ModelSpec.
     Checked:  tests/values/models/test_params.py
     """
-    sharded, replicated, expert = _PARTS[block.kind](model)
+    sharded, replicated, expert = _PARTS[block.kind](model.at(block))
     return BlockParams(
         sharded=sharded, replicated=replicated + _block_norms(model, block), expert=expert
     )
@@ -107,7 +108,7 @@ def _block_norms(model: ModelSpec, block: Block) -> int:
     """Half of the layer's norms; an odd one, of a parallel block, counts at the attention."""
     if model.hybrid is not None:
         return norm_params(model)
-    odd = model.norms_per_layer % 2 if "attention" in block.kind else 0
+    odd = model.norms_per_layer % 2 if block.kind in _MIXERS else 0
     return norm_params(model) * (model.norms_per_layer // 2 + odd)
 
 
@@ -115,7 +116,9 @@ def _attention(model: ModelSpec) -> tuple[int, int, int]:
     if model.mla is not None:
         return _mla(model)
     h, d = model.hidden, model.head_dim
-    qkv = h * (model.num_heads + 2 * model.num_kv_heads) * d
+    projected = 1 if model.values_are_keys else 2
+    gates = model.num_heads if model.attention_gate else 0
+    qkv = h * (model.num_heads + gates + projected * model.num_kv_heads) * d
     out = model.num_heads * d * h
     bias_sharded = qkv // h if model.qkv_bias or model.linear_bias else 0
     bias_replicated = h if model.linear_bias else 0
@@ -136,7 +139,8 @@ def _mla(model: ModelSpec) -> tuple[int, int, int]:
     kv_down = h * (mla.kv_lora_rank + mla.qk_rope_head_dim) + mla.kv_lora_rank
     kv_up = mla.kv_lora_rank * heads * (mla.qk_nope_head_dim + mla.v_head_dim)
     out = heads * mla.v_head_dim * h
-    return query_up + kv_up + out, query_down + kv_down, 0
+    gate = out if model.attention_gate else 0
+    return query_up + kv_up + out + gate, query_down + kv_down, 0
 
 
 def _mlp(model: ModelSpec) -> tuple[int, int, int]:
@@ -169,8 +173,29 @@ def _mamba(model: ModelSpec) -> tuple[int, int, int]:
     return into + conv + per_head + inner + inner * model.hidden, 0, 0
 
 
+def _delta(model: ModelSpec) -> tuple[int, int, int]:
+    delta = model.delta
+    assert delta is not None
+    h, heads = model.hidden, delta.num_value_heads
+    keys, values = delta.num_key_heads * delta.key_dim, heads * delta.value_dim
+    projected = h * (2 * keys + values + heads)  # queries, keys, values and how much is written
+    conv = (2 * keys + values) * delta.conv_kernel
+    if delta.decay == "head":
+        decay, down = h * heads + 2 * heads, 0
+    else:
+        decay, down = delta.value_dim * heads * delta.key_dim, h * delta.value_dim
+        decay += heads + heads * delta.key_dim
+    if delta.gate_rank is None:
+        gate = h * values
+    else:
+        gate, down = delta.gate_rank * values, down + h * delta.gate_rank
+    return projected + conv + decay + gate + values * h, down + delta.value_dim, 0
+
+
+_MIXERS = ("attention", "cross_attention", "delta")
 _PARTS = {
     "attention": _attention,
+    "delta": _delta,
     "cross_attention": _attention,
     "mamba": _mamba,
     "mlp": _mlp,
@@ -196,7 +221,8 @@ def model_params(model: ModelSpec) -> Params:
     Valid:    any ModelSpec; the vocabulary is not padded here.
     Checked:  tests/values/models/test_presets.py against published counts.
     """
-    sums = dict.fromkeys(("attention", "mamba", "mlp", "experts", "router", "norms"), 0.0)
+    names = ("attention", "mamba", "delta", "mlp", "experts", "router", "norms")
+    sums = dict.fromkeys(names, 0.0)
     for segment in model.segments:
         for block, per_layer in segment.blocks:
             count = per_layer * segment.num_layers
@@ -284,7 +310,7 @@ class ModelInfo:
     published: ModelRow | None
     """The row of the table with this shape (its name may be another); None where there is none."""
     notes: tuple[str, ...] = ()
-    """What is left out of the configuration that it was read from."""
+    """What its shape lacks of the model, or of the configuration that it was read from."""
 
 
 def models_info() -> list[ModelRow]:
@@ -304,7 +330,12 @@ def model_info(spec: ModelSpec) -> ModelInfo:
         mtp_params=params.mtp,
         active_params=params.active,
         published=_row(preset) if preset is not None else None,
+        notes=_left_out(spec, preset),
     )
+
+
+def _left_out(spec: ModelSpec, preset: Preset | None) -> tuple[str, ...]:
+    return (f"{spec.name}: {preset.left_out}",) if preset is not None and preset.left_out else ()
 
 
 def model_html(spec: ModelSpec) -> str:

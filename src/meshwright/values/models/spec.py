@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from meshwright.values.errors import ConfigError
 
 __all__ = [
+    "MODEL_PARTS",
     "Block",
+    "DeltaSpec",
     "Family",
+    "GlobalSpec",
     "HybridSpec",
     "MambaSpec",
     "MlaSpec",
@@ -100,6 +103,46 @@ class MambaSpec:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class DeltaSpec:
+    """Linear attention by the delta rule, in place of most layers' attention: gated delta nets
+    (arXiv:2412.06464) or, with a decay per channel, Kimi delta attention (arXiv:2510.26692)."""
+
+    num_layers: int
+    """Of the model's layers, those that have it."""
+    num_key_heads: int
+    num_value_heads: int
+    key_dim: int
+    value_dim: int
+    conv_kernel: int = 4
+    decay: Literal["head", "channel"] = "head"
+    """Whether a head decays as one or each of its channels, which are projected through
+    `value_dim`."""
+    gate_rank: int | None = None
+    """Width that the output's gate is projected through; None is one full projection."""
+
+    def __post_init__(self) -> None:
+        names = "num_layers num_key_heads num_value_heads key_dim value_dim conv_kernel gate_rank"
+        _check_counts("delta attention", self, names, least=1)
+        if self.num_value_heads % self.num_key_heads:
+            raise ConfigError(
+                f"delta attention: num_value_heads={self.num_value_heads} is not divisible by"
+                f" num_key_heads={self.num_key_heads}"
+            )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GlobalSpec:
+    """Heads of the layers with full attention where those with a window have others (Gemma 4)."""
+
+    num_kv_heads: int
+    head_dim: int
+    values_are_keys: bool = False
+
+    def __post_init__(self) -> None:
+        _check_counts("global attention", self, "num_kv_heads head_dim", least=1)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class HybridSpec:
     """Layers of one block each (Nemotron-H), by kind; they sum to the model's layers."""
 
@@ -116,7 +159,7 @@ class HybridSpec:
 class Block:
     """One attention, mixer or feed-forward with its norm and residual."""
 
-    kind: Literal["attention", "cross_attention", "mamba", "mlp", "moe"]
+    kind: Literal["attention", "cross_attention", "delta", "mamba", "mlp", "moe"]
     stream: Stream = "main"
     """Whose token count it works on: `decoder` is the decoder side of an encoder-decoder model."""
     causal: bool = True
@@ -156,7 +199,8 @@ class ModelSpec:
     """Whether the output head shares the embedding's weights."""
     norm: Literal["rmsnorm", "layernorm"] = "rmsnorm"
     norms_per_layer: int = 2
-    """4 in Gemma 2 and 3; 1 where a parallel block shares one norm (Falcon 7B, GPT-J)."""
+    """4 in Gemma 2 and 3, 7 in Gemma 4 with experts; 1 where a parallel block shares one norm
+    (Falcon 7B, GPT-J)."""
     qk_norm: bool = False
     qk_norm_all_heads: bool = False
     """With `qk_norm`: one norm over all heads (MiniMax M2, OLMo 2), for which tensor-parallel ranks
@@ -168,6 +212,11 @@ class ModelSpec:
     qkv_bias: bool = False
     attention_sinks: bool = False
     """One learned logit per head (gpt-oss)."""
+    attention_gate: bool = False
+    """Whether attention's output is multiplied by a gate that the layer's input is projected to
+    (Qwen3-Next)."""
+    values_are_keys: bool = False
+    """Whether values are the keys, before norm and rotation, without a projection of their own."""
     rotation_has_factor: bool = False
     """Whether rotations are multiplied by a factor, as YaRN's are (gpt-oss)."""
     parallel_block: bool = False
@@ -183,7 +232,9 @@ class ModelSpec:
     mtp_layers: int = 0
     """Extra multi-token-prediction layers behind the last (DeepSeek-V3: 1)."""
     mla: MlaSpec | None = None
+    global_attention: GlobalSpec | None = None
     moe: MoeSpec | None = None
+    delta: DeltaSpec | None = None
     mamba: MambaSpec | None = None
     hybrid: HybridSpec | None = None
 
@@ -212,6 +263,7 @@ class ModelSpec:
         self._check_family()
         self._check_experts()
         self._check_hybrid()
+        self._check_mixed_attention()
 
     @property
     def refuses_ring(self) -> bool:
@@ -274,6 +326,39 @@ class ModelSpec:
                 f"{self.name}: {self.hybrid.mamba_layers} Mamba layers need the dims of the mixer"
             )
 
+    def _check_mixed_attention(self) -> None:
+        own, delta = self.global_attention, self.delta
+        if own is not None and (self.window is None or self.num_heads % own.num_kv_heads):
+            raise ConfigError(
+                f"{self.name}: global_attention with num_kv_heads={own.num_kv_heads}: expected a"
+                f" divisor of num_heads={self.num_heads}, and a window for the other layers"
+            )
+        if delta is None:
+            return
+        if self.hybrid is not None or self.family != "decoder" or self.window is not None:
+            raise ConfigError(
+                f"{self.name}: delta attention beside windows, Mamba layers or an encoder is not"
+                " modelled"
+            )
+        if delta.num_layers > self.num_layers:
+            raise ConfigError(
+                f"{self.name}: {delta.num_layers} layers of delta attention in"
+                f" num_layers={self.num_layers}"
+            )
+
+    def at(self, block: Block) -> ModelSpec:
+        """Return the model with the heads that this block has."""
+        own = self.global_attention
+        if own is None or block.kind != "attention" or block.window is not None:
+            return self
+        return replace(
+            self,
+            global_attention=None,
+            num_kv_heads=own.num_kv_heads,
+            head_dim=own.head_dim,
+            values_are_keys=own.values_are_keys,
+        )
+
     @property
     def total_layers(self) -> int:
         """Layers that a pipeline cuts, the encoder's and the decoder's, without MTP."""
@@ -310,6 +395,9 @@ class ModelSpec:
         blocks = self.segments[-1].blocks
         if self.hybrid is not None:  # as in Nemotron 3 Super
             blocks = tuple((block, 1.0) for block, _ in blocks if block.kind != "mamba")
+        if self.delta is not None:  # as in Qwen3.5
+            rest = ((b, count) for b, count in blocks if b.kind not in ("delta", "attention"))
+            blocks = ((Block(kind="attention"), 1.0), *rest)
         return Segment(num_layers=self.mtp_layers, blocks=blocks)
 
     @property
@@ -318,6 +406,10 @@ class ModelSpec:
         return (*self.segments, *((self.mtp_segment,) if self.mtp_segment is not None else ()))
 
     def _attention(self) -> tuple[tuple[Block, float], ...]:
+        if self.delta is not None:
+            share = self.delta.num_layers / self.num_layers
+            mixed = ((Block(kind="delta"), share), (Block(kind="attention"), 1.0 - share))
+            return tuple((block, count) for block, count in mixed if count > 0)
         if self.window is None:
             return ((Block(kind="attention"), 1.0),)
         every = self.global_every
@@ -363,3 +455,14 @@ class ModelSpec:
             Block(kind="mlp", stream="decoder"),
         )
         return Segment(num_layers=self.num_layers, blocks=tuple((block, 1.0) for block in kinds))
+
+
+MODEL_PARTS: dict[str, type] = {
+    "mla": MlaSpec,
+    "global_attention": GlobalSpec,
+    "moe": MoeSpec,
+    "delta": DeltaSpec,
+    "mamba": MambaSpec,
+    "hybrid": HybridSpec,
+}
+"""Fields of a ModelSpec that have fields of their own, by their class."""
