@@ -90,8 +90,8 @@ def test_provenance_and_footnote() -> None:
     assert call["source"]
     assert plans[1].provenance["close"] is None
     marked = replace(RESULT, plans=plans)
-    assert f"~ close: {call['words']}" in _footing(marked)
+    assert f"~ close: {call['words']}" in _footing(marked, reason=False)
     assert not any(
         line.startswith("~")
-        for line in _footing(replace(RESULT, plans=with_close_call(ASKED, (FIRST,))))
+        for line in _footing(replace(RESULT, plans=with_close_call(ASKED, (FIRST,))), reason=False)
     )

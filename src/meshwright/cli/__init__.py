@@ -30,6 +30,7 @@ __all__ = ["app", "commands", "main", "run"]
 _GROUPS: Mapping[str, Mapping[str, str]] = {
     "Ask": {
         **dict.fromkeys(("size", "estimate"), "sizing"),
+        "compare": "compare",
         "plan": "plan",
         **dict.fromkeys(("explain", "why-oom", "diff"), "layouts"),
     },

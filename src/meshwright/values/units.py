@@ -91,7 +91,7 @@ def parse_number(text: str, *, name: str, whole: bool, thousand: int) -> int | f
     example = "a whole number, such as 8192 or 8k" if whole else "a number, such as 0.5"
     if found is None:
         raise ConfigError(f"{name} {text}: expected {example}{_plain_form(text)}")
-    size = thousand ** " kmbt".index(found[2].lower() or " ")
+    size: int = thousand ** " kmbt".index(found[2].lower() or " ")
     if whole and found[1].lstrip("+-").isdecimal():
         return int(found[1]) * size
     number = float(found[1]) * size
