@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
@@ -126,7 +126,7 @@ def test_every_run_has_an_interval(kind: Kind, quantity: confidence.Quantity) ->
 
 
 def test_adapters_and_long_sequences_are_kinds_of_their_own() -> None:
-    parts = {
+    parts: dict[str, Any] = {
         "model": find_model("llama3-8b"),
         "chip": find_chip("h100"),
         "stack": find_stack("megatron"),
