@@ -39,7 +39,7 @@ PAGES: dict[str, Callable[[Console], None]] = {
 @pytest.fixture(autouse=True)
 def _known_spreads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages must not change with every fit of the residuals."""
-    monkeypatch.setattr(confidence, "_published", lambda: SPREADS)
+    monkeypatch.setattr(confidence, "_published", lambda _name: SPREADS)
 
 
 def text_of(page: Callable[[Console], None]) -> str:

@@ -175,7 +175,8 @@ class Sample:
         table = self.table[rows]
         models_of = np.bincount(table[groups])[table]
         each: Floats = 1.0 / np.sqrt(models_of) / runs_of / repeats
-        return each / each.sum()
+        shares: Floats = each / each.sum()
+        return shares
 
     def effective_groups(self, rows: Ints, weights: Floats) -> float:
         """Return how many equal (table, model) groups would have as even a say: 1 / sum of squared

@@ -164,17 +164,19 @@ class Spread:
         """Return the 80 % interval of a predicted value."""
         return predicted * self.low, predicted * self.high
 
-    def words(self, kind: Kind) -> str:
-        """Say how wrong such predictions were, and whether the runs are of another kind."""
+    def words(self, kind: Kind, *, assumptions: Sequence[Assumption] = ()) -> str:
+        """Say how wrong such predictions were, and whether the runs are of another kind: one
+        interval, that of the estimate, and the runs' median."""
         name, took = _NAMES[self.level].format(kind=self.kind), _VERBS[self.quantity]
         own = f"{self.kind}: " if self.is_own else ""
+        low, high = self.low, self.high
+        if assumptions:
+            low, high = widened((low, high), self.quantity, assumptions)
+        untold = f", not told: {', '.join(assumptions)}" if assumptions else ""
         known = (
-            f"80 % of published runs {name} {took} between x{self.p10:.2f} and x{self.p90:.2f} of"
-            " the prediction"
-        )
-        known_by = (
-            f"({own}{counted(self.runs, 'run')}, {counted(self.tables, 'table')}); allow"
-            f" x{self.low:.2f} to x{self.high:.2f}"
+            f"published runs {name} {took} x{self.p50:.2f} of the prediction in the median"
+            f" ({own}{counted(self.runs, 'run')}, {counted(self.tables, 'table')}); allow"
+            f" x{low:.2f} to x{high:.2f}{untold}"
         )
         outside = (
             ""
@@ -184,7 +186,7 @@ class Spread:
                 " confidence; "
             )
         )
-        return f"{outside}{known} {known_by}"
+        return f"{outside}{known}"
 
     def short_words(self) -> str:
         """Say in a few words which runs it stands on."""
@@ -277,7 +279,9 @@ class Doubt:
 
 
 def widened(
-    ends: tuple[float, float], quantity: Quantity, assumptions: Sequence[Assumption]
+    ends: tuple[float, float],
+    quantity: Quantity | ServingQuantity,
+    assumptions: Sequence[Assumption],
 ) -> tuple[float, float]:
     """Return the ends of an interval as far apart as what was assumed makes them.
 
@@ -299,7 +303,7 @@ def interval(
 
 
 @cache
-def _doubts() -> Mapping[tuple[Quantity, Assumption], Doubt]:
+def _doubts() -> Mapping[tuple[str, Assumption], Doubt]:
     found = (
         Doubt(
             quantity=cast("Quantity", line["quantity"]),
@@ -340,25 +344,13 @@ def intervals_of(
     kind: Kind, *, step_s: float, peak_bytes: float, assumptions: Sequence[Assumption] = ()
 ) -> Intervals:
     """Return the intervals of an estimate that rests on some assumptions."""
-    step = interval(kind, "step_time", step_s, assumptions)
-    peak = interval(kind, "peak_memory", peak_bytes, assumptions)
     return Intervals(
-        step_s=step,
-        peak_bytes=peak,
-        error=_words(kind, "step_time", assumptions, step[1] / step_s),
-        memory_error=_words(kind, "peak_memory", assumptions, peak[1] / peak_bytes),
+        step_s=interval(kind, "step_time", step_s, assumptions),
+        peak_bytes=interval(kind, "peak_memory", peak_bytes, assumptions),
+        error=spread_of(kind, "step_time").words(kind, assumptions=assumptions),
+        memory_error=spread_of(kind, "peak_memory").words(kind, assumptions=assumptions),
         known_by=spread_of(kind, "step_time").short_words(),
         memory_known_by=spread_of(kind, "peak_memory").short_words(),
-    )
-
-
-def _words(kind: Kind, quantity: Quantity, assumptions: Sequence[Assumption], factor: float) -> str:
-    said = spread_of(kind, quantity).words(kind)
-    if not assumptions:
-        return said
-    return (
-        f"{said}, and for what is not told ({', '.join(assumptions)}) x{1 / factor:.2f} to"
-        f" x{factor:.2f}"
     )
 
 

@@ -198,7 +198,8 @@ def test_each_way_of_leaving_out_leaves_out_what_it_says() -> None:
         "feature": HOPPER,
     }
     for leave in LEAVES[2:]:
-        kind, features = likes[leave], ("fp8",) if leave == "feature" else ()
+        kind = likes[leave]
+        features: tuple[Feature, ...] = ("fp8",) if leave == "feature" else ()
         tables = [residual(0.0, table=t, model=m) for t in "abcd" for m in "mn"]
         own = residual(0.0, table="e", kind=kind, features=features)
         alike = [
