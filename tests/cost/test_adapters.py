@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,9 @@ from meshwright.values.stack import Stack
 from meshwright.values.workload import LORA_TARGETS, LoraTarget, Workload
 
 RAMP_S = 2e-6
-SIZES = {name: np.array([size]) for name, size in (("into", 1024.0), ("out", 4096.0))}
+SIZES: dict[str, Any] = {
+    name: np.array([size]) for name, size in (("into", 1024.0), ("out", 4096.0))
+}
 TOKENS = np.array([2048.0])
 
 
