@@ -123,7 +123,7 @@ def test_an_activations_input_may_wait_in_8_bits() -> None:
 
 def test_fused_attention_keeps_its_output_whatever_reads_it() -> None:
     """Its backward pass needs it, so a projection behind it without an adapter frees nothing."""
-    both = ("linear_proj", "linear_fc2")
+    both: tuple[LoraTarget, ...] = ("linear_proj", "linear_fc2")
     kept = {
         layer_kept(target, kind="attention", precision=precision)
         for target in both
