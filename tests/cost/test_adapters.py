@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,9 @@ from meshwright.values.stack import Stack
 from meshwright.values.workload import LORA_TARGETS, LoraTarget, Workload
 
 RAMP_S = 2e-6
-SIZES = {name: np.array([size]) for name, size in (("into", 1024.0), ("out", 4096.0))}
+SIZES: dict[str, Any] = {
+    name: np.array([size]) for name, size in (("into", 1024.0), ("out", 4096.0))
+}
 TOKENS = np.array([2048.0])
 
 
@@ -120,7 +123,10 @@ def test_an_activations_input_may_wait_in_8_bits() -> None:
 
 def test_fused_attention_keeps_its_output_whatever_reads_it() -> None:
     """Its backward pass needs it, so a projection behind it without an adapter frees nothing."""
-    with_it, without = (
-        layer_kept(each, kind="attention") for each in ("linear_proj", "linear_fc2")
-    )
-    assert with_it == without
+    both: tuple[LoraTarget, ...] = ("linear_proj", "linear_fc2")
+    kept = {
+        layer_kept(target, kind="attention", precision=precision)
+        for target in both
+        for precision in ("bf16", "fp8")
+    }
+    assert len(kept) == 1

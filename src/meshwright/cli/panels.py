@@ -12,7 +12,8 @@ FEW = 14
 PANELS: dict[str, tuple[str, ...]] = {
     "Model and batch": (
         *("model", "hf", "model_path", "series", "vocab", "seq_len", "decoder_seq_len", "gbs"),
-        *("max_gbs", "precision", "attention", "routing", "lora_rank", "lora_targets"),
+        *("max_gbs", "precision", "attention", "routing"),
+        *("sample_len", "lora_rank", "lora_targets"),
     ),
     "Chips": (
         *("cluster", "num_gpus", "gpus", "gpus_per_node", "max_memory_gib", "headroom"),
@@ -38,6 +39,7 @@ PANELS: dict[str, tuple[str, ...]] = {
             "settings",
             "leave_out",
             "cp_comm_type",
+            "cuda_graphs",
         ),
         *("env", "engine", "engine_words", "modes", "weights", "cache", "cached_share"),
         *("speculation", "chunk"),

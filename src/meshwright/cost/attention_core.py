@@ -193,7 +193,7 @@ def _output_saved(site: Site, block: Block) -> Floats:
     """
     heads, _ = site.local_heads
     output = site.tokens(block) * heads * site.head_widths[1] * site.activation_bytes
-    narrow = site.saved_input_bytes < site.activation_bytes
+    narrow = site.kept_context_bytes < site.activation_bytes
     return output * (narrow and not site.stack.attention_output_bytes)
 
 

@@ -91,11 +91,9 @@ def exchange_ways(
     Valid:    blocks of attention; without context parallelism any way is as good.
     Checked:  tests/cost/test_context.py
     """
-    shapes = len(site.shapes.cp)
-    if site.model.refuses_ring:
-        return ("all-to-all",) * shapes
-    if _way(site) != "fastest":
-        return (_way(site),) * shapes
+    way: ContextExchange = "all-to-all" if site.model.refuses_ring else _way(site)
+    if way != "fastest":
+        return tuple(way for _ in site.shapes.cp)
     chosen = _cheapest(site, _tried(site, block, core))
     return tuple(CANDIDATES[at] for at in chosen)
 
@@ -130,7 +128,7 @@ def _may_run(site: Site, way: ContextExchange) -> NDArray[np.bool_]:
     if site.model.mla is not None:
         return np.full(site.shapes.cp.shape, way == "ring")
     whole = site.model.num_kv_heads % (site.shapes.tp * inner) == 0
-    return whole & ((way != "two-level") | ((inner > 1) & (outer > 1)))
+    return np.asarray(whole & ((way != "two-level") | ((inner > 1) & (outer > 1))))
 
 
 def swap_ranks(site: Site, way: ContextExchange) -> Floats:

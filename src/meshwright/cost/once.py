@@ -344,7 +344,8 @@ def _bucketed_s(
     Source:   counting; torch DDP's buckets, FSDP's units; Megatron-Core's bucket_size
               (distributed_data_parallel_config.py), which is infinite without overlap_grad_reduce.
     """
-    total_bytes, size = params * bytes_each, stack.bucket_bytes / bytes_each
+    total_bytes = params * bytes_each
+    size: Floats | float = stack.bucket_bytes / bytes_each
     if stack.bucket_params:
         size = np.maximum(stack.bucket_params, stack.bucket_params_per_rank * group.size)
     alone = bool(stack.bucket_params) and stack.dp_overlap == 0

@@ -3,7 +3,7 @@ DistributedDataParallelConfig."""
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 from meshwright.search.exchange import context_way
 from meshwright.software.contract import TrainedLayers
@@ -86,7 +86,7 @@ def read_context(words: Taken, *, at: str, cp: int) -> CpCommType | None:
         return None
     if said not in CP_COMM_TYPES:
         raise UnknownNameError("cp_comm_type", said, CP_COMM_TYPES)
-    return cast("CpCommType", said)
+    return said
 
 
 def read_split(text: str, *, what: str) -> tuple[int, ...]:

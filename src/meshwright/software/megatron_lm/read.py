@@ -362,7 +362,7 @@ def _cp_comm_type(args: Args, *, cp: int) -> CpCommType | None:
         return None
     if words[0] not in CP_COMM_TYPES:
         raise UnknownNameError("--cp-comm-type", words[0], CP_COMM_TYPES)
-    return cast("CpCommType", words[0])
+    return words[0]
 
 
 def _precision(args: Args, script: Script) -> Precision:
