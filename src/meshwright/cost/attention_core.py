@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import ceil
 
 import numpy as np
 
@@ -264,26 +263,6 @@ def _head_speed(site: Site) -> float:
         return sum(widths) / sum(np.ceil(width / side) * side for width in widths)
 
     return float(min(1.0, filled(qk, value) / filled(SHARE_HEAD)))
-
-
-def _head_speed(site: Site) -> float:
-    """Speed of attention with the model's heads against heads of 128.
-
-    Formula:  min(1, (qk / 128)^0.25); on a systolic array min(1, filled / filled(128)), filled =
-              (qk + value) / (whole(qk) + whole(value)), whole(width) = ceil(width / matrix_width) *
-              matrix_width
-    Source:   the power is assumed; one side of either product is a head's width, and what it leaves
-              of the array is idle (jax-ml/scaling-book, tpus.md, on arrays of 128 and 256).
-    """
-    qk, value = site.head_widths
-    side = site.pool.node.chip.matrix_width
-    if side is None:
-        return float(min(1.0, (qk / 128) ** 0.25))
-
-    def filled(*widths: int) -> float:
-        return sum(widths) / sum(ceil(width / side) * side for width in widths)
-
-    return float(min(1.0, filled(qk, value) / filled(128)))
 
 
 @makes("attention")
