@@ -259,10 +259,10 @@ def _head_speed(site: Site) -> float:
     if side is None:
         return float(min(1.0, qk / SHARE_HEAD) ** (1.0 - NARROW_HEAD_GROWTH))
 
-    def filled(*widths: int) -> float:
-        return sum(widths) / sum(np.ceil(width / side) * side for width in widths)
+    def filled(*widths: float) -> float:
+        return float(sum(widths) / sum(np.ceil(width / side) * side for width in widths))
 
-    return float(min(1.0, filled(qk, value) / filled(SHARE_HEAD)))
+    return min(1.0, filled(qk, value) / filled(SHARE_HEAD))
 
 
 @makes("attention")
