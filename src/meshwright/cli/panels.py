@@ -12,7 +12,15 @@ FEW = 14
 PANELS: dict[str, tuple[str, ...]] = {
     "Model and batch": (
         *("model", "hf", "model_path", "series", "vocab", "seq_len", "decoder_seq_len", "gbs"),
-        *("max_gbs", "precision", "attention", "routing", "lora_rank", "lora_targets"),
+        *(
+            "max_gbs",
+            "sample_len",
+            "precision",
+            "attention",
+            "routing",
+            "lora_rank",
+            "lora_targets",
+        ),
     ),
     "Chips": (
         *("cluster", "num_gpus", "gpus", "gpus_per_node", "max_memory_gib", "headroom"),
