@@ -39,6 +39,7 @@ PANELS: dict[str, tuple[str, ...]] = {
         *(
             "stack",
             "megatron_version",
+            "cuda_graphs",
             "from_file",
             "to",
             "software",
