@@ -32,6 +32,7 @@ PANELS: dict[str, tuple[str, ...]] = {
         *(
             "stack",
             "megatron_version",
+            "cuda_graphs",
             "from_file",
             "to",
             "software",

@@ -261,7 +261,7 @@ def _head_speed(site: Site) -> float:
         return float(min(1.0, qk / SHARE_HEAD) ** (1.0 - NARROW_HEAD_GROWTH))
 
     def filled(*widths: float) -> float:
-        return sum(widths) / sum(ceil(width / side) * side for width in widths)
+        return float(sum(widths) / sum(np.ceil(width / side) * side for width in widths))
 
     return float(min(1.0, filled(qk, value) / filled(SHARE_HEAD)))
 

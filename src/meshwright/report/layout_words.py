@@ -61,13 +61,12 @@ LONGEST_SPLIT = 24
 
 def inline_words(layout: Layout) -> str:
     """Write a layout as `--layout` takes it; a split of many unlike numbers is told, not listed."""
-    words = layout.words()
-    start = words.find("layers_per_stage=")
-    split = words[start:]
-    if start < 0 or split.count("+") < LONGEST_SPLIT:
-        return words
-    chunks = len(layout.layers_per_stage or ())
-    return f"{words[:start]}layers_per_stage=... ({chunks} numbers, which --json has)"
+    parts = layout.words().split(",")
+    for place, part in enumerate(parts):
+        if part.startswith("layers_per_stage=") and part.count("+") >= LONGEST_SPLIT:
+            numbers = len(layout.layers_per_stage or ())
+            parts[place] = f"layers_per_stage=({numbers} numbers, which --json has)"
+    return ",".join(parts)
 
 
 def mixed_words(layout: MixedLayout) -> str:
