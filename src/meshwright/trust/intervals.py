@@ -273,7 +273,7 @@ class Doubt:
     quantity: Quantity
     assumption: Assumption
     half_width: float
-    """80 % of rows moved by less, in ln, as a mean over tables."""
+    """85 % of rows moved by less, in ln, tables alike."""
     rows: int
     tables: int
 
