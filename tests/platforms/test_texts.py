@@ -121,7 +121,7 @@ def test_durations_are_read(text: str, seconds: int) -> None:
     "text", ["", "60", "2:30", "0h", "h", "5x", "1.5h", "-5D", "1:2:3", "5D 3"]
 )
 def test_durations_that_could_mean_two_things_are_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="expected a duration such as 5D"):
+    with pytest.raises(ConfigError, match="expected a duration such as 30d"):
         parse_duration(text, name="time")
 
 

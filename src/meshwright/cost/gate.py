@@ -20,7 +20,7 @@ def gate_parts(site: Site, elements: Floats) -> list[Part]:
     Source:   counting: output and gate read, product written; backward: gradient, output and gate
               read, two gradients written (transformers' modeling_qwen3_next.py has the operation).
     Valid:    any attention; `elements` are those of its output.
-    Checked:  tests/cost/test_delta.py
+    Checked:  tests/cost/test_delta.py::test_a_gate_widens_the_projection_and_is_kept
     """
     if not site.model.attention_gate:
         return []
