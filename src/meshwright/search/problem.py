@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 from meshwright.cost.headroom import headroom_bytes
 from meshwright.search.link_rates import local_pool, profiled_pool
@@ -13,7 +13,7 @@ from meshwright.search.request import PlanRequest
 from meshwright.search.rules.check import complete_layout, require_valid
 from meshwright.search.rules.rule import RuleCase
 from meshwright.search.rules.software import known_version, stack_rules, usual_attention
-from meshwright.search.started import started
+from meshwright.search.started import Started, library_stack, started
 from meshwright.trust.calibration import Calibrated, Calibration, apply_calibration
 from meshwright.values.data import package_rows
 from meshwright.values.errors import ConfigError, UnknownNameError
@@ -53,6 +53,8 @@ STACK_OF = {"Google": "maxtext", "AWS": "neuron", "Huawei": "mindspeed"}
 """The training software of makers whose chips Megatron-LM itself does not run on."""
 RUN_BY = {"Google": ("maxtext", "fsdp"), "AWS": ("neuron", "fsdp")}
 """All that runs on chips that have no CUDA-like library for torch; FSDP by torch_xla."""
+Starts = Literal["by-recipe", "as-library"]
+"""How a software with recipes is started: a recipe is for one kind of chip."""
 _PARTS = {"mla": MlaSpec, "moe": MoeSpec, "mamba": MambaSpec, "hybrid": HybridSpec}
 
 
@@ -146,7 +148,9 @@ def completed(request: PlanRequest, chips: Iterable[Chip]) -> PlanRequest:
     return request.model_copy(update=found) if found else request
 
 
-def problem_on(pool: Pool, request: PlanRequest, files: Files) -> Problem:
+def problem_on(
+    pool: Pool, request: PlanRequest, files: Files, *, starts: Starts = "by-recipe"
+) -> Problem:
     """Look up the names of a `completed` request for one pool of chips."""
     model = model_of(request.model)
     chip = pool.node.chip
@@ -174,13 +178,7 @@ def problem_on(pool: Pool, request: PlanRequest, files: Files) -> Problem:
     usd_per_hour = chip.usd_per_hour if request.usd_per_hour is None else request.usd_per_hour
     _refuse_unpriced(request, chip, usd_per_hour)
     calibration = None if files.calibration is None else files.calibration.for_model(model)
-    start = started(
-        find_stack(str(request.stack)),
-        model=model,
-        chip=chip,
-        precision=work.precision,
-        num_chips=pool.num_chips,
-    )
+    start = _started(request, work, model=model, pool=pool, starts=starts)
     stack = start.stack
     _refuse_unable(chip, stack, work.precision)
     values = _calibrated(
@@ -195,6 +193,7 @@ def problem_on(pool: Pool, request: PlanRequest, files: Files) -> Problem:
         stack=values.stack,
         limit_bytes=limit,
         calibration=calibration,
+        start=start.start,
         started_by=start.words,
     )
     return Problem(
@@ -203,6 +202,21 @@ def problem_on(pool: Pool, request: PlanRequest, files: Files) -> Problem:
         headroom_bytes=_headroom_bytes(request.headroom, setting),
         max_gbs=request.gbs or request.max_gbs or batch_rule(model).max_gbs(request.seq_len),
         usd_per_chip_s=None if usd_per_hour is None else usd_per_hour / 3600.0,
+    )
+
+
+def _started(
+    request: PlanRequest, work: Workload, *, model: ModelSpec, pool: Pool, starts: Starts
+) -> Started:
+    stack = find_stack(str(request.stack))
+    if starts == "as-library":
+        return Started(stack=library_stack(stack))
+    return started(
+        stack,
+        model=model,
+        chip=pool.node.chip,
+        precision=work.precision,
+        num_chips=pool.num_chips,
     )
 
 
