@@ -7,23 +7,25 @@ import math
 import re
 import statistics
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from meshwright.api import problem_of
 from meshwright.runs.measured.cells import TruthTable
 from meshwright.runs.measured.files import step_time_of
 from meshwright.runs.measured.predict import predict_rows
 from meshwright.runs.measured.rows import Case, read_row
-from meshwright.search.problem import Problem, ask, dims_of, model_of
+from meshwright.search.problem import Files, Problem, ask, dims_of, model_of, resolve
 from meshwright.search.quote import Quote, quotes
 from meshwright.search.refine import requote, setting_of
 from meshwright.search.request import PlanRequest
+from meshwright.search.rules.experts import usable_modules
 from meshwright.trust.intervals import Fits
 from meshwright.values.errors import MeshwrightError
+from meshwright.values.hardware.cluster import Cluster, Pool
 from meshwright.values.layout import Layout
+from meshwright.values.models.spec import ModelSpec
 
 __all__ = ["PlanPath", "PlanPriced", "asked_of", "named_stack", "plan_path", "priced"]
 
@@ -145,7 +147,7 @@ def named_stack(row: Row, *, table: str) -> str | None:
     return name.replace("@row", f"@{released[0]}" if released else "")
 
 
-def asked_of(row: Row, layout: Layout) -> dict[str, Any]:
+def asked_of(row: Row, layout: Layout, model: ModelSpec) -> dict[str, Any]:
     """Return the fields of the row's layout that the row itself names; the others are left to
     `plan`."""
     fields: dict[str, Any] = {"mbs": layout.mbs}
@@ -160,10 +162,10 @@ def asked_of(row: Row, layout: Layout) -> dict[str, Any]:
         fields["etp"] = layout.expert_tp
     if row["zero"]:
         fields["sharding"] = layout.sharding
-        if layout.shard_size is not None:
+        if layout.sharding == "hybrid":
             fields["shard_size"] = layout.shard_size
     if row["recompute"]:
-        fields |= _recompute_of(layout)
+        fields |= _recompute_of(layout, model)
     if layout.schedule != "1f1b":
         fields["schedule"] = layout.schedule
     if layout.layers_per_stage is not None:
@@ -171,21 +173,30 @@ def asked_of(row: Row, layout: Layout) -> dict[str, Any]:
     return fields
 
 
-def _recompute_of(layout: Layout) -> dict[str, Any]:
+def _recompute_of(layout: Layout, model: ModelSpec) -> dict[str, Any]:
+    """Modules that the model has; and block recompute of a chunk's layers at most, which
+    Megatron-Core takes larger numbers for."""
     fields: dict[str, Any] = {"recompute": layout.recompute}
     if layout.recompute == "selective":
-        fields["recompute_modules"] = layout.recompute_modules
-    if layout.recompute == "full":
+        known = usable_modules(model, layout.recompute_modules)
+        return {**fields, "recompute_modules": tuple(known)} if known else {"recompute": "none"}
+    chunk = -(-model.total_layers // (layout.pp * layout.vpp))
+    if layout.recompute == "full" and layout.recompute_layers is not None:
         fields["recompute_method"] = layout.recompute_method
-        if layout.recompute_layers is not None:
-            fields["recompute_layers"] = layout.recompute_layers
+        fields["recompute_layers"] = min(layout.recompute_layers, chunk)
     return fields
 
 
 def priced(row: Row, case: Case, *, stack: str) -> tuple[Problem, Quote]:
-    """Return the row's run as `explain` prices it; MeshwrightError where it is refused."""
+    """Return the row's run as `explain` prices it; MeshwrightError where it is refused.
+
+    The chips are those of a cluster file where the row describes how they are linked, else a kind
+    and a count.
+    """
     [(chip, _)] = case.machines.pools
-    problem = problem_of(
+    pool = Pool(node=case.machines.nodes[0], num_chips=case.machines.num_chips)
+    files = Files(cluster=Cluster(pools=(pool,)) if row["interconnect"] else None)
+    problem = resolve(
         PlanRequest.of(
             {
                 "model": _model_words(row, case),
@@ -196,9 +207,10 @@ def priced(row: Row, case: Case, *, stack: str) -> tuple[Problem, Quote]:
                 "stack": stack,
                 "gpus_per_node": int(float(row["gpus_per_node"])) if row["gpus_per_node"] else None,
             }
-        )
+        ),
+        files=files,
     )
-    fields = asked_of(row, case.layout)
+    fields = asked_of(row, case.layout, case.model)
     try:
         asked = ask(fields, problem)
     except MeshwrightError as error:  # the message names the uneven split that works
@@ -214,9 +226,10 @@ def priced(row: Row, case: Case, *, stack: str) -> tuple[Problem, Quote]:
 
 
 def _model_words(row: Row, case: Case) -> str | dict[str, Any]:
-    """The model's name where the catalogue has it, else its dims."""
+    """The model's name where the catalogue has it so, else the dims that the row gives."""
     try:
-        model_of(row["model"])
+        named = model_of(row["model"])
     except MeshwrightError:
         return dims_of(case.model)
-    return row["model"]
+    same = replace(named, name="", max_positions=0) == replace(case.model, name="", max_positions=0)
+    return row["model"] if same else dims_of(case.model)

@@ -8,11 +8,18 @@ from typing import Any, Literal, cast, get_args
 
 from meshwright.cost.headroom import headroom_bytes
 from meshwright.search.link_rates import local_pool, profiled_pool
-from meshwright.search.quote import Setting
+from meshwright.search.quote import Setting, quotes
 from meshwright.search.request import PlanRequest
 from meshwright.search.rules.check import complete_layout, require_valid
+from meshwright.search.rules.experts import usable_modules
 from meshwright.search.rules.rule import RuleCase
-from meshwright.search.rules.software import known_version, stack_rules, usual_attention
+from meshwright.search.rules.software import (
+    NONE_OR_FULL,
+    known_version,
+    stack_rules,
+    usual_attention,
+    usual_layout,
+)
 from meshwright.search.started import Started, library_stack, started
 from meshwright.trust.calibration import Calibrated, Calibration, apply_calibration
 from meshwright.values.data import package_rows
@@ -51,7 +58,7 @@ USUAL_PRECISIONS: tuple[Precision, ...] = ("bf16", "fp16", "fp32")
 """Of training, the first that the chips have."""
 STACK_OF = {"Google": "maxtext", "AWS": "neuron", "Huawei": "mindspeed"}
 """The training software of makers whose chips Megatron-LM itself does not run on."""
-RUN_BY = {"Google": ("maxtext", "fsdp"), "AWS": ("neuron", "fsdp")}
+RUN_BY = {"Google": ("maxtext", "fsdp"), "AWS": ("neuron", "neuronx-nemo", "fsdp")}
 """All that runs on chips that have no CUDA-like library for torch; FSDP by torch_xla."""
 Starts = Literal["by-recipe", "as-library"]
 """How a software with recipes is started: a recipe is for one kind of chip."""
@@ -166,6 +173,7 @@ def problem_on(
         precision=cast("Precision", request.precision),
         attention=cast("AttentionKernel", request.attention),
         routing=cast("Routing", request.routing),
+        dropout=stack_rules(find_stack(str(request.stack))).dropout,
     )
     _refuse_needless(request, model)
     chip.require(work.precision)
@@ -396,11 +404,47 @@ class Asked:
     problem: Problem
 
 
+_SAYS_ALL = frozenset(("dp", "gbs"))
+"""Fields that a layout has which stands for itself, as plans are printed: what it leaves out is
+off."""
+
+
 def ask(layout: str | Mapping[str, Any], problem: Problem) -> Asked:
-    """Fill in what a layout (words, or fields) leaves open; LayoutError where it breaks a rule."""
+    """Fill in what a layout (words, or fields) leaves open; LayoutError where it breaks a rule.
+
+    Recompute and sequence parallelism are those of the software's own configurations, unless the
+    layout has all that a printed plan has.
+    """
     given = parse_layout(layout) if isinstance(layout, str) else dict(layout)
     if not given:
         raise ConfigError(f"layout {layout!r}: expected key=value words such as tp=8,pp=4,mbs=1")
-    found = complete_layout(given, problem.case)
+    found = complete_layout(_as_usual(given, problem), problem.case)
     require_valid(found, problem.case)
+    if "recompute" not in given and _is_short(found, problem):
+        found = complete_layout(_as_usual(given, problem, short=True), problem.case)
+        require_valid(found, problem.case)
     return Asked(layout=found, problem=problem)
+
+
+def _as_usual(given: dict[str, Any], problem: Problem, *, short: bool = False) -> dict[str, Any]:
+    """A layout's fields before those of the software's own configurations that it leaves open."""
+    if given.keys() >= _SAYS_ALL:
+        return given
+    usual = usual_layout(problem.setting.stack, short=short)
+    if "recompute_modules" in usual:
+        known = usable_modules(problem.setting.model, usual["recompute_modules"])
+        usual |= {"recompute_modules": tuple(known)} if known else {"recompute": "none"}
+    if any(name.startswith("recompute") for name in given):
+        usual = {name: value for name, value in usual.items() if name == "sp"}
+    if given.get("tp", 1) == 1:
+        usual.pop("sp", None)
+    return {**usual, **given}
+
+
+def _is_short(layout: Layout, problem: Problem) -> bool:
+    """Whether the software's users recompute where it would not fit otherwise, and it does not."""
+    setting = problem.setting
+    if stack_rules(setting.stack).recompute != NONE_OR_FULL or layout.recompute != "none":
+        return False
+    [quote] = quotes([layout], setting)
+    return not quote.fits
