@@ -27,7 +27,7 @@ from meshwright.values.hardware.cluster import Cluster, Pool
 from meshwright.values.layout import Layout
 from meshwright.values.models.spec import ModelSpec
 
-__all__ = ["PlanPath", "PlanPriced", "asked_of", "named_stack", "plan_path", "priced"]
+__all__ = ["PlanPath", "PlanPriced", "asked_of", "named_stack", "plan_path", "plan_paths", "priced"]
 
 Row = Mapping[str, str]
 
@@ -112,6 +112,12 @@ def plan_path(table: TruthTable) -> PlanPath:
             )
         )
     return PlanPath(runs=tuple(runs), refused=tuple(refused))
+
+
+def plan_paths(tables: Iterable[TruthTable]) -> dict[str, PlanPath]:
+    """Return the runs of every table that has some on a software of ours."""
+    found = {table.name: plan_path(table) for table in tables}
+    return {name: path for name, path in found.items() if path.runs}
 
 
 def _is_asked(row: Row, case: Case, table: str) -> bool:

@@ -72,7 +72,7 @@ def test_a_layout_is_filled_in_as_the_software_s_own_configurations(
 
 
 def test_automodel_recomputes_where_a_model_would_not_fit_otherwise() -> None:
-    """llama3-70b on 8 H100: weights, gradients and states of 70.6e9 parameters, at 8 bytes, take 65.7
+    """llama3-70b on 8 H100: 70.6e9 parameters at 8 bytes, with gradients and states, take 65.7
     of 79 GiB a GPU."""
     asked: dict[str, Any] = {"stack": "nemo-automodel", "seq_len": 4096, "gbs": 64}
     small = resolve(PlanRequest(model="llama3-8b", cluster="h100:8", **asked))
