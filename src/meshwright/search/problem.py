@@ -56,8 +56,14 @@ DETAILS = "details"
 """Key of a model by its dims: what its training hangs on and its cost does not."""
 USUAL_PRECISIONS: tuple[Precision, ...] = ("bf16", "fp16", "fp32")
 """Of training, the first that the chips have."""
-STACK_OF = {"Google": "maxtext", "AWS": "neuron", "Huawei": "mindspeed"}
-"""The training software of makers whose chips Megatron-LM itself does not run on."""
+STACK_OF = {
+    "NVIDIA": "megatron-bridge",
+    "AMD": "primus",
+    "Google": "maxtext",
+    "AWS": "neuron",
+    "Huawei": "mindspeed",
+}
+"""The training software that makers ship for their chips; Megatron-LM on the others."""
 RUN_BY = {"Google": ("maxtext", "fsdp"), "AWS": ("neuron", "neuronx-nemo", "fsdp")}
 """All that runs on chips that have no CUDA-like library for torch; FSDP by torch_xla."""
 Starts = Literal["by-recipe", "as-library"]
@@ -127,6 +133,8 @@ def resolve(request: PlanRequest, *, files: Files | None = None) -> Problem:
         raise ConfigError("unlike_batch: of plans over several kinds of chips; leave it out")
     files = files or Files()
     pool = _pool(request, files)
+    if request.stack is None and files.calibration is not None:
+        request = request.model_copy(update={"stack": files.calibration.stack})
     return problem_on(pool, completed(request, [pool.node.chip]), files)
 
 

@@ -105,9 +105,11 @@ class PlanRequest(BaseModel):
     ] = None
     """None is the first of bf16, fp16 and fp32 that all chips have."""
     stack: Annotated[
-        str | None, Option("Training software [default: megatron, or the chip maker's own].")
+        str | None, Option("Training software [default: what the maker of the chips ships].")
     ] = None
-    """None: megatron, or what the maker of all the chips has: maxtext, mindspeed, neuron."""
+    """None: that of a calibration that is given, else what the maker of all the chips ships:
+    megatron-bridge, primus, maxtext, neuron, mindspeed; megatron for others and for several
+    makers."""
     calibration: Annotated[
         str | None, Option("What `meshwright calibrate` wrote.", metavar="FILE", is_file=True)
     ] = None
