@@ -52,6 +52,16 @@ def test_the_number_format_is_one_of_the_software() -> None:
     assert asked("t4:8", stack="nanotron").precision == "fp32"
 
 
+def test_tokens_are_dealt_as_the_software_s_own_benchmarks_deal_them() -> None:
+    """NeMo AutoModel's recipes set fake_balanced_gate (examples/llm_benchmark); dense models have
+    no routing to speak of."""
+    asked_of = {"stack": "nemo-automodel", "model": "qwen3-30b-a3b"}
+    assert asked("h100:8", **asked_of).routing == "in-turn"
+    assert asked("h100:8", **asked_of, routing="balanced").routing == "balanced"
+    assert asked("h100:8", stack="nemo-automodel").routing == "balanced"
+    assert asked("h100:8", model="qwen3-30b-a3b").routing == "balanced"
+
+
 def test_what_is_said_stays() -> None:
     found = asked("v100-32:8", precision="fp32", attention="unfused", stack="deepspeed")
     assert (found.precision, found.attention, found.stack) == ("fp32", "unfused", "deepspeed")

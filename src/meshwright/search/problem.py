@@ -160,6 +160,8 @@ def completed(request: PlanRequest, chips: Iterable[Chip]) -> PlanRequest:
             seq_len=request.seq_len,
             has_flash=all(chip.has_flash_attention for chip in chips),
         )
+    if "routing" not in request.model_fields_set and model_of(request.model).moe is not None:
+        found["routing"] = stack_rules(find_stack(stack)).routing
     return request.model_copy(update=found) if found else request
 
 

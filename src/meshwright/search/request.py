@@ -181,7 +181,8 @@ class PlanRequest(BaseModel):
     ] = None
     """None is flash, or under Megatron fused-softmax where a chip has no flash attention."""
     routing: Annotated[str, Option("Of experts: balanced, in-turn, typical or worst.")] = "balanced"
-    """How tokens spread over experts."""
+    """How tokens spread over experts; where it is not given, as the software's own benchmarks force
+    it (NeMo AutoModel's: in-turn)."""
     decoder_seq_len: Annotated[
         int | None,
         Option(

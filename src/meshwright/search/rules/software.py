@@ -13,7 +13,7 @@ from meshwright.values.errors import ConfigError, UnknownNameError
 from meshwright.values.layout import RECOMPUTE_MODULES, RECOMPUTES, SCHEDULES, SHARDINGS
 from meshwright.values.stack import Stack, find_stack, stack_names
 from meshwright.values.stack_files import StackEntry, all_entries, find_entry
-from meshwright.values.workload import PRECISIONS, AttentionKernel
+from meshwright.values.workload import PRECISIONS, ROUTINGS, AttentionKernel, Routing
 
 __all__ = [
     "DEALT",
@@ -74,6 +74,8 @@ class StackRules:
     """Whether tensor parallelism splits the sequence too where nobody says."""
     dropout: bool
     """Whether it trains with dropout where nobody says."""
+    routing: Routing
+    """How its published benchmarks spread tokens over experts."""
     half_by_sharding: bool
     """Whether it computes in half precision only where data parallelism shards, or does all."""
     kv_copies_from: tuple[int, ...] | None
@@ -172,6 +174,12 @@ def _recompute(name: str, value: Any, place: str) -> str:
     return str(value)
 
 
+def _routing(name: str, value: Any, place: str) -> str:
+    if value not in ROUTINGS:
+        raise UnknownNameError(f"{place}: {name}", str(value), ROUTINGS)
+    return str(value)
+
+
 def _flag(name: str, value: Any, place: str) -> bool:
     if not isinstance(value, bool):
         raise ConfigError(f"{place}: {name}={value}: expected true or false")
@@ -213,12 +221,16 @@ _READ: dict[str, _Reader] = {
     "recompute": _recompute,
     "sequence_parallel": _flag,
     "dropout": _flag,
+    "routing": _routing,
     "half_by_sharding": _flag,
     "kv_copies_from": _version,
     "source": _text,
 }
 """What a file may say, and how it is read."""
-_OPEN: dict[str, Any] = {"recompute": "none", "sequence_parallel": True, "dropout": False}
+_OPEN: dict[str, Any] = {
+    **{"recompute": "none", "sequence_parallel": True, "dropout": False},
+    "routing": "balanced",
+}
 """Where neither a software nor what it builds on says."""
 
 
