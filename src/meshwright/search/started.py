@@ -21,6 +21,7 @@ from meshwright.values.recipes import (
     recipes,
     releases,
 )
+from meshwright.values.remat_recipes import REMAT_OF, find_remat, remat_models
 from meshwright.values.stack import Stack, find_stack
 from meshwright.values.start import Start
 from meshwright.values.workload import PRECISIONS, LoraTarget, Precision
@@ -74,7 +75,7 @@ def started(
     """
     if stack.name != RECIPES_OF:
         _require_no_release(stack)
-        return Started(stack=stack)
+        return _by_remat(stack, model, chip) if stack.name == REMAT_OF else Started(stack=stack)
     release = stack.release or releases()[-1]
     if not is_known(release):
         raise ConfigError(
@@ -96,6 +97,26 @@ def started(
     return _as_library(stack, model=model, chip=chip, release=release)
 
 
+def _by_remat(stack: Stack, model: ModelSpec, chip: Chip) -> Started:
+    """MaxText with what its benchmarks of the model on this chip keep in host memory; as it comes
+    where it has none."""
+    for name in (model.name, *_same_among(model, remat_models())):
+        if found := find_remat(model=name, gpu=chip.name):
+            break
+    else:
+        return Started(stack=stack)
+    waiting = " ".join(found.offloaded) or "nothing"
+    return Started(
+        stack=replace(
+            stack, offloads_inputs=found.offloads_inputs, offloads_kept=found.offloads_kept
+        ),
+        words=(
+            f"{stack.name} {found.release}, its benchmark of {found.model} on {found.gpu}:"
+            f" remat_policy {found.remat_policy}, in host memory {waiting}"
+        ),
+    )
+
+
 def _by_recipe(stack: Stack, recipe: Recipe, precision: Precision) -> Started:
     which = "its recipe of" if recipe.precision == precision else "as its recipe of"
     return Started(
@@ -109,10 +130,14 @@ def _by_recipe(stack: Stack, recipe: Recipe, precision: Precision) -> Started:
     )
 
 
-@cache
 def _same_models(model: ModelSpec) -> tuple[str, ...]:
     """Names in the catalogue, of models with recipes, whose dims are this model's."""
     names = {one.meshwright_model for one in recipes() if one.meshwright_model is not None}
+    return _same_among(model, frozenset(names))
+
+
+@cache
+def _same_among(model: ModelSpec, names: frozenset[str]) -> tuple[str, ...]:
     return tuple(
         sorted(
             name
