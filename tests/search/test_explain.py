@@ -198,6 +198,7 @@ def test_api_takes_words_or_fields() -> None:
         "cluster": "h100:256",
         "seq_len": 8192,
         "gbs": 512,
+        "stack": "megatron",
     }
     by_words = meshwright.explain(words, **fields)
     assert by_words.quote == meshwright.explain({"tp": 8, "pp": 4, "mbs": 1}, asked.request).quote
