@@ -37,11 +37,13 @@ from meshwright.runs.measured.cells import TruthTable, read_table_file
 from meshwright.runs.measured.files import fit_known, step_time_of
 from meshwright.runs.measured.predict import predict_rows
 from meshwright.runs.measured.rows import Case, read_row, read_table
-from meshwright.trust.intervals import Intervals, find_spread, kind_of
+from meshwright.trust.intervals import Intervals, find_spread
 from meshwright.trust.ridge import Priors
 from meshwright.values.stack import find_stack, stack_names
-from meshwright_truth.residuals import fit_spreads, residuals_of, widening_of
+from meshwright_truth.coverage import widening_of
+from meshwright_truth.residuals import residuals_of, unknown_software
 from meshwright_truth.score import SMALLEST_GROUP, comparison_of
+from meshwright_truth.spreads import fit_spreads
 
 TABLES = ("aleph_alpha_layouts", "nanotron_ultrascale", "vtrain", "amp")
 NEAR = 0.02
@@ -154,7 +156,8 @@ def elsewhere(tables: Sequence[TruthTable], paths: Sequence[Path], without: str)
     """Fit again what a table was part of."""
     others = [table for table in tables if table.name != without]
     read = [(table, read_table(table)) for table in others]
-    residuals = residuals_of(read, predict_rows(case for _, cases in read for case in cases))
+    answers = predict_rows(case for _, cases in read for case in cases)
+    residuals = residuals_of(read, answers, as_family=unknown_software(read))
     spreads = fit_spreads(
         residuals,
         factors={
@@ -220,8 +223,7 @@ def options_for(found: Set, known: Elsewhere) -> tuple[Options, list[int]]:
     assert len(answers) == len(cases)
     forecasts = []
     for case, answer in zip(cases, answers, strict=True):
-        chip = case.machines.nodes[0].chip
-        kind = kind_of(model=case.model, chip=chip, stack=find_stack(case.stack_name))
+        kind = case.kind
         intervals = Intervals(
             step_s=find_spread(known.spreads, kind, "step_time").around(answer.step_s),
             peak_bytes=find_spread(known.spreads, kind, "peak_memory").around(answer.used_bytes),

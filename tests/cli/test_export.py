@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.values.models.hf_configs import CONFIGS
 
 from meshwright.cli import run
 
@@ -305,3 +306,30 @@ def test_a_plan_that_fits_nowhere_is_none(capsys: pytest.CaptureFixture[str]) ->
         == 1
     )
     assert "nothing fits" in capsys.readouterr().err
+
+
+def test_what_a_software_has_no_place_for_is_left_out_when_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({**CONFIGS["qwen3-30b-a3b"], "router_aux_loss_coef": 0.001}))
+    asked = ["export", "--hf", str(config), "--cluster", "h100:32", "--seq", "4096", "--gbs", "128"]
+    asked += ["--layout", "tp=1,ep=8,mbs=1", *TO, "-o", str(tmp_path / "run")]
+    assert run(asked) == 2
+    assert "--leave-out aux_loss writes it without" in capsys.readouterr().err
+    assert run([*asked, "--leave-out", "aux_loss"]) == 0
+    capsys.readouterr()
+    assert run([*asked, "--leave-out", "aux_los"]) == 2
+    assert (
+        "--leave-out aux_los: the plan does not set it; it sets aux_loss" in capsys.readouterr().err
+    )
+
+
+def test_plan_prices_the_software_that_it_writes_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["plan", *MODEL, "--tp", "2", "--mbs", "1", "--recompute", "none", "--top", "1"]
+    assert run([*asked, *TO, "--export", str(tmp_path / "run"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["request"]["stack"] == "torchtitan"
+    assert run([*asked, *TO, "--stack", "megatron"]) == 2
+    assert "plan with --stack torchtitan" in capsys.readouterr().err

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -21,12 +22,30 @@ def answer(capsys: pytest.CaptureFixture[str], *args: str) -> dict[str, object]:
     return found
 
 
-@pytest.mark.parametrize("command", ["explain", "why-oom"])
-def test_answers_in_words(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run([command, *ASKED, "--layout", LAYOUT]) == 0
+@pytest.mark.parametrize("command", [["explain", "--tables"], ["why-oom"]], ids=" ".join)
+def test_answers_in_words(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*command, *ASKED, "--layout", LAYOUT]) == 0
     out = capsys.readouterr().out
     assert "layout tp=4,sp=1,pp=2,dp=2,sharding=zero1,mbs=1,gbs=64" in out
     assert "Memory, GiB" in out
+
+
+def test_explain_answers_in_fifteen_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["explain", *ASKED, "--layout", LAYOUT]
+    assert run(asked) == 0
+    short = capsys.readouterr().out
+    assert len(short.splitlines()) <= 15
+    assert re.search(r"^step \S+ s, likely \S+ to \S+ \(\d+ published runs", short, re.MULTILINE)
+    for part, heading in {
+        "--tables": "Time of one step",
+        "--rivals": "Nearest rivals",
+        "--sources": "What this stands on",
+    }.items():
+        assert heading not in short
+        assert run([*asked, part]) == 0
+        whole = capsys.readouterr().out
+        assert heading in whole
+        assert whole.startswith(short.partition("time:")[0])
 
 
 def test_a_layout_that_does_not_fit_answers_with_zero(capsys: pytest.CaptureFixture[str]) -> None:

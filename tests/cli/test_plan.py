@@ -31,7 +31,7 @@ def error_of(arguments: list[str], capsys: Capture) -> str:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--seq", "8k"], "--seq-len 8k: expected a whole number, such as 8192"),
+        (["--seq", "8q"], "--seq 8q: expected a whole number, such as 8192 or 8k"),
         (["--headroom", "some"], "--headroom some: expected a number, such as 0.5"),
     ],
 )
@@ -59,14 +59,27 @@ def test_table(capsys: Capture) -> None:
     ]
     assert any(line.startswith("best: --layout tp=") for line in lines)
     assert any(
-        re.match(r"80 % interval of #1: step \S+ to \S+ s, memory \S+ to \S+ GiB", line)
+        re.fullmatch(
+            r"#1 takes \S+ m?s, likely \S+ to \S+ \(\d+ published runs [^()]*like it\), and \S+"
+            r" GiB, likely \S+ to \S+ \(\d+ runs [^()]*like it\)",
+            line,
+        )
         for line in lines
     )
-    of_this_kind = (
-        r"error against measured runs: 80 % of published runs of this kind took between x\S+ and"
-        r" x\S+ of the prediction"
-    )
-    assert any(re.match(of_this_kind, line) for line in lines)
+
+
+def test_a_pipe_has_a_line_a_row_and_explains_its_marks(capsys: Capture) -> None:
+    asked = ["plan", "llama3-70b", "--cluster", "h100:256", "--seq", "8192", "--gbs", "512"]
+    assert cli.run([*asked, "--set", "pp=4", "--set", "tp=4,8"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    start = next(i for i, line in enumerate(lines) if line.split()[:2] == ["#", "tp"])
+    rows = lines[start + 1 : lines.index("", start)]
+    assert [line.split()[0].rstrip("~") for line in rows] == [str(n + 1) for n in range(10)]
+    marks = {"causal": " causal ", "* uneven stages": "4* ", "~ close": "1~ "}
+    for legend, mark in marks.items():
+        said = any(line.startswith(legend) for line in lines)
+        assert said == any(mark in f"{line} " for line in lines[start : start + 11])
+    assert all(line == line.rstrip() for line in lines)
 
 
 def test_table_is_narrow_on_a_narrow_terminal() -> None:
@@ -212,7 +225,7 @@ GOLDEN = {
     "plan llama3-8b --hf nowhere.json": (
         "plan llama3-8b --hf nowhere.json: give either a name or a config"
     ),
-    "plan llama3-8b --gsb 4": "No such option: --gsb",
+    "plan llama3-8b --gsb 4": "--gsb: no such option; did you mean --gbs",
     "pln": "'pln' is no known command; did you mean 'plan'",
 }
 

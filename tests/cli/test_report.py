@@ -142,7 +142,7 @@ def test_without_its_extra_the_command_to_install_it_is_named(
     absent: Any = None
     monkeypatch.setitem(sys.modules, "jinja2", absent)
     assert run(["report", "plan.json"]) == 2
-    assert "pip install 'meshwright[report]'" in capsys.readouterr().err
+    assert "pip install -e '.[report]'" in capsys.readouterr().err
 
 
 def test_an_image_without_fonts_is_refused(

@@ -194,7 +194,7 @@ def test_another_training_in_the_same_folder_is_refused(capsys: Capture) -> None
         ),
         ([*HERE, "--launcher", "slrum"], "'slrum' is no known launcher; did you mean 'slurm'"),
         ([*HERE, "--to", "nemo1"], "'nemo1' is no known software to train with"),
-        ([*HERE, "--time", "90"], "time=90: expected a duration such as 5D"),
+        ([*HERE, "--time", "90"], "did you mean 90d (days) or 90h (hours)?"),
         ([*HERE, "--time", "1h", "--save-margin", "2h"], "none to train"),
         ([*HERE, "--save-margin", "30m"], "of no effect without a limit"),
         ([*HERE, "--tokenizer", "t"], "tokenizer=t: the embedded trainer has no place for it"),

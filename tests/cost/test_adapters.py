@@ -108,6 +108,16 @@ def test_an_adapter_keeps_a_half_precision_input_beside_narrow_products() -> Non
     assert kept[0] == kept[1]
 
 
+def test_an_activations_input_may_wait_in_8_bits() -> None:
+    """A gated feed-forward keeps 2 * ffn numbers a token for it, a byte less of each."""
+    block = next(each for each, _ in LLAMA.segments[0].blocks if each.kind == "mlp")
+    kept = [
+        sum(float(np.max(part.saved_bytes)) for part in block_parts(site(LLAMA, stack=some), block))
+        for some in (STACK, replace(STACK, narrow_activation_input=True))
+    ]
+    assert kept[0] - kept[1] == pytest.approx(2 * LLAMA.ffn * tokens())
+
+
 def test_fused_attention_keeps_its_output_whatever_reads_it() -> None:
     """Its backward pass needs it, so a projection behind it without an adapter frees nothing."""
     with_it, without = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import product
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -27,12 +27,14 @@ from meshwright.cost.attention import attention_parts
 from meshwright.cost.attention_core import (
     FLASH_BACKWARD_PRODUCTS,
     FLASH_LENGTH_HALF,
+    core_saved,
     half_precision,
     scores_per_query,
 )
 from meshwright.cost.context import context_parts, ring_steps
 from meshwright.cost.operators import Part, Site
 from meshwright.values.hardware.catalogue import default_node
+from meshwright.values.hardware.tables import attention_forward_seconds, mla_forward_seconds
 from meshwright.values.models.catalogue import find_model
 from meshwright.values.models.spec import Block, ModelSpec
 from meshwright.values.stack import Stack
@@ -67,11 +69,27 @@ def test_flash_time_of_a_bidirectional_layer() -> None:
     """2 products of 2 FLOP, 2048 * 2048 * 1024 each, at 1e15 * 0.5 (attention) * 0.5 (sustained),
     slower where heads are narrow and sequences short; the backward has 5 products for 2, at 0.4."""
     part = core(site(GPT), Block(kind="attention", causal=False))
-    speed = 2048 / (2048 + FLASH_LENGTH_HALF / 2) * (64 / 128) ** 0.25
+    speed = 2048 / (2048 + FLASH_LENGTH_HALF / 2) * (64 / 128) ** (1 - 0.86)
     flops = 2 * 2 * 2048 * 2048 * 1024
     assert part.forward_s == pytest.approx(flops / (1e15 * 0.5 * 0.5 * speed) + 2e-6)
     assert part.backward_s == pytest.approx(2.5 * flops / (1e15 * 0.4 * 0.5 * speed) + 3 * 2e-6)
     assert FLASH_BACKWARD_PRODUCTS == 5 / 2
+
+
+@pytest.mark.parametrize(
+    ("side", "head", "speed"), [(128, 64, 0.5), (256, 64, 0.5), (128, 192, 0.75), (256, 256, 1.0)]
+)
+def test_heads_fill_a_part_of_a_systolic_array(side: int, head: int, speed: float) -> None:
+    """Efficiencies hold for heads of 128. Of arrays of 128 and of 256 heads of 64 fill half as much
+    as those; two passes of 128 hold a head of 192, three quarters full; wider heads are taken to be
+    no faster."""
+    of_heads = replace(GPT, num_heads=4, num_kv_heads=4, head_dim=128)
+    narrow = replace(of_heads, head_dim=head)
+    chip = replace(CHIP, matrix_width=float(side))
+    pool = replace(POOL, node=replace(POOL.node, chip=chip))
+    usual, found = (core(site(model, pool=pool), SELF) for model in (of_heads, narrow))
+    flops = head / 128
+    assert (found.forward_s - 2e-6) / (usual.forward_s - 2e-6) == pytest.approx(flops / speed)
 
 
 def test_causal_attention_takes_about_half() -> None:
@@ -94,6 +112,50 @@ def test_older_kernels_are_slower() -> None:
     assert first / second == pytest.approx(0.8 / 0.56, rel=0.01)
 
 
+def test_narrow_heads_slow_flash2_as_on_an_a100() -> None:
+    """16 heads of 64 are as much work as 8 of 128; FlashAttention-2 takes 189 / 171 of their time
+    at 64 (arXiv:2307.08691, figure 4). An H100's table is of FlashAttention-3, which loses more."""
+    pool, long = replace(POOL, node=default_node("h100")), replace(WORK, seq_len=16384)
+
+    def core_s(heads: int, head_dim: int, library: Literal["vendor", "flash2"]) -> float:
+        shape = replace(GPT, num_heads=heads, num_kv_heads=heads, head_dim=head_dim)
+        stack = replace(STACK, attention_library=library)
+        return float(core(site(shape, long, stack=stack, pool=pool)).forward_s[0])
+
+    second = core_s(16, 64, "flash2") / core_s(8, 128, "flash2")
+    assert second == pytest.approx(189 / 171, rel=0.03)
+    assert core_s(16, 64, "vendor") / core_s(8, 128, "vendor") > 1.2
+
+
+def test_short_causal_sequences_are_those_of_the_table() -> None:
+    """Up to a tile of 128 keys a causal kernel skips nothing, and the table holds what it takes."""
+    pool = replace(POOL, node=default_node("h100"))
+    short = replace(WORK, seq_len=64)
+    table = attention_forward_seconds(
+        "h100", batch=1, heads=16, kv_heads=16, head_dim=64, sequence=64
+    )
+    assert table is not None
+    share = pool.node.chip.sustained_share
+    found = core(site(GPT, short, pool=pool)).forward_s - pool.node.chip.ramp_s
+    assert found == pytest.approx(float(table.seconds) / share)
+
+
+def test_latent_attention_takes_its_own_table() -> None:
+    """DeepSeek-V3's heads of 192 and 128 on an H100: the table's time over the sustained share, by
+    what a rank of four holds; a ring of two works two sequences of half the keys."""
+    model, pool = find_model("deepseek-v3"), replace(POOL, node=default_node("h100"))
+    long, chip = replace(WORK, seq_len=8192), pool.node.chip
+    cases: list[tuple[dict[str, Any], int, int, int]] = [
+        ({"tp": 4}, 32, 8192, 1),
+        ({"cp": 2}, 128, 4096, 2),
+    ]
+    for layout, heads, keys, steps in cases:
+        table = mla_forward_seconds("h100", batch=1, heads=heads, sequence=keys)
+        assert table is not None
+        found = core(site(model, long, pool=pool, **layout)).forward_s - chip.ramp_s
+        assert found == pytest.approx(steps * float(table.seconds) / chip.sustained_share)
+
+
 def test_a_power_limit_below_flash1_holds_for_both() -> None:
     long, second_stack = replace(WORK, seq_len=65536), replace(STACK, attention_library="flash2")
     second = core(site(GPT, long, stack=second_stack)).forward_s  # the chip sustains 0.5
@@ -112,6 +174,22 @@ def test_fused_attention_keeps_queries_keys_values_and_row_sums() -> None:
         "attention core": 4 * 16 * 2048,
         "tensor parallel exchange": 0,
     }
+
+
+def test_a_fused_core_keeps_its_output_beside_a_narrow_copy() -> None:
+    """In fp8 the projection keeps 1 byte an element and the core's backward pass reads its own 2;
+    torchao's projection, or one in half precision, keeps the very tensor that the core does."""
+    narrow, sums = replace(WORK, precision="fp8"), 4 * 16 * 2048
+    torchao = replace(STACK, narrow_linear="torchao")
+    for work, stack, core_bytes, projection in (
+        (narrow, STACK, sums + 2 * SBH, SBH),
+        (narrow, torchao, sums, 2 * SBH),
+        (WORK, STACK, sums, 2 * SBH),
+        (replace(narrow, attention="fused-softmax"), STACK, 2 * SSA, SBH),
+    ):
+        parts = attention_parts(site(GPT, work, stack=stack), SELF)
+        assert saved(named(parts, "attention core")) == core_bytes
+        assert saved(named(parts, "attention output projection")) == projection
 
 
 def test_grouped_queries_keep_fewer_keys() -> None:
@@ -169,7 +247,7 @@ def test_bytes_that_scores_in_memory_move(
         site(GPT, replace(WORK, attention=attention)), Block(kind="attention", causal=causal)
     )
     assert part.forward_s == pytest.approx(SSA * forward / MEMORY_BYTES_PER_S + 5 * 2e-6)
-    assert part.backward_s == pytest.approx(SSA * backward / MEMORY_BYTES_PER_S + 8 * 2e-6)
+    assert part.backward_s == pytest.approx(SSA * backward / MEMORY_BYTES_PER_S + 9 * 2e-6)
 
 
 def test_products_of_wide_heads_wait_for_arithmetic() -> None:
@@ -265,6 +343,7 @@ def test_ring_is_worked_in_pieces() -> None:
     assert float(core_ring.forward_s[0]) > float(core_whole.forward_s[0]) / 4
     merge = named(ring, "context parallel merge")
     assert float(np.asarray(merge.kernels_forward)[0]) == 6
+    assert merge.backward_s - merge.forward_s == pytest.approx(3 * (3 - 2) * 2e-6)
     assert all(part.name != "context parallel merge" for part in whole)
 
 
@@ -331,6 +410,22 @@ def test_rotations_with_a_factor_run_kernel_by_kernel() -> None:
         assert fused.forward_s == pytest.approx(elements * 4 / MEMORY_BYTES_PER_S + 2 * 2e-6)
 
 
+def test_norms_of_queries_and_keys_are_kernels_of_their_own() -> None:
+    """2048 tokens of 16 + 4 heads of 64, 2 bytes: a read and a write forward, two reads and a write
+    backward, and the input is kept; a compiler joins them to rotary's two passes."""
+    normed = replace(LLAMA, qk_norm=True)
+    parts = {part.name: part for part in attention_parts(site(normed), SELF)}
+    size = 2048 * 20 * 64 * 2
+    norms = parts["query and key norms"]
+    assert norms.forward_s == pytest.approx(2 * size / MEMORY_BYTES_PER_S + 2 * 2e-6)
+    assert norms.backward_s == pytest.approx(3 * size / MEMORY_BYTES_PER_S + 2 * 2e-6)
+    assert saved(norms) == size
+    plain = {part.name for part in attention_parts(site(LLAMA), SELF)}
+    assert set(parts) - plain == {"query and key norms"}
+    compiled = replace(STACK, query_norms_joined=True)
+    assert {part.name for part in attention_parts(site(normed, stack=compiled), SELF)} == plain
+
+
 def test_a_short_window_is_as_slow_as_the_short_sequences_that_it_cuts() -> None:
     """On an H100's measured table, per product: a window of 128 makes every 128 queries see 256
     keys, as 16 sequences of 256 do that see each other whole; a window of a quarter of the sequence
@@ -374,3 +469,44 @@ def test_tokens_are_swapped_for_heads_by_the_software_or_where_no_ring_goes(
     found = context_parts(place, SELF, core(place))
     names = [part.name for part in found]
     assert names == ["context parallel merge"] * (steps > 1) + ["context parallel exchange"]
+
+
+def test_packed_samples_see_their_own_keys() -> None:
+    """8 samples of 256 in 2048 tokens: fused, the keys and the time of 8 sequences of 256;
+    scores in memory are masked, not skipped."""
+    packed = replace(WORK, sample_len=256)
+    assert scores_per_query(site(LLAMA, packed), SELF) == 256 / 2 + 64
+    assert scores_per_query(site(LLAMA), SELF) == 2048 / 2 + 64
+    many = core(site(LLAMA, replace(WORK, seq_len=256), mbs=8))
+    one = core(site(LLAMA, packed))
+    assert one.forward_s == pytest.approx(many.forward_s)
+    assert one.saved_bytes == pytest.approx(many.saved_bytes)
+    unfused = replace(WORK, attention="fused-softmax")
+    assert (
+        core(site(LLAMA, replace(unfused, sample_len=256))).forward_s
+        == core(site(LLAMA, unfused)).forward_s
+    )
+
+
+def test_packed_samples_are_so_many_sequences_in_a_table() -> None:
+    """On an H100's measured table 16 samples of 512 take what 16 sequences of 512 take."""
+    pool = replace(POOL, node=default_node("h100"))
+    model = replace(LLAMA, head_dim=128)
+    long = replace(WORK, seq_len=8192, sample_len=512)
+    short = site(model, replace(WORK, seq_len=512), pool=pool, mbs=16)
+    packed = core(site(model, long, pool=pool)).forward_s
+    assert packed == pytest.approx(core(short).forward_s)
+
+
+def test_attention_in_8_bits_is_cast_and_keeps_a_byte() -> None:
+    """2048 tokens with 16 + 2 * 4 heads of 64: 3 bytes each are moved forward, 3 of the output's
+    gradient backward; the kernels gain 1.22 and 1.16; half precision stays as it is."""
+    eight, work = replace(STACK, attention_in_8_bits=True), replace(WORK, precision="fp8")
+    plain, narrow = (core(site(LLAMA, work, stack=stack)) for stack in (STACK, eight))
+    cast = 3 * 2048 * (16 + 2 * 4) * 64 / MEMORY_BYTES_PER_S + 2e-6
+    back = 3 * 2048 * 16 * 64 / MEMORY_BYTES_PER_S + 2e-6
+    assert narrow.forward_s == pytest.approx((plain.forward_s - 2e-6) / 1.22 + cast + 2e-6)
+    assert narrow.backward_s == pytest.approx((plain.backward_s - 6e-6) / 1.16 + back + 6e-6)
+    assert core_saved(site(LLAMA, work, stack=eight), SELF) == 2048 * (16 + 2 * 4) * 64
+    half = replace(work, precision="bf16")
+    assert core(site(LLAMA, half, stack=eight)).forward_s == plain.forward_s

@@ -20,9 +20,10 @@ from tests.cost.cases import (
     site,
 )
 
-from meshwright.cost.feedforward import busiest_share, mlp_parts, moe_parts
+from meshwright.cost.feedforward import mlp_parts, moe_parts
 from meshwright.cost.kernels import gemm_s
 from meshwright.cost.operators import Part
+from meshwright.cost.routing import busiest_share
 from meshwright.values.models.spec import Block, ModelSpec, MoeSpec
 from meshwright.values.stack import Stack
 from meshwright.values.workload import Routing

@@ -30,7 +30,13 @@ sizes = st.integers(1, 2**17).map(float)
 
 
 def time_of(
-    m: float, n: float, k: float, *, precision: Precision = "bf16", groups: float = 1.0
+    m: float,
+    n: float,
+    k: float,
+    *,
+    precision: Precision = "bf16",
+    groups: float = 1.0,
+    at_once: float | None = None,
 ) -> float:
     return float(
         gemm_s(
@@ -40,6 +46,7 @@ def time_of(
             k=np.array([k]),
             precision=precision,
             groups=groups,
+            at_once=at_once,
         )[0]
     )
 
@@ -109,6 +116,17 @@ def test_few_rows_cost_no_less_than_a_sixteenth() -> None:
 def test_grouped_products_share_their_waves() -> None:
     """Eight experts of 1024 rows fill the chip as one product of 8192 rows does."""
     assert time_of(1024, 4096, 4096, groups=8.0) == pytest.approx(time_of(8192, 4096, 4096))
+
+
+def test_products_on_streams_share_their_waves_two_by_two() -> None:
+    """Eight experts, two at a time, are four rounds of a product of 2048 rows, each with its ramp;
+    where all run at once, or one is alone, nothing changes."""
+    pairs = 4 * time_of(2048, 4096, 4096)
+    assert time_of(1024, 4096, 4096, groups=8.0, at_once=2.0) == pytest.approx(pairs)
+    assert time_of(1024, 4096, 4096, groups=8.0, at_once=8.0) == time_of(
+        1024, 4096, 4096, groups=8.0
+    )
+    assert time_of(1024, 4096, 4096, at_once=2.0) == time_of(1024, 4096, 4096)
 
 
 def test_bytes_of_an_operand() -> None:

@@ -280,6 +280,31 @@ def test_a_fast_host_adds_nothing() -> None:
     assert one(price_layer(site(GPT, pool=fast), GPT.segments[0]).forward["launch"]) == 0
 
 
+def test_counts_of_tokens_hold_the_host_back() -> None:
+    """The chip takes twice as long for attention as the host, the host longer for experts than the
+    chip: a host that waits for the counts of tokens has no lead from attention left to spend. With
+    places that are set beforehand it has."""
+    unhindered = layer(MOE, WORK)
+    (attention_s, attention_kernels), (experts_s, experts_kernels) = (
+        (
+            sum(one(np.asarray(part.forward_s)) for part in group),
+            sum(float(np.asarray(part.kernels_forward).ravel()[0]) for part in group),
+        )
+        for _, _, group in unhindered.parts
+    )
+    launch_s = attention_s / attention_kernels / 2
+    behind = experts_kernels * launch_s - experts_s
+    assert behind > attention_s / 2 > 0
+    slow = replace(POOL, node=replace(NODE, chip=replace(CHIP, launch_s=launch_s)))
+    waits = price_layer(site(MOE, pool=slow), MOE.segments[0])
+    assert one(waits.forward["launch"]) == pytest.approx(behind)
+    assert MOE.moe is not None
+    padded = replace(MOE, moe=replace(MOE.moe, capacity_factor=1.0))
+    ahead = price_layer(site(padded, pool=slow), padded.segments[0])
+    assert one(ahead.forward["launch"]) == pytest.approx(behind - attention_s / 2)
+    assert one(ahead.backward["launch"]) == pytest.approx(one(waits.backward["launch"]))
+
+
 def test_collectives_from_the_host_hold_a_pipeline() -> None:
     """1 s per collective and member: 4 and 6 collectives a layer with tp = 4, where a pipeline
     engine runs."""

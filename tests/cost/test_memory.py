@@ -28,7 +28,7 @@ from meshwright.values.models.adapters import adapter_params
 from meshwright.values.models.params import model_params
 from meshwright.values.models.spec import ModelSpec
 from meshwright.values.stack import Stack, find_stack
-from meshwright.values.workload import Workload
+from meshwright.values.workload import Precision, Workload
 
 PARAMS = model_params(LLAMA).total
 HALF_GRADIENTS = replace(STACK, gradient_bytes=2.0, reduce_bytes=2.0)
@@ -177,6 +177,21 @@ def test_layers_beside_adapters_in_four_bits() -> None:
     )
     ends = 2 * LLAMA.vocab * LLAMA.hidden
     assert four_bits == pytest.approx(0.5 * (PARAMS - ends) + 2 * ends)
+
+
+def test_frozen_weights_in_8_bits_have_a_copy_for_each_orientation() -> None:
+    """One on Blackwell, two on Hopper, whose products need the transpose; 2 bytes in half."""
+    own, work = replace(STACK, narrow_param_gather=True), replace(WORK, lora_rank=16)
+    ends = 2 * LLAMA.vocab * LLAMA.hidden
+
+    def each(generation: str, precision: Precision) -> float:
+        chip = replace(CHIP, generation=generation)
+        terms = memory(stack=own, work=replace(work, precision=precision), chip=chip).terms
+        return float((terms["weights"].sum() - 2 * ends) / (PARAMS - ends))
+
+    assert each("blackwell", "fp8") == pytest.approx(1)
+    assert each("hopper", "fp8") == pytest.approx(2)
+    assert each("blackwell", "bf16") == each("blackwell", "mxfp8") == pytest.approx(2)
 
 
 def test_adapters_alone_have_gradients_and_states() -> None:

@@ -339,6 +339,25 @@ def test_strides_are_copied_where_the_batch_comes_first() -> None:
     assert whole[0] == whole[1]
 
 
+def test_transformer_engine_gathers_what_it_has_cast() -> None:
+    """Bytes of an element gathered forward and backward: half precision; 1 with one scale a tensor,
+    whose gradients are turned behind the gather; gradients of blocks by rows and by columns."""
+    cases: dict[Precision, tuple[float, float]] = {
+        "bf16": (2.0, 2.0),
+        "fp8": (1.0, 1.0),
+        "mxfp8": (1.0, 2.0),
+        "nvfp4": (0.5625, 1.125),
+    }
+    for precision, each in cases.items():
+        place = site(LLAMA, replace(WORK, precision=precision), tp=8, sp=True)
+        part = tensor_exchange(place, MLP)
+        for seconds, size in zip((part.forward_s, part.backward_s), each, strict=True):
+            sent = (
+                all_gather_s(place.tp_group(), np.array([TOKENS * H * one])) for one in (size, 2.0)
+            )
+            assert seconds == pytest.approx(sum(sent))
+
+
 def test_gathers_in_8_bits_send_half() -> None:
     """One scale a tensor: 2048 * 1024 bytes are gathered, twice as many scattered; other precisions
     gather as they did."""
@@ -378,20 +397,21 @@ def test_gradients_apart_are_scattered_for_each_product() -> None:
 
 def test_no_product_hides_a_gather_where_scales_are_by_row() -> None:
     """Of torchao's: of gather and scatter the second alone is half hidden; Transformer Engine's
-    blocks hide both."""
-    kinds: dict[Literal["transformer-engine", "torchao"], float] = {
-        "torchao": 0.75,
-        "transformer-engine": 0.5,
+    blocks hide both, and gather a byte an element."""
+    kinds: dict[Literal["transformer-engine", "torchao"], tuple[float, float]] = {
+        "torchao": (2.0, 1.0),
+        "transformer-engine": (1.0, 0.5),
     }
-    for kind, share in kinds.items():
-        place = (
-            replace(WORK, precision="fp8-blockwise"),
-            replace(STACK, tp_overlap=0.5, narrow_linear=kind),
+    work = replace(WORK, precision="fp8-blockwise")
+    for kind, (size, shown) in kinds.items():
+        place = site(
+            LLAMA, work, tp=8, sp=True, stack=replace(STACK, tp_overlap=0.5, narrow_linear=kind)
         )
-        hidden = tensor_exchange(site(LLAMA, place[0], tp=8, sp=True, stack=place[1]), MLP)
-        assert hidden.forward_s == pytest.approx(
-            share * tensor_exchange(site(LLAMA, tp=8, sp=True), MLP).forward_s
+        gather, scatter = (
+            all_gather_s(place.tp_group(), np.array([TOKENS * H * each])) for each in (size, 2.0)
         )
+        found = tensor_exchange(place, MLP).forward_s
+        assert found == pytest.approx(shown * gather + 0.5 * scatter)
 
 
 def test_tokens_of_a_rank() -> None:
@@ -514,6 +534,26 @@ def test_megablox_computes_whole_tiles_and_reads_them_again() -> None:
     read = 8 * 3 * 2 * 2 * 2 / 1e9
     assert times(stack, 8.0, slow) == pytest.approx(
         (read * (512 + 1024) * 1024, read * 2 * 512 * 1024), rel=0.01
+    )
+
+
+def test_the_data_gradient_of_megablox_reads_tiles_of_the_outputs_side() -> None:
+    """Inputs of 768 are one tile of 768, outputs of 2048 two of 1024: where memory is slow, a step
+    of the forward product reads 512 * 768 + 768 * 1024 values, one of the data gradient 512 * 1024
+    + 768 * 1024; 8 experts, 3 tiles of rows, 2 of width."""
+    slow = replace(POOL, node=replace(POOL.node, chip=replace(CHIP, memory_bytes_per_s=2e9)))
+    part = linear(
+        site(MOE, stack=replace(STACK, grouped_products="megablox"), pool=slow),
+        "experts",
+        into=column(768.0),
+        out=column(2048.0),
+        tokens=column(1024.0),
+        groups=8.0,
+    )
+    read = 8 * 3 * 2 * 2 / 1e9
+    assert part.forward_s == pytest.approx(read * (512 * 768 + 768 * 1024), rel=0.01)
+    assert part.backward_s - part.weight_s == pytest.approx(
+        read * (512 * 1024 + 768 * 1024), rel=0.01
     )
 
 

@@ -69,6 +69,7 @@ def test_terms_are_all_there_and_sum() -> None:
     assert tuple(step.time) == TIME_TERMS
     assert step.step_s == pytest.approx(sum(float(seconds[0]) for seconds in step.time.values()))
     assert step.time["overhead"] == 0.5
+    assert term("overhead", stack=replace(WHOLE, launch_hidden=0.75)) == 0.125
 
 
 def test_full_recompute_runs_every_forward_again() -> None:
@@ -107,6 +108,16 @@ def test_distributed_optimizer_scatters_and_gathers() -> None:
     800e9, 24 us each."""
     by_hand = (7 / 8 + 1 / 16) * PARAMS * (4 + 2) / 400e9 + 2 * 24e-6
     assert term("dp_comm", dp=8, gbs=8, sharding="zero1") == pytest.approx(by_hand)
+
+
+def test_zero1_may_reduce_whole_gradients_after_the_passes() -> None:
+    """nanotron: an all-reduce as without sharding, a gather of 2-byte weights, and nothing beside
+    either whatever the overlap."""
+    after = replace(WHOLE, zero1_exchange="after-passes", dp_overlap=1.0)
+    reduced = (2 * 7 / 8 + 1 / 16) * PARAMS * 4 / 400e9 + 10e-6 + 2 * 14e-6
+    gathered = (7 / 8 + 1 / 16) * PARAMS * 2 / 400e9 + 24e-6
+    found = term("dp_comm", stack=after, dp=8, gbs=8, sharding="zero1")
+    assert found == pytest.approx(reduced + gathered)
 
 
 def test_gradients_of_fp32_weights_are_fp32() -> None:

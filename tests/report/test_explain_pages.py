@@ -26,7 +26,9 @@ DIFFERENT = compare(
     parse_layout("tp=4,pp=4,mbs=2,sp=1,recompute_modules=mlp+moe"),
 )
 PAGES: dict[str, Callable[[Console], None]] = {
-    "explain": lambda console: print_explanation(EXPLANATION, console),
+    "explain": lambda console: print_explanation(
+        EXPLANATION, console, parts=("tables", "rivals", "sources")
+    ),
     "why_oom": lambda console: print_ladder(LADDER, SETTING, console),
     "diff": lambda console: print_comparison(DIFFERENT, console),
     "diff_same": lambda console: print_comparison(compare({}, {}), console),

@@ -150,9 +150,9 @@ def test_a_file_without_a_key(tmp_path: Path, content: bytes) -> None:
 def test_an_absent_library_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tensorboardX", None)
     monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(MissingExtraError, match=r"meshwright\[tensorboard\]"):
+    with pytest.raises(MissingExtraError, match=r"\.\[tensorboard\]"):
         TensorBoardTracker(tmp_path)
-    with pytest.raises(MissingExtraError, match=r"meshwright\[wandb\]"):
+    with pytest.raises(MissingExtraError, match=r"\.\[wandb\]"):
         WandbTracker(WandbOptions(folder=tmp_path, group="g"))
 
 
@@ -250,5 +250,5 @@ def test_an_absent_library_stops_before_anything_starts(
         cli.run(["tune", "tiny-llama", "--cluster", "local:2", "--tensorboard", "-o", str(folder)])
         == 2
     )
-    assert "pip install 'meshwright[tensorboard]'" in capsys.readouterr().err
+    assert "pip install -e '.[tensorboard]'" in capsys.readouterr().err
     assert not folder.exists()

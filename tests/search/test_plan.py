@@ -109,7 +109,7 @@ def test_pinned_layout_is_the_only_one() -> None:
         "recompute_method": ["uniform"],
     }
     result = plan(pins={**pins, "layers_per_stage": ["16+16"]})
-    words = "tp=2,sp=1,pp=2,dp=4,sharding=zero1,mbs=1,gbs=64,recompute=full,layers_per_stage=16+16"
+    words = "tp=2,sp=1,pp=2,dp=4,sharding=zero1,mbs=1,gbs=64,recompute=full,layers_per_stage=16x2"
     assert result.layouts == 1
     assert [entry.layout.words() for entry in result.plans] == [words]
 

@@ -149,7 +149,7 @@ def test_compute_optimal_sizes_train_on_twenty_tokens_a_parameter() -> None:
         ),
         (
             ["estimate", "llama3-8b", "--cluster", "h100:8", "--seq", "8192", "--tokens", "0"],
-            "tokens=0: expected 1 or more",
+            "--tokens=0: expected 1 or more",
         ),
         (
             ["estimate", "llama3-8b", "--cluster", "h100:8", "--seq", "8192", "--tokens", "1e400"],

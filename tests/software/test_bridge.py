@@ -198,10 +198,10 @@ def test_context_of_windows_is_exchanged_by_all_to_alls() -> None:
     plan = bridge_plan("mistral-7b", "h100:16", "cp=2,mbs=1")
     assert "cp_comm_type: a2a" in export_plan(plan, target=MEGATRON_BRIDGE).files[1].text
     check_round_trip(plan, target=MEGATRON_BRIDGE, source=BRIDGE_SOURCE, file=1)
-    assert (
-        "cp_comm_type"
-        not in export_plan(bridge_plan(layout="cp=2,mbs=1"), target=MEGATRON_BRIDGE).files[1].text
-    )
+    said = bridge_plan(layout="cp=2,mbs=1")
+    said = replace(said, work=replace(said.work, cp_comm_type="all_gather"))
+    assert "cp_comm_type: all_gather" in export_plan(said, target=MEGATRON_BRIDGE).files[1].text
+    check_round_trip(said, target=MEGATRON_BRIDGE, source=BRIDGE_SOURCE, file=1)
 
 
 def test_data_tokenizer_and_folders_are_read_back() -> None:

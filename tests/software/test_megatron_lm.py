@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from tests.software.frameworks import (
     write_exports,
 )
 
-from meshwright.software.contract import Exported, export_plan
+from meshwright.software.contract import Exported, export_plan, import_text
 from meshwright.software.megatron_lm.export import MEGATRON_LM, split_words
 from meshwright.software.megatron_lm.pipeline import layers_in_pattern, read_chunks
 from meshwright.software.megatron_lm.read import MEGATRON_LM_SOURCE
@@ -408,18 +409,37 @@ def test_megatron_lm_accepts_what_is_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "cp", "exchange"),
-    [("mistral-7b", 2, ("a2a",)), ("mistral-7b", 1, None), ("llama3-8b", 2, None)],
+    ("model", "cp", "said", "exchange"),
+    [
+        ("mistral-7b", 2, None, ("a2a",)),  # windows go on no ring
+        ("mistral-7b", 1, None, None),
+        ("llama3-8b", 2, "p2p", ("p2p",)),
+        ("llama3-8b", 2, "all_gather", ("all_gather",)),
+        ("llama3-8b", 16, "a2a+p2p", ("a2a+p2p",)),
+        ("deepseek-v2-lite", 2, None, ("p2p",)),  # latent attention on a ring alone
+    ],
 )
-def test_context_of_windows_is_exchanged_by_all_to_alls(
-    model: str, cp: int, exchange: tuple[str, ...] | None
+def test_exchange_of_context_is_written_and_read(
+    model: str, cp: int, said: Any, exchange: tuple[str, ...] | None
 ) -> None:
     plan = training_plan(model, "h100:16", f"cp={cp},mbs=1")
-    assert (
-        split_words(export_plan(plan, target=MEGATRON_LM).command[1:]).get("--cp-comm-type")
-        == exchange
-    )
+    plan = replace(plan, work=replace(plan.work, cp_comm_type=said))
+    words = split_words(export_plan(plan, target=MEGATRON_LM).command[1:])
+    assert words.get("--cp-comm-type") == exchange
+    levels = ("8", "2") if exchange == ("a2a+p2p",) else None  # 8 key-value heads, servers of 8
+    assert words.get("--hierarchical-context-parallel-sizes") == levels
     check_round_trip(plan, target=MEGATRON_LM, source=MEGATRON_LM_SOURCE)
+
+
+def test_a_command_without_a_word_for_context_goes_round_a_ring() -> None:
+    plan = training_plan("llama3-8b", "h100:16", "cp=2,mbs=1")
+    plan = replace(plan, work=replace(plan.work, cp_comm_type="p2p"))
+    exported = export_plan(plan, target=MEGATRON_LM).files[0].text
+    text = exported.replace("--cp-comm-type p2p", "")
+    assert text != exported
+    assert import_text(text, source=MEGATRON_LM_SOURCE).work.cp_comm_type == "p2p"
+    with pytest.raises(ConfigError, match="cp-comm-type"):
+        import_text(exported.replace("type p2p", "type ring"), source=MEGATRON_LM_SOURCE)
 
 
 def test_multi_token_prediction_in_a_chunk_of_its_own_is_written_and_read() -> None:

@@ -65,6 +65,20 @@ GOLDEN = {
 }
 
 
+def test_exchange_of_context_is_a_field_of_the_model() -> None:
+    """MegatronStrategy has no such argument; GPTConfig, a TransformerConfig, has it."""
+    plan = nemo_plan(layout="cp=2,mbs=1")
+    plan = replace(plan, work=replace(plan.work, cp_comm_type="all_gather"))
+    tree = read_yaml(export_plan(plan, target=NEMO2).files[1].text, what="recipe")
+    assert tree["model"]["config"]["cp_comm_type"] == "all_gather"
+    assert "cp_comm_type" not in tree["trainer"]["strategy"]
+    check_round_trip(plan, target=NEMO2, source=NEMO2_SOURCE, file=1)
+    levels = nemo_plan(layout="cp=16,mbs=1")
+    levels = replace(levels, work=replace(levels.work, cp_comm_type="a2a+p2p"))
+    with pytest.raises(CannotExpress, match=r"a2a\+p2p"):
+        export_plan(levels, target=NEMO2)
+
+
 @pytest.mark.parametrize("case", GOLDEN)
 def test_golden(case: str) -> None:
     exported = export_plan(GOLDEN[case](), target=NEMO2)

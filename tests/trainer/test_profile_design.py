@@ -151,7 +151,7 @@ def test_without_torch_the_extra_is_named(
     with pytest.raises(MissingExtraError):
         profile.profile_device(ProfileRequest())
     assert run(["profile", "-o", str(tmp_path / "x.npz")]) == 2
-    assert "pip install 'meshwright[train]'" in capsys.readouterr().err
+    assert "pip install -e '.[train]'" in capsys.readouterr().err
 
 
 def test_a_machine_without_torch_is_told_what_to_install() -> None:
@@ -163,4 +163,4 @@ def test_a_machine_without_torch_is_told_what_to_install() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=False
     )
     assert ended.returncode == 2
-    assert "pip install 'meshwright[train]'" in ended.stderr
+    assert "pip install -e '.[train]'" in ended.stderr

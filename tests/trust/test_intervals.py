@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 
@@ -9,7 +10,9 @@ from meshwright.cost.headroom import MOST_HEADROOM, headroom_bytes
 from meshwright.trust import intervals as confidence
 from meshwright.trust.intervals import (
     LEVELS,
+    LONG_TOKENS,
     QUANTITIES,
+    Assumption,
     Kind,
     Spread,
     find_spread,
@@ -18,14 +21,17 @@ from meshwright.trust.intervals import (
     intervals_of,
     kind_of,
     spread_of,
+    widened,
 )
 from meshwright.values.hardware.catalogue import find_chip
 from meshwright.values.models.catalogue import find_model
 from meshwright.values.stack import find_stack
+from meshwright.values.workload import Workload
 
 KIND = Kind(
     stack="megatron", family="megatron", model="dense", generation="hopper", vendor="NVIDIA"
 )
+WORK = Workload(seq_len=4096, gbs=64, precision="bf16")
 UNKNOWN = Kind(stack="nobody's", family="nobody's", model="moe", generation="none", vendor="nobody")
 OWN = Spread(
     quantity="step_time",
@@ -50,8 +56,10 @@ def test_names_of_a_kind_from_fine_to_coarse() -> None:
         *(
             "megatron, dense, hopper",
             "megatron, dense, nvidia",
+            "megatron, dense, any chip",
             "megatron, dense",
             "dense",
+            "dense, any work",
             "any run",
         ),
     ]
@@ -59,7 +67,10 @@ def test_names_of_a_kind_from_fine_to_coarse() -> None:
 
 def test_kind_of_a_run() -> None:
     found = kind_of(
-        model=find_model("mixtral-8x7b"), chip=find_chip("mi300x"), stack=find_stack("torchtitan")
+        model=find_model("mixtral-8x7b"),
+        chip=find_chip("mi300x"),
+        stack=find_stack("torchtitan"),
+        work=WORK,
     )
     assert found == Kind(
         stack="torchtitan", family="fsdp", model="moe", generation="cdna3", vendor="AMD"
@@ -68,7 +79,10 @@ def test_kind_of_a_run() -> None:
 
 def test_small_models_are_a_kind_of_their_own_in_time_alone() -> None:
     kind = kind_of(
-        model=find_model("gpt3-0.126b"), chip=find_chip("h100"), stack=find_stack("megatron")
+        model=find_model("gpt3-0.126b"),
+        chip=find_chip("h100"),
+        stack=find_stack("megatron"),
+        work=WORK,
     )
     assert kind == replace(KIND, model="small dense")
     assert kind.of("step_time").at("generation") == "megatron, small dense, hopper"
@@ -108,15 +122,50 @@ def test_every_run_has_an_interval(kind: Kind, quantity: confidence.Quantity) ->
     assert 0 < low < high
     spread = spread_of(kind, quantity)
     assert spread.is_own is (kind is KIND)
+    assert spread.p10 <= spread.p25 <= spread.p50 <= spread.p75 <= spread.p90
+    assert low * high == pytest.approx(100.0, rel=1e-3), "as far up as down"
+
+
+def test_adapters_and_long_sequences_are_kinds_of_their_own() -> None:
+    parts = {
+        "model": find_model("llama3-8b"),
+        "chip": find_chip("h100"),
+        "stack": find_stack("megatron"),
+    }
+    lora = kind_of(**parts, work=replace(WORK, lora_rank=16))
+    long = kind_of(**parts, work=replace(WORK, seq_len=2 * LONG_TOKENS))
+    assert [lora.at("work"), long.at("work")] == ["dense lora", "dense long"]
+    assert lora.at("model") == long.at("model") == KIND.at("model")
+    assert kind_of(**parts, work=replace(WORK, seq_len=LONG_TOKENS)) == KIND
+
+
+def test_what_was_assumed_adds_in_squares() -> None:
+    """Worked: half widths of ln 1.1 and of the table's two, by Pythagoras; the middle stays."""
+    doubts = confidence._doubts()
+    extra = [doubts["step_time", name].half_width for name in ("micro batch", "recompute")]
+    low, high = widened((100 / 1.1, 110.0), "step_time", ("micro batch", "recompute"))
+    half = math.sqrt(math.log(1.1) ** 2 + sum(one**2 for one in extra))
+    assert (low, high) == pytest.approx((100 * math.exp(-half), 100 * math.exp(half)))
+    assert widened((90.0, 110.0), "step_time", ()) == pytest.approx((90.0, 110.0))
+
+
+@pytest.mark.parametrize("quantity", QUANTITIES)
+def test_every_assumption_has_a_width(quantity: confidence.Quantity) -> None:
+    plain = interval(KIND, quantity, 1.0)
+    for assumption in get_args(Assumption):
+        low, high = interval(KIND, quantity, 1.0, (assumption,))
+        assert low <= plain[0] and plain[1] <= high
     assert (
-        spread.low
-        <= spread.p10
-        <= spread.p25
-        <= spread.p50
-        <= spread.p75
-        <= spread.p90
-        <= spread.high
+        interval(KIND, "step_time", 1.0, ("micro batch",))[1] > interval(KIND, "step_time", 1.0)[1]
     )
+
+
+def test_words_say_what_was_not_told() -> None:
+    told, blank = (
+        intervals_of(KIND, step_s=1.0, peak_bytes=1.0, assumptions=assumptions).error
+        for assumptions in ((), ("micro batch",))
+    )
+    assert blank.startswith(told) and "for what is not told (micro batch) x0." in blank
 
 
 def test_intervals_in_the_units_of_the_contract() -> None:

@@ -3,7 +3,15 @@ from __future__ import annotations
 import pytest
 
 from meshwright.values.errors import ConfigError
-from meshwright.values.units import counted, format_digits, format_seconds, parse_count
+from meshwright.values.units import (
+    counted,
+    format_digits,
+    format_seconds,
+    parse_count,
+    parse_duration,
+    parse_number,
+    parse_tokens,
+)
 
 
 @pytest.mark.parametrize(
@@ -26,3 +34,38 @@ def test_large_numbers_have_no_exponent(number: float, words: str) -> None:
 def test_a_count_beyond_numbers_is_bad_input(text: str) -> None:
     with pytest.raises(ConfigError, match="expected a number such as"):
         parse_count(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("30d", 2_592_000), ("2w", 1_209_600), ("1.5d", 129_600), ("30 days", 2_592_000)],
+)
+def test_durations_as_people_write_them(text: str, seconds: int) -> None:
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["1.2.3d", "30", "d", "", "5-"])
+def test_a_duration_needs_its_unit(text: str) -> None:
+    with pytest.raises(ConfigError, match="expected a duration such as 30d"):
+        parse_duration(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "thousand", "number"),
+    [("8k", 1024, 8192), ("8k", 1000, 8000), ("1M", 1024, 1_048_576), ("-1", 1000, -1)],
+)
+def test_whole_numbers_may_have_a_suffix(text: str, thousand: int, number: int) -> None:
+    assert parse_number(text, name="--seq", whole=True, thousand=thousand) == number
+
+
+def test_a_number_with_commas_is_said_without() -> None:
+    with pytest.raises(ConfigError, match="without commas: 8192"):
+        parse_number("8,192", name="--seq", whole=True, thousand=1024)
+    with pytest.raises(ConfigError, match="expected a whole number"):
+        parse_number("64.5", name="--gbs", whole=True, thousand=1024)
+
+
+def test_tokens_without_their_suffix_are_asked_back() -> None:
+    with pytest.raises(ConfigError, match="did you mean 15B or 15T"):
+        parse_tokens("15", name="--tokens")
+    assert parse_tokens("15T", name="--tokens") == 15 * 10**12

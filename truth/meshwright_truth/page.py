@@ -12,9 +12,17 @@ from meshwright.cost.headroom import MOST_HEADROOM
 from meshwright.trust.intervals import Fits, Quantity
 from meshwright.values.errors import ConfigError
 from meshwright.values.units import counted
+from meshwright_truth.coverage import (
+    LEAST_RUNS,
+    LEAVES,
+    NEVER_SHOWN,
+    WIDEST,
+    Coverage,
+    TableCoverage,
+)
 from meshwright_truth.plan_path import PlanPath
-from meshwright_truth.residuals import HELD, Coverage, TableCoverage
 from meshwright_truth.score import Figures
+from meshwright_truth.spreads import HELD
 from meshwright_truth.verdicts import FirstPlan, Verdicts
 
 __all__ = [
@@ -34,15 +42,18 @@ VERDICTS: tuple[Fits, ...] = get_args(Fits)
 
 _HEAD = """## How sure
 
-Every estimate carries an 80 % interval: what was measured over what was predicted on published runs of its kind. Kinds go from fine to
-coarse: the same software, dense or with experts, on chips of one generation; of one maker; of one family of software; all such models;
-all runs. Step times of models below a billion parameters are kinds of their own. The finest with two or more (table, model) groups is
-used (three for memory), and `plan` and `explain` say when it is not the run's own. What some tables show of step times, another
-laboratory may miss: a kind's runs of k tables weigh k / (k + 5), the next coarser kind's the rest.
+Every estimate carries an 80 % interval around it: as far up and down as 80 % of published runs of its kind lie from their predictions.
+Kinds go from fine to coarse: the same software, dense or with experts, on chips of one generation; of one maker; on any chip; of one
+family of software; all such models; with any work; all runs. Step times of models below a billion parameters, LoRA and sequences beyond
+16,384 tokens are kinds of their own. The finest with two or more (table, model) groups is used (three for memory), and `plan` and
+`explain` say when it is not the run's own. A kind's runs of k tables weigh k / (k + 5), the next coarser kind's the rest, and few runs
+widen it (Student's t). What a row does not tell widens it by what hiding it moves where rows tell it.
 
-The tables below are a test: each table's runs are held against intervals made without that table (a laboratory that was never seen), and
-without the run's model alone. Repeats of one run count once, models of a table weigh alike. A width of x1.5 means that the upper end is one
-and a half times the lower one. Memory is tested on runs that are predicted to use a tenth of the chip or more.
+The tables below are a test. Each table's runs are held against intervals made without that table; then also without the run's software
+in all tables, its family of software, its generation of chips, and each feature that it has (fp8, context and expert parallelism, LoRA,
+long sequences); `model` leaves out the run's model in its own table alone. Runs whose software is left out everywhere are predicted as
+if nothing were known of it but its family. Shares are of rows, and means over tables, each alike. A width of x1.5 means that the upper
+end is one and a half times the lower one. Memory is tested on runs that are predicted to use a tenth of the chip or more.
 """  # noqa: E501
 
 
@@ -70,40 +81,32 @@ def coverage_lines(coverage: Mapping[Quantity, Coverage]) -> list[str]:
 
 
 def _coverage_table(noun: str, found: Coverage) -> list[str]:
-    heading = ["table", "runs", "models", "inside, table unknown", "inside, model unknown", "width"]
+    heading = ["table", "runs", *(f"without {leave}" for leave in LEAVES), "width"]
     rows = [[name, *_cells(table)] for name, table in found.tables.items()]
-    runs, models = (
-        sum(t.runs for t in found.tables.values()),
-        sum(t.models for t in found.tables.values()),
-    )
-    mean = [
-        "mean, weighed by the root of models",
-        str(runs),
-        str(models),
-        _share(found.without_table),
-        _share(found.without_model),
-        "",
+    runs = sum(table.runs for table in found.tables.values())
+    mean = [_share(found.means.get(leave)) for leave in LEAVES]
+    widths = [f"x{found.widths[leave]:.2f}" if leave in found.widths else "" for leave in LEAVES]
+    last = [
+        [f"mean over tables of {LEAST_RUNS} runs or more", str(runs), *mean, ""],
+        ["median width", "", *widths, ""],
     ]
     words = (
-        f"{noun}: {HELD:.0%} of runs are to lie inside. All intervals are widened by one factor for"
-        f" it, x{found.widening:.2f}."
+        f"{noun}: intervals are to hold {_share(HELD)}, and are widened until {_share(WIDEST)} of"
+        " the runs left out lie inside, since the formulas know these tables, and of errors"
+        f" {NEVER_SHOWN:g} times as large 80 % where the software is known:"
+        f" x{found.widening.own:.2f} where it is,"
+        f" x{found.widening.fallback:.2f} where its family or others stand in for them."
     )
-    return [words.replace("%", " %", 1), "", markdown(heading, [*rows, mean]), ""]
+    return [words, "", markdown(heading, [*rows, *last]), ""]
 
 
 def _cells(table: TableCoverage) -> list[str]:
-    near = "" if table.without_model is None else _share(table.without_model)
-    return [
-        str(table.runs),
-        str(table.models),
-        _share(table.without_table),
-        near,
-        f"x{table.width:.2f}",
-    ]
+    shares = [_share(table.inside.get(leave)) for leave in LEAVES]
+    return [str(table.runs), *shares, f"x{table.width:.2f}"]
 
 
-def _share(share: float) -> str:
-    return f"{100 * share:.0f} %"
+def _share(share: float | None) -> str:
+    return "" if share is None else f"{100 * share:.0f} %"
 
 
 def verdict_lines(verdicts: Mapping[str, Verdicts]) -> list[str]:

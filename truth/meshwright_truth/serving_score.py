@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from meshwright.runs.measured.cells import TruthTable
-from meshwright.runs.measured.serving_predict import COLUMNS, ServingAnswers
+from meshwright.runs.measured.serving_answers import SCORED, ServingAnswers
 from meshwright.values.errors import ConfigError
 from meshwright.values.units import counted
 from meshwright_truth.score import spearman
@@ -80,7 +80,7 @@ class ServingFigures:
 def guesses_of_answers(answers: ServingAnswers) -> Guesses:
     """Return the predictions as cells."""
     return {
-        (p.source, p.row_id): dict(zip(COLUMNS, p.cells, strict=True)) for p in answers.predictions
+        (p.source, p.row_id): dict(zip(SCORED, p.cells, strict=False)) for p in answers.predictions
     }
 
 

@@ -14,17 +14,14 @@ from meshwright.runs.measured.files import NOTHING, Own, Tables, read_tables, so
 from meshwright.runs.measured.predict import predict_rows, reasons
 from meshwright.runs.measured.rows import read_table
 from meshwright.trust.intervals import QUANTITIES, Fits, Quantity, find_spread, fits_within
+from meshwright_truth.coverage import Coverage, coverage, widening_of
 from meshwright_truth.residuals import (
-    Coverage,
     FitOutcome,
-    Found,
     Read,
     Residual,
-    coverage,
     fit_outcomes,
-    fit_spreads,
     residuals_of,
-    widening_of,
+    unknown_software,
 )
 from meshwright_truth.score import (
     SMALLEST_GROUP,
@@ -33,6 +30,7 @@ from meshwright_truth.score import (
     read_predictions,
     score_table,
 )
+from meshwright_truth.spreads import Found, fit_spreads
 
 __all__ = ["FirstPlan", "Validation", "Verdicts", "judge", "read_measured", "validate_tables"]
 
@@ -72,11 +70,11 @@ def judge(outcomes: Sequence[FitOutcome], residuals: Sequence[Residual]) -> dict
     """Return the verdicts by table, each made with memory bounds that do not know the table; empty
     where no other tells memory."""
     memory = [residual for residual in residuals if residual.quantity == "peak_memory"]
-    found = {}
+    found, widening = {}, widening_of(memory)
     for table in sorted({outcome.table for outcome in outcomes}):
         rest = [residual for residual in memory if residual.table != table]
         if rest:
-            spreads = fit_spreads(rest, factors={"peak_memory": widening_of(memory)})
+            spreads = fit_spreads(rest, factors={"peak_memory": widening})
             found[table] = _verdicts(
                 [outcome for outcome in outcomes if outcome.table == table], spreads
             )
@@ -150,7 +148,8 @@ def validate_tables(
         )
     read: Read = [(table, own.on(read_table(table))) for table in tables]
     answers = predict_rows(case for _, cases in read for case in cases)
-    made, residuals = guesses_of(answers), residuals_of(read, answers)
+    made = guesses_of(answers)
+    residuals = residuals_of(read, answers, as_family=unknown_software(read))
     found = {
         quantity: held
         for quantity in QUANTITIES

@@ -1,18 +1,59 @@
-"""What is known by name: the functions behind `meshwright models` and `meshwright chips`."""
+"""What is known by name: the functions behind `meshwright models`, `chips`, `stacks` and
+`prices`."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from meshwright.platforms.given import read_hf_config
+from meshwright.software.registry import TARGETS
 from meshwright.values.errors import ConfigError
 from meshwright.values.hardware.catalogue import ChipRow, chip_rows, find_row
 from meshwright.values.hardware.parse import Server, servers
 from meshwright.values.models.catalogue import named_model
 from meshwright.values.models.params import ModelInfo, ModelRow, model_info, models_info
+from meshwright.values.stack import find_stack
+from meshwright.values.stack_files import StackEntry, all_entries
 
-__all__ = ["describe_chip", "describe_model", "list_chips", "list_models", "list_servers"]
+__all__ = [
+    "PriceRow",
+    "StackRow",
+    "describe_chip",
+    "describe_model",
+    "describe_stack",
+    "list_chips",
+    "list_models",
+    "list_prices",
+    "list_servers",
+    "list_stacks",
+]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StackRow:
+    """One training software as the cost model sees it."""
+
+    name: str
+    about: str
+    builds_on: str | None
+    targets: tuple[str, ...]
+    """What writes its files: words of `--to`."""
+    figures: Mapping[str, Any]
+    """In which it differs from what it builds on."""
+    sources: Mapping[str, str]
+    """Of each figure."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PriceRow:
+    """What an hour of one chip costs."""
+
+    chip: str
+    usd_per_hour: float
+    source: str
 
 
 def list_models() -> list[ModelRow]:
@@ -48,3 +89,38 @@ def describe_chip(name: str, /) -> ChipRow:
 def list_servers() -> tuple[Server, ...]:
     """Return the servers that are sold, by the names that `cluster` takes: `p5.48xlarge:32`."""
     return servers()
+
+
+def list_stacks() -> list[StackRow]:
+    """Return the training software that `stack` names."""
+    return [_stack_row(entry) for entry in all_entries()]
+
+
+def describe_stack(name: str, /) -> StackRow:
+    """Return one training software by name; UnknownNameError for none."""
+    found = find_stack(name).name
+    return next(row for row in list_stacks() if row.name == found)
+
+
+def _stack_row(entry: StackEntry) -> StackRow:
+    return StackRow(
+        name=entry.name,
+        about=entry.about,
+        builds_on=entry.builds_on,
+        targets=tuple(target.name for target in TARGETS if entry.name in target.stacks),
+        figures=dict(entry.figures),
+        sources=dict(entry.sources),
+    )
+
+
+def list_prices() -> list[PriceRow]:
+    """Return the price of an hour of each chip that has a public one."""
+    return [
+        PriceRow(
+            chip=row.chip.name,
+            usd_per_hour=row.chip.usd_per_hour,
+            source=row.cells["price_source"],
+        )
+        for row in chip_rows()
+        if row.chip.usd_per_hour is not None
+    ]

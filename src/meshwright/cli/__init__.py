@@ -19,42 +19,52 @@ import typer.core
 import typer.main
 
 from meshwright.cli.complete import add_values, is_asked, rejoin_words
+from meshwright.cli.help import HELP_ALL, Command, first_sentence, write_commands
+from meshwright.cli.start import ask_command
 from meshwright.cli.terminal import INTERRUPTED
+from meshwright.cli.usage import as_meant, usage_words
 from meshwright.values.errors import ConfigError, MeshwrightError, UnknownNameError
 
 __all__ = ["app", "commands", "main", "run"]
 
-_COMMANDS = {
-    **dict.fromkeys(("size", "estimate"), "sizing"),
-    "plan": "plan",
-    **dict.fromkeys(("explain", "why-oom", "diff"), "layouts"),
-    **{name: name for name in ("export", "tune", "train")},
-    **dict.fromkeys(("train status", "train logs", "train cancel", "train list"), "train_jobs"),
-    **{name: name for name in ("ckpt", "watch")},
-    "report": "pages",
-    **dict.fromkeys(("autoconfigurator", "apss"), "doors"),
-    **dict.fromkeys(("models", "chips"), "catalogues"),
-    "predict": "measured",
-    "validate": "validate",
-    **dict.fromkeys(("calibrate", "profile"), "measured"),
-    "ui": "pages",
-    **{name: name for name in ("doctor", "serving", "data", "workflow", "bcp")},
+_GROUPS: Mapping[str, Mapping[str, str]] = {
+    "Ask": {
+        **dict.fromkeys(("size", "estimate"), "sizing"),
+        "plan": "plan",
+        **dict.fromkeys(("explain", "why-oom", "diff"), "layouts"),
+    },
+    "Prove": {
+        "tune": "tune",
+        **dict.fromkeys(("profile", "calibrate", "predict"), "measured"),
+        "validate": "validate",
+    },
+    "Run": {
+        **{name: name for name in ("export", "train")},
+        **dict.fromkeys(("train status", "train logs", "train cancel", "train list"), "train_jobs"),
+        **{name: name for name in ("watch", "ckpt")},
+    },
+    "Serve": {"serving": "serving"},
+    "Data": {"data": "data"},
+    "Show": {
+        **dict.fromkeys(("report", "ui"), "pages"),
+        **dict.fromkeys(("models", "chips"), "catalogues"),
+        **dict.fromkeys(("stacks", "prices"), "listed"),
+        "doctor": "doctor",
+    },
+    "Other tools": {
+        **dict.fromkeys(("autoconfigurator", "apss"), "doors"),
+        **{name: name for name in ("workflow", "bcp")},
+    },
 }
-"""Module of each command, in the order of the help. The command `why-oom` is the function `why_oom`
+"""Commands by what they are for, in the order of the help, each with its module."""
+_COMMANDS = {name: module for group in _GROUPS.values() for name, module in group.items()}
+"""Module of each command. The command `why-oom` is the function `why_oom`
 there; a module with COMMANDS, such a table, is a group. `train logs` is the function `train_logs`:
 `train` takes other words too."""
 
 _SETTINGS = {"help_option_names": ["-h", "--help"]}
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 """Typer's own error for a wrong command line; its home differs from version to version."""
-
-
-class _Listed(typer.core.TyperGroup):
-    """Commands with nothing but their help."""
-
-    def list_commands(self, ctx: Any) -> list[str]:
-        """Return the names in the order of the help."""
-        return list(self.commands)
 
 
 class _Commands(typer.core.TyperGroup):
@@ -75,15 +85,18 @@ class _Commands(typer.core.TyperGroup):
         return f"{self.package}.{self.homes[name]}".removesuffix(".")
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write the list of commands from their files' texts: loading them all takes a second."""
-        listed = _Listed(
-            name=self.name,
-            commands={
-                name: typer.core.TyperCommand(name=name, help=_help(name, self.module(name)))
-                for name in self.list_commands(ctx)
-            },
-        )
-        listed.format_commands(ctx, formatter)
+        """Write the commands by group, from their files' texts: loading them all takes a second."""
+        listed = self.list_commands(ctx)
+        groups = _GROUPS if self.homes is _COMMANDS else {"Commands": self.homes}
+        shown = {
+            title: {
+                name: first_sentence(_help(name, self.module(name)))
+                for name in names
+                if name in listed
+            }
+            for title, names in groups.items()
+        }
+        write_commands(formatter, {title: names for title, names in shown.items() if names})
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Read two words where they are one command's name."""
@@ -95,20 +108,23 @@ class _Commands(typer.core.TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return one command, or a group of them; UnknownNameError where there is none."""
         if cmd_name not in self.list_commands(ctx):
-            raise UnknownNameError("command", cmd_name, self.list_commands(ctx))
+            hint = "; `meshwright --help` says what each does" if self.homes is _COMMANDS else ""
+            raise UnknownNameError("command", cmd_name, self.list_commands(ctx), hint=hint)
         module = import_module(self.module(cmd_name))
         if _is_group(module, self):
             return _group(cmd_name, module)
         single = typer.Typer(add_completion=False, rich_markup_mode=None)
-        single.command(name=cmd_name, context_settings=_SETTINGS)(_function(cmd_name, module))
+        within = self.package.removeprefix("meshwright.cli").strip(".")
+        kind = type("_Command", (Command,), {"path": f"{within} {cmd_name}".strip()})
+        single.command(name=cmd_name, cls=kind, context_settings=_SETTINGS)(
+            _function(cmd_name, module)
+        )
         command = typer.main.get_command(single)
         if is_asked():
             item = import_module(
                 f"{_UsageError.__module__.rpartition('.')[0]}.shell_completion"
             ).CompletionItem
-            add_values(
-                command, group=self.package.removeprefix("meshwright.cli").strip("."), item=item
-            )
+            add_values(command, group=within, item=item)
         return command
 
 
@@ -207,21 +223,21 @@ def _root(
     """Find the fastest way to train a large language model on a given cluster."""
 
 
-_EXPECTED = {
-    "int_parsing": "a whole number, such as 8192",
-    "float_parsing": "a number, such as 0.5",
-}
-
-
 def run(args: Sequence[str]) -> int:
     """Run a command line and return its exit code; foreseen errors are one line on stderr."""
     command = typer.main.get_command(app)
     if is_asked():
         rejoin_words()
     try:
+        if not args and not is_asked() and sys.stdin.isatty() and sys.stdout.isatty():
+            args = ask_command(input, print)
+        args = as_meant(args)
         _require_values(args)
         outcome = command.main(
-            args=list(args) or ["--help"], prog_name="meshwright", standalone_mode=False
+            args=["--help" if word == HELP_ALL else word for word in args] or ["--help"],
+            prog_name="meshwright",
+            standalone_mode=False,
+            obj=HELP_ALL if HELP_ALL in args else None,
         )
     except MeshwrightError as error:
         return (
@@ -232,8 +248,8 @@ def run(args: Sequence[str]) -> int:
             raise
         return _refuse(f"{error.filename}: {error.strerror}")
     except _UsageError as error:
-        return _refuse(_usage_words(error))
-    except (typer.Abort, KeyboardInterrupt):
+        return _refuse(usage_words(error))
+    except (typer.Abort, KeyboardInterrupt, EOFError):
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
     code = outcome if isinstance(outcome, int) else 0
@@ -255,17 +271,6 @@ def _require_values(args: Sequence[str]) -> None:
                 f"{name}: its value is empty (an unset variable of the shell?); give one, or leave"
                 " the option out"
             )
-
-
-def _usage_words(error: Any) -> str:
-    """Say what is wrong with a command line: the value that is no number, what was expected."""
-    faults = getattr(error.__cause__, "errors", None)
-    kind, given = (
-        (faults()[0][key] for key in ("type", "input")) if faults is not None else ("", "")
-    )
-    if kind not in _EXPECTED or error.param is None:
-        return str(error.format_message())
-    return f"{max(error.param.opts, key=len)} {given}: expected {_EXPECTED[kind]}"
 
 
 def _refuse(message: str) -> int:

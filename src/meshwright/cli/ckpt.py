@@ -16,7 +16,7 @@ from meshwright.search.request import PlanRequest
 from meshwright.sizing.checkpoints import OPTIMIZERS, SAVE_EVERY, Retention, Schedule
 from meshwright.sizing.duration import Reliability
 from meshwright.values.errors import ConfigError, UnknownNameError
-from meshwright.values.units import GIB, parse_count
+from meshwright.values.units import GIB, parse_tokens
 
 __all__ = ["COMMANDS", "plan"]
 
@@ -98,7 +98,7 @@ def plan(
     if tokens is not None and seq is not None and gbs is not None:
         if seq < 1 or gbs < 1:
             raise ConfigError(f"--tokens with --seq {seq} --gbs {gbs}: expected 1 or more of each")
-        steps = -(-parse_count(tokens, name="tokens") // (seq * gbs))
+        steps = -(-parse_tokens(tokens, name="--tokens") // (seq * gbs))
     if quota_gib is not None and not 0 < quota_gib < float("inf"):
         raise ConfigError(f"--quota-gib {quota_gib:g}: expected a positive number")
     rule: dict[str, Any] = {"best": best, "last": last, "keep_every": keep_every}

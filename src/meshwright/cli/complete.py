@@ -144,6 +144,7 @@ _VALUES: dict[tuple[str, str], Callable[[str], Iterable[str]]] = {
     ("", "engine"): partial(_listed, "serving.engine", "engine_names"),
     ("", "precision"): partial(_listed, "values.workload", "PRECISIONS"),
     ("", "routing"): partial(_listed, "values.workload", "ROUTINGS"),
+    ("", "cp_comm_type"): partial(_listed, "values.workload", "CP_COMM_TYPES"),
     ("", "stack"): partial(_listed, "values.stack", "stack_names"),
     ("chips", "name"): _chips_and_servers,
     ("models", "name"): _models,

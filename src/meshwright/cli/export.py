@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,19 +15,34 @@ from rich.console import Console
 
 from meshwright import api
 from meshwright.cli.flags import HfFlag, JobFileFlag, job_for, model_words
-from meshwright.cli.options import REQUIRED, Given, argument, command, fields_of, option
+from meshwright.cli.options import (
+    REQUIRED,
+    Given,
+    argument,
+    command,
+    fields_of,
+    layout_words,
+    option,
+)
 from meshwright.cli.plan_files import read_mixed, read_side
 from meshwright.cli.terminal import JsonFlag, print_json, tell, tell_notes
 from meshwright.platforms.job import JobOptions, JobText
+from meshwright.platforms.registry import find_platform
 from meshwright.report.plan_table import print_miss
 from meshwright.runs.candidates import fitting_candidates
 from meshwright.search.mixed.problem import MixedProblem, is_mixed
 from meshwright.search.problem import Asked, Problem, ask
 from meshwright.search.request import PlanRequest
 from meshwright.search.result import Plan, PlanResult
-from meshwright.software.contract import Exported, ExportedFile, ExportTarget, export_plan
+from meshwright.software.contract import (
+    Exported,
+    ExportedFile,
+    ExportTarget,
+    export_plan,
+    require_runs,
+)
 from meshwright.software.mixed import MIXED_TARGETS, SAME_STAGES, export_mixed
-from meshwright.software.plan import plan_of
+from meshwright.software.plan import TrainingPlan, plan_of, without
 from meshwright.software.registry import find_target
 from meshwright.software.settings import TrainingSettings
 from meshwright.values.errors import CannotExpress, ConfigError, LayoutError
@@ -33,7 +50,19 @@ from meshwright.values.layout import Layout
 from meshwright.values.mixed_layout import MixedLayout
 from meshwright.values.options import Option
 
-__all__ = ["Delivery", "export", "export_first", "export_mixed_plan", "for_export", "read_settings"]
+__all__ = [
+    "LEAVE_OUT",
+    "Delivery",
+    "export",
+    "export_first",
+    "export_mixed_plan",
+    "for_export",
+    "left_names",
+    "read_settings",
+]
+
+
+_NOTHING_WRITTEN = "nothing is written without -o DIR; --dry-run prints the files"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,7 +82,7 @@ class Delivery:
                 print(f"==> {Path(self.output or '', file.name)}\n{file.text}")
             return
         if self.output is None:
-            raise ConfigError("nothing is written without -o DIR; --dry-run prints the files")
+            raise ConfigError(_NOTHING_WRITTEN)
         paths = {self.output / file.name: file for file in files}
         differing = [
             str(path)
@@ -67,6 +96,13 @@ class Delivery:
             )
         for path, file in paths.items():
             _write(path, file)
+
+
+LEAVE_OUT: Any = option(
+    None,
+    "Write it without what the software has no place for: aux_loss.",
+    metavar="NAME[,NAME...]",
+)
 
 
 @command
@@ -92,9 +128,8 @@ def export(
         cluster="With a model: chips, such as h100:256.",
         seq_len="With a model: tokens in one sequence.",
     ),
-    layout: str | None = option(
-        None, "With a model: the layout [default: the best].", metavar="KEY=V[,...]"
-    ),
+    leave_out: str | None = LEAVE_OUT,
+    layout: str | None = layout_words(None, "With a model: the layout [default: the best]."),
     launcher: str | None = option(
         None,
         "Write a job script too: torchrun, slurm, k8s-trainjob, -pytorchjob, -jobset, -mpijob,"
@@ -126,7 +161,12 @@ def export(
       meshwright export llama3-8b --cluster h100:16 --seq 8192 --gbs 64 --to torchtitan --launcher k8s-jobset --image IMAGE --dry-run
     """  # noqa: E501
     target = find_target(to)
+    if "stack" in case:
+        require_runs(target, case["stack"])
     chosen = _settings(settings or [])
+    dropped = left_names(leave_out)
+    _require_delivery(Delivery(**delivery), is_json=json_output)
+    _require_launcher(launcher, [*_named(None, job), *options])
     if (mixed := None if plan is None else read_mixed(plan)) is not None:
         _require_no_words(plan, case, layout, hf)
         exported = export_mixed_plan(
@@ -134,11 +174,38 @@ def export(
         )
         _write_out(exported, None, target, Delivery(**delivery), json_output=json_output)
         return
-    asked = _asked(plan, hf, layout, case, target, chosen)
-    whole = plan_of(asked, settings=chosen)
+    asked = _asked(
+        plan, hf, layout, case, target, partial(_whole, settings=chosen, dropped=dropped)
+    )
+    whole = _whole(asked, settings=chosen, dropped=dropped)
     exported = export_plan(whole, target=target)
     script = job_for(exported, whole, launcher=launcher, job_file=job, given=options)
     _write_out(exported, script, target, Delivery(**delivery), json_output=json_output)
+
+
+def left_names(words: str | None) -> list[str]:
+    """Read --leave-out."""
+    return [] if words is None else [word.strip() for word in words.split(",")]
+
+
+def _whole(asked: Asked, *, settings: TrainingSettings, dropped: list[str]) -> TrainingPlan:
+    return without(plan_of(asked, settings=settings), dropped)
+
+
+def _require_delivery(delivery: Delivery, *, is_json: bool) -> None:
+    """Refuse, before a search, what would write nothing."""
+    if delivery.output is None and not delivery.dry_run and not is_json:
+        raise ConfigError(_NOTHING_WRITTEN)
+
+
+def _require_launcher(launcher: str | None, given: list[str]) -> None:
+    """Refuse an unknown platform, and words of a job without one, before a search."""
+    if launcher is not None:
+        find_platform(launcher)
+    elif given:
+        raise ConfigError(
+            f"{', '.join(given)}: of no effect without --launcher, such as --launcher slurm"
+        )
 
 
 def _named(launcher: str | None, job: Path | None) -> list[str]:
@@ -176,7 +243,7 @@ def _asked(
     layout: str | None,
     case: dict[str, Any],
     target: ExportTarget,
-    settings: TrainingSettings,
+    whole: Callable[[Asked], TrainingPlan],
 ) -> Asked:
     """Return the layout to write, in its problem."""
     if plan is not None and Path(plan.partition("#")[0]).is_file():
@@ -194,7 +261,7 @@ def _asked(
             f"{plan}: no such file; `meshwright plan ... --json > {plan.partition('#')[0]}`"
             " writes one"
         )
-    return _of_model(plan, hf, layout, case, target, settings)
+    return _of_model(plan, hf, layout, case, target, whole)
 
 
 def _require_no_words(
@@ -213,7 +280,7 @@ def _of_model(
     layout: str | None,
     case: dict[str, Any],
     target: ExportTarget,
-    settings: TrainingSettings,
+    whole: Callable[[Asked], TrainingPlan],
 ) -> Asked:
     missing = [
         flag for flag, key in (("--cluster", "cluster"), ("--seq", "seq_len")) if key not in case
@@ -232,11 +299,11 @@ def _of_model(
     if not result.plans:
         print_miss(result, Console(stderr=True))
         raise typer.Exit(1)
-    return _best_that_runs(result.plans[0], problem, target, settings)
+    return _best_that_runs(result.plans[0], problem, target, whole)
 
 
 def _best_that_runs(
-    best: Plan, problem: Problem, target: ExportTarget, settings: TrainingSettings
+    best: Plan, problem: Problem, target: ExportTarget, whole: Callable[[Asked], TrainingPlan]
 ) -> Asked:
     """Return the best plan that the software runs, saying so; of none the best, to be refused."""
 
@@ -245,7 +312,7 @@ def _best_that_runs(
 
     def refusal(layout: Layout) -> str | None:
         try:
-            export_plan(plan_of(asked(layout), settings=settings), target=target)
+            export_plan(whole(asked(layout)), target=target)
         except (CannotExpress, LayoutError) as error:
             return str(error)
         return None

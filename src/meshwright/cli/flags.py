@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from meshwright.api.problems import read_text
-from meshwright.cli.options import REQUIRED, Given, fields_of, option
+from meshwright.cli.options import REQUIRED, Given, fields_of, layout_words, option
 from meshwright.cli.terminal import tell_notes
 from meshwright.platforms.job import JobOptions
 from meshwright.search.request import PlanRequest
@@ -58,8 +58,8 @@ JobFileFlag = Annotated[
         "--job", metavar="FILE", help="The options below in YAML; flags go before its values."
     ),
 ]
-LAYOUT: Any = option(
-    REQUIRED, "The layout, tp=8,pp=4,mbs=1; the rest follows.", metavar="KEY=V[,...]"
+LAYOUT: Any = layout_words(
+    REQUIRED, "The layout, tp=8,pp=4,mbs=1; the rest follows. Needed, or some of the axes below."
 )
 CLUSTER: Any = fields_of(PlanRequest, "cluster", required=("cluster",))
 WHERE: Any = fields_of(PlanRequest, "model", "cluster", "seq_len", required=("cluster", "seq_len"))
@@ -67,6 +67,7 @@ WHERE: Any = fields_of(PlanRequest, "model", "cluster", "seq_len", required=("cl
 HOW: Any = fields_of(
     PlanRequest,
     *("gbs", "gpus_per_node", "decoder_seq_len", "precision", "attention", "routing", "stack"),
+    *("sample_len", "cp_comm_type", "cuda_graphs", "lora_rank", "lora_targets"),
     *("calibration", "profile", "megatron_version", "max_memory_gib", "headroom"),
 )
 CALIBRATION: Any = option(None, "What `meshwright calibrate` wrote.", metavar="FILE")

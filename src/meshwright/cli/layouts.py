@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import get_args
 
 from meshwright.cli.flags import HOW, LAYOUT, WHERE, HfFlag, asked_with, model_words
 from meshwright.cli.options import REQUIRED, Given, argument, command, fields_of, option
@@ -15,7 +16,7 @@ from meshwright.report.explain_json import (
     explanation_record,
     ladder_record,
 )
-from meshwright.report.explain_text import print_explanation
+from meshwright.report.explain_text import Part, print_explanation
 from meshwright.report.term_text import print_term, term_name
 from meshwright.search import explain as explaining
 from meshwright.search import oom
@@ -51,7 +52,13 @@ def explain(
         "Print one term alone: its formula, its numbers, and every constant that moves it.",
         metavar="NAME",
     ),
-    sources: bool = option(False, "Also list the constants of every term with sources."),
+    tables: bool = option(
+        False, "Also time by term, memory by stage, and the operators of one layer."
+    ),
+    rivals: bool = option(False, "Also what wins and loses where one axis differs."),
+    sources: bool = option(
+        False, "Also how far published runs were off, and every constant with its source."
+    ),
     json_output: JsonFlag = False,
 ) -> None:
     """Explain one layout: time and memory by term, what binds it, and why its nearest rivals win or
@@ -62,10 +69,11 @@ def explain(
     what a stage stores, plus what its micro batches in flight keep for the backward pass. A rival
     differs in one axis only, so the terms that change say why it wins or loses.
 
-    Prints the sum, the binding constraint, time by term, memory by stage, the operators of one
-    layer, the rivals, and the functions that made the terms. `--term bubble` prints one term's
-    formula with its numbers, and each constant that moves it, found by moving it. A layout that
-    does not fit is explained as well.
+    Prints the sum with its interval, the binding constraint, and in a line each where the time and
+    the memory go and the nearest rivals. `--tables` adds time by term, memory by stage and the
+    operators of one layer, `--rivals` every change of one axis with its reason. `--term bubble`
+    prints one term's formula with its numbers, and each constant that moves it, found by moving it;
+    `--sources` lists those of all terms. A layout that does not fit is explained as well.
 
     Examples:
 
@@ -94,7 +102,9 @@ def explain(
     elif name is not None:
         print_term(found, name, narrow_console())
     else:
-        print_explanation(found, narrow_console())
+        asked_for = {"tables": tables, "rivals": rivals, "sources": sources}
+        parts = [part for part in get_args(Part) if asked_for[part]]
+        print_explanation(found, narrow_console(), parts=parts)
 
 
 @command
@@ -144,6 +154,7 @@ def diff(
         PlanRequest,
         *("model", "cluster", "seq_len", "gbs", "gpus_per_node", "decoder_seq_len", "precision"),
         *("attention", "routing", "stack", "calibration", "profile", "megatron_version"),
+        *("sample_len", "cp_comm_type", "cuda_graphs", "lora_rank", "lora_targets"),
         "max_memory_gib",
         model={
             "help": "A model's name or dims: both sides are priced with it.",

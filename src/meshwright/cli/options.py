@@ -16,14 +16,35 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 import typer
 
+from meshwright.values.errors import ConfigError
 from meshwright.values.options import Option
+from meshwright.values.units import parse_number
 
-__all__ = ["REQUIRED", "Given", "argument", "command", "field", "fields_of", "option"]
+__all__ = ["AXES", "REQUIRED", "Given", "argument", "command", "field", "fields_of", "option"]
+__all__ += ["layout_words"]
 
 Given = dict[str, Any]
 """Fields of a request that were given; the others keep their default."""
 REQUIRED: Any = inspect.Parameter.empty
 """The default of what a command can't do without."""
+AXES = {
+    "tp": "Tensor parallel size",
+    "cp": "Context parallel size",
+    "pp": "Pipeline stages",
+    "vpp": "Chunks of layers in each stage",
+    "ep": "Expert parallel size",
+    "etp": "Tensor parallel size of experts",
+    "dp": "Data parallel size",
+    "mbs": "Sequences in one micro batch",
+    "recompute": "none, selective or full",
+    "sharding": "none, zero1, zero2, zero3 or hybrid",
+}
+"""Fields of a layout with options of their own, beside `--set` or `--layout`."""
+_LENGTHS = {
+    *("--seq", "--decoder-seq", "--input-len", "--output-len", "--sequence-length", "--chunk"),
+    *("--gbs", "--max-gbs", "--global-batch-size"),
+}
+"""Numbers that people round to powers of two: their `k` is 1024. That of all others is 1000."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +53,8 @@ class _Own:
 
     default: Any
     info: Any
+    is_layout: bool = False
+    """The words of a layout, to which the axes' own options add."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +68,11 @@ class _Fields:
 def option(default: Any, help_: str, *names: str, **more: Any) -> Any:
     """Return the default of a command's own option, which says the option too."""
     return _Own(default, typer.Option(*names, help=help_, **more))
+
+
+def layout_words(default: Any, help_: str) -> Any:
+    """Return the default of `--layout`, beside which an option of each axis stands."""
+    return _Own(default, typer.Option(help=help_, metavar="KEY=V[,...]"), is_layout=True)
 
 
 def argument(default: Any, help_: str, **more: Any) -> Any:
@@ -114,16 +142,97 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
         for name, given in signature.parameters.items()
         if isinstance(given.default, _Fields)
     }
+    layouts = {
+        name: given.default
+        for name, given in signature.parameters.items()
+        if isinstance(given.default, _Own) and given.default.is_layout
+    }
+    numbers = {parameter.name: kind for parameter in shown if (kind := _number_kind(parameter))}
+    written = {parameter.name: _option_name(parameter) for parameter in shown}
 
     @wraps(function)
     def called(**values: Any) -> None:
+        for name, kind in numbers.items():
+            values[name] = _read_number(values.get(name), kind, option_name=written[name])
+        axes = _axes(values) if layouts or _has_pins(groups) else []
+        for name, own in layouts.items():
+            values[name] = _joined(values.get(name), axes, needed=own.default is REQUIRED)
         for name, options in groups.items():
+            if "pins" in options:
+                values["pins"] = [*(values.get("pins") or []), *axes]
             values[name] = _given({one: values.pop(one) for one in options}, options)
         function(**values)
 
-    called.__annotations__ = {p.name: p.annotation for p in shown} | {"return": None}
-    vars(called)["__signature__"] = signature.replace(parameters=shown)
+    plain = [_without_number(p, numbers.get(p.name)) for p in shown]
+    called.__annotations__ = {p.name: p.annotation for p in plain} | {"return": None}
+    vars(called)["__signature__"] = signature.replace(parameters=plain)
     return called
+
+
+def _axes(values: dict[str, Any]) -> list[str]:
+    """Take the axes out of what was given, as words of a layout."""
+    given = {axis: values.pop(axis, None) for axis in AXES}
+    return [f"{axis}={value}" for axis, value in given.items() if value is not None]
+
+
+def _has_pins(groups: Mapping[str, Mapping[str, Any]]) -> bool:
+    return any("pins" in options for options in groups.values())
+
+
+def _joined(layout: str | None, words: list[str], *, needed: bool) -> str | None:
+    """Return the words of a layout with those of its axes; ConfigError where it is needed."""
+    parts = [*([layout] if layout is not None else []), *words]
+    if not parts and needed:
+        raise ConfigError(
+            "give the layout: --layout tp=8,pp=4,mbs=1, or --tp 8 --pp 4 --mbs 1; `meshwright plan`"
+            " finds the best"
+        )
+    return ",".join(parts) if parts else None
+
+
+_Number = type[int] | type[float]
+
+
+def _number_kind(parameter: inspect.Parameter) -> _Number | None:
+    """Return int or float for a parameter that is one, None for others."""
+    kind = _without_none(get_args(parameter.annotation)[0])
+    return kind if kind in (int, float) else None
+
+
+def _without_none(kind: Any) -> Any:
+    if get_origin(kind) in (Union, types.UnionType):
+        return next(part for part in get_args(kind) if part is not type(None))
+    return kind
+
+
+def _without_number(parameter: inspect.Parameter, kind: _Number | None) -> inspect.Parameter:
+    """Return the parameter as a text, so that `8k` can be read."""
+    if kind is None:
+        return parameter
+    info, default = get_args(parameter.annotation)[1], parameter.default
+    info.metavar = info.metavar or ("N" if kind is int else "X")
+    text = str(default) if isinstance(default, (int, float)) else default
+    optional = str if default is REQUIRED else str | None
+    return parameter.replace(annotation=Annotated[optional, info], default=text)
+
+
+def _read_number(value: Any, kind: _Number, *, option_name: str) -> Any:
+    """Read `8k` or `0.5`; what is a number already, of a caller in Python, stays."""
+    if not isinstance(value, str):
+        return value
+    thousand = 1024 if option_name in _LENGTHS else 1000
+    return parse_number(value, name=option_name, whole=kind is int, thousand=thousand)
+
+
+def _option_name(parameter: inspect.Parameter) -> str:
+    """Return the option as a user writes it."""
+    info = get_args(parameter.annotation)[1]
+    names = [
+        word
+        for word in (info.default, *(info.param_decls or ()))
+        if isinstance(word, str) and word.startswith("--")
+    ]
+    return names[0] if names else f"--{parameter.name.replace('_', '-')}"
 
 
 def _parameters(name: str, hint: Any, default: Any) -> Iterator[inspect.Parameter]:
@@ -131,6 +240,12 @@ def _parameters(name: str, hint: Any, default: Any) -> Iterator[inspect.Paramete
     if isinstance(default, _Fields):
         for one, (kind, said) in default.options.items():
             yield _of_field(one, kind, said, needed=one in default.required)
+            if one == "pins":
+                yield from _of_axes("N[,N...]", "as --set {}=")
+    elif isinstance(default, _Own) and default.is_layout:
+        info = default.info
+        yield _parameter(name, str | None, info, None)
+        yield from _of_axes("N", "as --layout {}=")
     elif isinstance(default, _Own):
         yield _parameter(name, hint, default.info, default.default)
     else:
@@ -138,6 +253,18 @@ def _parameters(name: str, hint: Any, default: Any) -> Iterator[inspect.Paramete
         if isinstance(info, Option):
             info = _info(info)
         yield _parameter(name, kind, info, default)
+
+
+def _of_axes(metavar: str, same: str) -> Iterator[inspect.Parameter]:
+    """Yield the options of a layout's axes."""
+    for axis, help_ in AXES.items():
+        is_word = axis in ("recompute", "sharding")
+        info = typer.Option(
+            f"--{axis}",
+            help=f"{help_}; {same.format(axis)}.",
+            metavar="WORD" if is_word else metavar,
+        )
+        yield _parameter(axis, str | None, info, None)
 
 
 def _parameter(name: str, kind: Any, info: Any, default: Any) -> inspect.Parameter:

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from meshwright import api
-from meshwright.cli.export import Delivery, export_first, for_export
+from meshwright.cli.export import LEAVE_OUT, Delivery, export_first, for_export, left_names
 from meshwright.cli.options import Given, command, fields_of, option
 from meshwright.cli.plan_files import (
     Run,
@@ -49,12 +49,12 @@ from meshwright.search.refine import (
 )
 from meshwright.search.request import PlanRequest
 from meshwright.search.result import PlanResult
-from meshwright.software.contract import export_plan
-from meshwright.software.plan import plan_of
+from meshwright.software.contract import export_plan, require_runs
+from meshwright.software.plan import plan_of, without
 from meshwright.software.registry import find_target
 from meshwright.values.errors import ConfigError
 from meshwright.values.layout import Layout
-from meshwright.values.units import parse_count, parse_duration
+from meshwright.values.units import parse_duration, parse_tokens
 
 __all__ = ["plan"]
 
@@ -92,9 +92,11 @@ def read_goal(tokens: str | None, deadline: str | None) -> Goal | None:
             if tokens is None
             else ("--tokens", "--deadline, such as 30D")
         )
-        raise ConfigError(f"{given}: of no effect without {missing}")
+        raise ConfigError(
+            f"{given}: of no effect without {missing}; `meshwright estimate` says days and cost"
+        )
     count, seconds = (
-        parse_count(tokens, name="--tokens"),
+        parse_tokens(tokens, name="--tokens"),
         parse_duration(deadline, name="--deadline"),
     )
     if count < 1 or seconds < 1:
@@ -134,8 +136,10 @@ def plan(
     ),
     to: str | None = option(
         None,
-        "With --export: a training software, as `meshwright export --to` [default: megatron-lm].",
+        "Software to price, and with --export to write for, as `meshwright export --to` [default:"
+        " megatron-lm].",
     ),
+    leave_out: str | None = LEAVE_OUT,
 ) -> None:
     """Find the fastest layouts that fit: how to cut a model over the chips of a cluster.
 
@@ -181,7 +185,8 @@ def plan(
         **flags,
     }
     _require(fields)
-    _check_target(export_dir, to)
+    if to is not None:
+        fields["stack"] = _stack_of(to, fields.get("stack"))
     asked = PlanRequest.of(fields)
     if export_dir is not None:
         asked = for_export(asked, to or _TARGET)
@@ -211,7 +216,7 @@ def plan(
     if not result.plans:
         raise typer.Exit(1)
     if export_dir is not None:
-        _export(result, problem, run, export_dir, to or _TARGET)
+        _export(result, problem, run, export_dir, to or _TARGET, left_names(leave_out))
 
 
 def _problem(asked: PlanRequest, from_file: Path | None) -> Problem | MixedProblem:
@@ -227,16 +232,23 @@ def _problem(asked: PlanRequest, from_file: Path | None) -> Problem | MixedProbl
     return problem
 
 
-def _check_target(folder: Path | None, to: str | None) -> None:
-    """Refuse a target that does not exist, or one without a folder, before the search."""
-    if folder is None and to is not None:
-        raise ConfigError(f"--to {to}: of no effect without --export DIR")
-    if to is not None:
-        find_target(to)
+def _stack_of(to: str, stack: str | None) -> str | None:
+    """Return the stack to price for a target, before the search; ConfigError where the target does
+    not exist or runs no plan of a stack that was given."""
+    target = find_target(to)
+    if stack is None:
+        return target.stacks[0] if target.stacks else None
+    require_runs(target, stack)
+    return stack
 
 
 def _export(
-    result: PlanResult, problem: Problem | MixedProblem, run: Run | None, folder: Path, to: str
+    result: PlanResult,
+    problem: Problem | MixedProblem,
+    run: Run | None,
+    folder: Path,
+    to: str,
+    dropped: list[str],
 ) -> None:
     """Write the best plan; with a file to improve, in the settings that this has."""
     if isinstance(problem, MixedProblem) and len(problem.cluster.pools) > 1:
@@ -249,9 +261,8 @@ def _export(
         problem = api.problem_of(PlanRequest.of(side.request))
     asked = ask({field.name: getattr(best, field.name) for field in fields(Layout)}, problem)
     settings, details = (None, None) if run is None else (run.found.settings, run.found.details)
-    exported = export_plan(
-        plan_of(asked, settings=settings, details=details), target=find_target(to)
-    )
+    whole = without(plan_of(asked, settings=settings, details=details), dropped)
+    exported = export_plan(whole, target=find_target(to))
     Delivery(output=folder).deliver(exported.files)
     tell(f"wrote {', '.join(str(folder / file.name) for file in exported.files)}")
     tell_notes(exported.notes)

@@ -54,9 +54,14 @@ __all__ = [
 _SHARED = (
     "seq_len",
     "decoder_seq_len",
+    "sample_len",
     "precision",
     "attention",
     "routing",
+    "cp_comm_type",
+    "cuda_graphs",
+    "lora_rank",
+    "lora_targets",
     "model",
     "stack",
     "cluster",
@@ -233,7 +238,7 @@ def _layout_fields(layout: dict[str, Any], name: str) -> dict[str, Any]:
     return values
 
 
-_OF_WORK = ("seq_len", "gbs", "decoder_seq_len", "precision", "attention")
+_OF_WORK = ("seq_len", "gbs", "decoder_seq_len", "precision", "attention", "cp_comm_type")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -24,7 +24,7 @@ from meshwright.report.plan_table import print_miss
 from meshwright.report.sizing_text import estimate_lines, size_lines
 from meshwright.search.request import PlanRequest
 from meshwright.sizing.estimate import Limits, RunEstimate
-from meshwright.values.units import parse_count, parse_duration
+from meshwright.values.units import DAY_S, parse_duration, parse_tokens
 
 __all__ = ["estimate", "size"]
 
@@ -32,7 +32,9 @@ __all__ = ["estimate", "size"]
 @command
 def size(
     cluster: Given = CLUSTER,
-    days: float = option(REQUIRED, "Longest that the training may take."),
+    days: str = option(
+        REQUIRED, "Longest that the training may take: 30, 30d, 4w.", metavar="TIME"
+    ),
     tokens: str | None = option(
         None, "To train on: 300B, 15T [default: 20 a parameter, compute-optimal]."
     ),
@@ -75,9 +77,9 @@ def size(
     training = training_of(1, evaluation=evaluation, failures=failures)  # --tokens, or the size's
     found = api.size(
         **cluster,
-        days=days,
+        days=_days(days),
         series=series or "gpt3",
-        tokens=None if tokens is None else parse_count(tokens, name="tokens"),
+        tokens=None if tokens is None else parse_tokens(tokens, name="--tokens"),
         training=training,
         tflops=tflops,
         vocab=vocab,
@@ -90,6 +92,14 @@ def size(
         print_page(size_lines(found), indent=13)
     if found.best is None:
         raise typer.Exit(1)
+
+
+def _days(text: str) -> float:
+    """Read a number of days, or a time with its unit."""
+    try:
+        return float(text)
+    except ValueError:
+        return parse_duration(text, name="--days") / DAY_S
 
 
 @command
@@ -135,7 +145,7 @@ def estimate(
       meshwright estimate llama3-8b --cluster h100:64 --seq 8192 --tokens 1T --usd-per-node-hour 24 --max-cost 100000 --json
     """  # noqa: E501
     training = training_of(
-        parse_count(tokens, name="tokens"), evaluation=evaluation, failures=failures, power=power
+        parse_tokens(tokens, name="--tokens"), evaluation=evaluation, failures=failures, power=power
     )
     if usd_per_node_hour is not None:
         how["usd_per_hour"] = price_per_chip(
@@ -146,7 +156,7 @@ def estimate(
         )
     model = model_words(where.pop("model", None), hf)
     limits = Limits(
-        wall_s=None if deadline is None else float(parse_duration(deadline, name="deadline")),
+        wall_s=None if deadline is None else float(parse_duration(deadline, name="--deadline")),
         usd=max_cost,
     )
     request = PlanRequest.of({"model": model, **where, **how, "top": 1})

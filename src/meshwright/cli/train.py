@@ -11,7 +11,7 @@ from rich.console import Console
 
 from meshwright import api
 from meshwright.cli.flags import HfFlag, JobFileFlag
-from meshwright.cli.options import Given, argument, command, fields_of, option
+from meshwright.cli.options import Given, argument, command, fields_of, layout_words, option
 from meshwright.cli.terminal import INTERRUPTED, JsonFlag, QuietFlag, keep_quiet, print_json, tell
 from meshwright.cli.train_jobs import dry_record, print_dry_run, print_findings, print_state
 from meshwright.cli.train_source import (
@@ -81,9 +81,7 @@ def train(
         precision="With a model: of the matrix products [default: bf16 or else fp16].",
         stack="Software to predict [default: what runs, --to or the embedded trainer].",
     ),
-    layout: str | None = option(
-        None, "With a model: the layout [default: the best].", metavar="KEY=V[,...]"
-    ),
+    layout: str | None = layout_words(None, "With a model: the layout [default: the best]."),
     hf: HfFlag = None,
     job: JobFileFlag = None,
     options: Given = fields_of(
@@ -164,7 +162,7 @@ def _train(
         _print_dry(
             start,
             findings,
-            with_jobs=all(finding.name != "job" for finding in stops),
+            with_jobs=not stops,
             json_output=json_output,
         )
     else:

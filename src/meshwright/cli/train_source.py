@@ -21,7 +21,7 @@ from meshwright.runs.training.session import training_in
 from meshwright.values.errors import ConfigError
 from meshwright.values.hardware.parse import find_server
 from meshwright.values.layout import Layout, parse_layout
-from meshwright.values.units import parse_count
+from meshwright.values.units import parse_tokens
 
 __all__ = ["Asked", "asked_of", "environment_of", "job_of_flags", "quota_bytes", "settings_of"]
 
@@ -158,7 +158,9 @@ def settings_of(
     """Return settings as flags say them; ConfigError where two flags say the same."""
     found = read_settings(words)
     flags: dict[str, Any] = {
-        "train_tokens": None if tokens is None else parse_count(tokens, name="--tokens"),
+        "train_tokens": None
+        if tokens is None
+        else parse_tokens(tokens, name="--tokens", least=1000),
         "train_steps": steps,
         "data": _data(data) or None,
         "tokenizer": tokenizer,

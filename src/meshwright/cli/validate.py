@@ -136,7 +136,7 @@ def _print_table(found: Validation) -> None:
     for quantity, held in found.coverage.items():
         noun = quantity.replace("_", " ")
         words = (
-            f"{noun}: 80 % intervals made without a table hold {100 * held.without_table:.0f} % of"
+            f"{noun}: 80 % intervals made without a table hold {100 * held.means['table']:.0f} % of"
             " its runs; docs/accuracy.md has each"
         )
         console.print(words, highlight=False, markup=False, soft_wrap=not console.is_terminal)

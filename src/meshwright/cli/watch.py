@@ -78,7 +78,7 @@ def watch(
             "--metrics-port: a look that ends serves nobody; --textfile writes the metrics of"
             " --once"
         )
-    every_s = float(parse_duration(every, name="every"))
+    every_s = float(parse_duration(every, name="--every"))
     follower = follow(target, plan=plan, steps=steps, chips=gpus, usd_per_hour=usd_per_hour)
     output = Output(port=metrics_port, host=metrics_host, textfile=textfile)
     if once:

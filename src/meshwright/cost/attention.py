@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from meshwright.cost.attention_core import core_in_memory, core_saved, flash_core
-from meshwright.cost.context import context_parts
+from meshwright.cost.attention_core import attention_core, core_saved
+from meshwright.cost.context import spread_core
 from meshwright.cost.kernels import EagerPass
 from meshwright.cost.linear import linear
 from meshwright.cost.operators import (
@@ -59,24 +59,17 @@ def attention_parts(site: Site, block: Block) -> list[Part]:
     projections = (
         _mla_projections(site, block) if site.model.mla is not None else _projections(site, block)
     )
-    core = (
-        flash_core(site, block)
-        if site.work.attention in ("flash", "flash1")
-        else core_in_memory(site, block)
-    )
     count = site.model.norms_per_layer / 2
-    inputs = _core_inputs(site, block)
-    parts = [
+    core, *context = spread_core(site, block, attention_core)
+    return [
         norm(site, block, count),
         norm_output(site, block),
         *projections,
-        inputs,
+        _core_inputs(site, block),
         core,
         tensor_exchange(site, block),
+        *context,
     ]
-    if np.any(site.shapes.cp > 1):
-        parts += context_parts(site, block, core)
-    return parts
 
 
 def _projections(site: Site, block: Block) -> list[Part]:
@@ -123,11 +116,35 @@ def _projections(site: Site, block: Block) -> list[Part]:
             ),
             output,
         ]
-    return [*parts, *_rotary(site, tokens * (heads + kv_heads) * d)]
+    elements = tokens * (heads + kv_heads) * d
+    return [*parts, *_query_key_norms(site, elements), *_rotary(site, elements)]
+
+
+def _query_key_norms(site: Site, elements: Floats) -> list[Part]:
+    """Norms of queries and keys, one kernel each; none where a compiler joins them to rotary.
+
+    Formula:  2 * elements * activation_bytes forward, 3 * elements * activation_bytes backward;
+              keeps elements * activation_bytes, their input
+    Source:   q_layernorm and k_layernorm of megatron/core/transformer/attention.py, in front of
+              apply_rotary_pos_emb; counting reads and writes: backward reads input and gradient.
+    """
+    if not site.model.qk_norm or site.stack.query_norms_joined:
+        return []
+    size = elements * site.activation_bytes
+    return [
+        passes(
+            site,
+            "query and key norms",
+            forward_bytes=2 * size,
+            backward_bytes=3 * size,
+            kernels=2,
+            saved=size,
+        )
+    ]
 
 
 def _rotary(site: Site, elements: Floats) -> list[Part]:
-    """Rotations of queries and keys, or their norms in the same passes.
+    """Rotations of queries and keys, and their norms in the same passes where a compiler runs.
 
     Formula:  2 * elements * activation_bytes each way; unfused ROTATION_FORWARD and
               ROTATION_BACKWARD
@@ -144,7 +161,8 @@ def _rotary(site: Site, elements: Floats) -> list[Part]:
                 kernels=ROTATION_KERNELS,
             )
         ]
-    if site.model.positions != "rope" and not site.model.qk_norm:
+    joined = site.model.qk_norm and site.stack.query_norms_joined
+    if site.model.positions != "rope" and not joined:
         return []
     passed = 2 * (elements * site.activation_bytes)
     rotary = passes(site, "rotary", forward_bytes=passed, backward_bytes=passed, kernels=2)

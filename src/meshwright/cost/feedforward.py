@@ -6,8 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from meshwright.cost._makes import makes
-from meshwright.cost.collectives import all_gather_s, all_to_all_s, dispatch_s, group_of
 from meshwright.cost.kernels import EagerPass
 from meshwright.cost.linear import linear
 from meshwright.cost.operators import (
@@ -20,10 +18,11 @@ from meshwright.cost.operators import (
     passes,
     tensor_exchange,
 )
+from meshwright.cost.routing import routed_rows, routing_parts
 from meshwright.cost.stages import Floats
 from meshwright.values.models.spec import Block
 
-__all__ = ["busiest_share", "mlp_parts", "moe_parts"]
+__all__ = ["feedforward_output_bytes", "mlp_parts", "moe_parts"]
 
 MLP = frozenset({"mlp"})
 MOE = frozenset({"moe"})
@@ -32,23 +31,6 @@ EXPERT_ACTIVATION = frozenset({"moe", "moe_act"})
 SHARED = frozenset({"moe", "shared_experts"})
 
 
-ROUTING_KERNELS = 36.0
-"""Kernels of routing, forward or backward: softmax, top-k, loss, masks, counts and their copy to
-the host, sort, permute, unpermute (counted in Megatron-Core 0.12's router and all-to-all
-dispatcher, without its fusions)."""
-ROUTING_LAUNCHES = {False: 115.0, True: 66.0}
-"""Launches that routing takes the host as long as, forward or backward, without and with fused
-router and permutation: its kernels are launched from Python, and counts come back to the host. Set
-by layers that wait for the host: Qwen3 235B on H800 (Megatron-Core 0.12, 11.5 ms forward and
-backward with 16 local experts) and Qwen3 30B on B200 (Megatron-Bridge 25.11, 9.2 ms)."""
-ROUTING_SPREAD = 0.3
-"""Standard deviation of one expert's load in a micro batch over its mean, in typical routing.
-Assumed: a balancing loss or biases hold the loads of a global batch alike, those of one micro batch
-still follow its text."""
-PERMUTE_PASSES = {"alltoall": 4.0, "flex": 2.0}
-"""Passes over routed rows on either side of the exchange. alltoall: sort by rank, sort by expert,
-each read and written, and back; flex: one sort on arrival, one sum on the way back (Megatron-Core's
-token dispatchers)."""
 EXPERT_BIAS_FORWARD = (
     EagerPass(read=0.0, written=4.0),  # bias times probability, both broadcast
     EagerPass(read=6.0, written=4.0),  # sum
@@ -83,11 +65,6 @@ halves of the first layer's output in strides, joined again (`weighted_bias_quic
 megatron/core/fusions/fused_bias_geglu.py); `clamp_backward` of torch compares and selects. The
 clamped copy is kept for the activation's backward pass beside the output itself for the clamp's."""
 CLAMP_KERNELS = (3.0, 7.0)
-
-
-COUNT_BYTES = 8.0
-"""Of one count of rows, which the embedded trainer's ranks exchange before the rows themselves
-(trainer/model.py)."""
 
 
 _UNREAD_OF_EXPERTS = {
@@ -147,7 +124,8 @@ def _two_layers(
 
     Formula:  linear(into, matrices * width), passes, linear(width, into); elements = tokens *
               groups * width; passes move (matrices + 1) forward and 2 * matrices + 1 backward, and
-              keep matrices (+ 1 of a gate in eager mode), each times elements * activation_bytes
+              keep matrices (+ 1 of a gate in eager mode), each times elements * activation_bytes,
+              a byte with narrow_activation_input
     Units:    seconds and bytes per micro batch and rank, (U,).
     Source:   counting reads and writes: gradients are written of what was read.
     """
@@ -165,7 +143,7 @@ def _two_layers(
         forward_bytes=act_bytes,
         backward_bytes=act_backward,
         kernels=1.0,
-        saved=elements * (matrices + eager) * size,
+        saved=elements * (matrices + eager) * (1.0 if site.stack.narrow_activation_input else size),
         redone_by=redo_activation,
         freed_by=redo,
     )
@@ -195,48 +173,42 @@ def _two_layers(
     ]
 
 
-def busiest_share(site: Site) -> Floats:
-    """Rows of the busiest expert-parallel rank against the mean, which every rank of an exchange
-    waits for.
+def feedforward_output_bytes(site: Site, block: Block) -> Floats:
+    """Bytes that a block's second layers hand back, (U,): one row per token of a dense
+    feed-forward, one per token and expert of a mixture; 0 of other blocks.
 
-    Formula:  balanced, in turn: 1; typical: 1 + ROUTING_SPREAD / sqrt(experts per rank) * sqrt(2 ln
-              ep), the largest of ep normal draws; worst: ep * min(top_k, experts per rank) / top_k;
-              padded to a capacity: 1, as every expert gets its capacity
-    Units:    a factor of 1 or more, (U,).
-    Source:   extreme value of independent loads (Cramer 1946); worst: definition.
-    Valid:    models with experts; one rank holds every expert where ep = 1, and its rows are what
-              they are.
-    Checked:  tests/cost/test_feedforward.py
+    Formula:  rows * width * activation_bytes, rows = tokens / sequence shards of a dense
+              feed-forward, `routed_rows` of experts
+    Units:    bytes per micro batch and rank.
+    Source:   MaxText's `mlpwo`, which names both (layers/linears.py, layers/moe.py).
+    Valid:    any block.
+    Checked:  tests/cost/test_offload.py
     """
-    moe, ep = site.model.moe, site.shapes.ep
-    assert moe is not None
-    held = np.maximum(moe.num_experts / ep, 1.0)
-    if site.work.routing in ("balanced", "in-turn") or moe.capacity_factor is not None:
-        return np.ones_like(ep)
-    if site.work.routing == "worst":
-        return np.maximum(1.0, ep * np.minimum(moe.top_k, held) / moe.top_k)
-    return 1.0 + ROUTING_SPREAD / np.sqrt(held) * np.sqrt(2.0 * np.log(ep))
+    moe = site.model.moe
+    if block.kind == "moe" and moe is not None:
+        rows, width = routed_rows(site, site.tokens(block)).received, moe.latent_dim
+    elif block.kind == "mlp":
+        rows, width = site.split_tokens(block), None
+    else:
+        return np.zeros_like(site.tokens(block))
+    return rows * float(width or site.model.hidden) * site.activation_bytes
 
 
 def moe_parts(site: Site, block: Block) -> list[Part]:
     """Return the parts of a mixture of experts: router, dispatch, experts, combine, shared experts.
 
-    Formula:  a rank routes tokens / tp (its own, under sequence parallelism) to top_k experts each;
-              its etp * num_experts / ep experts' shards then see etp * tokens / tp * top_k rows
+    Formula:  a rank's etp * num_experts / ep experts' shards see `routed_rows`
     Units:    seconds and bytes per micro batch and rank, (U,).
     Source:   Megatron-Core MoE (arXiv:2504.14960, parallel folding).
-    Valid:    the busiest rank's rows, see `busiest_share`; dropless, or padded to
-              `capacity_factor`.
+    Valid:    the busiest rank's rows, see `busiest_share`; dropless, or padded to a capacity.
     Checked:  tests/cost/test_feedforward.py
     """
     moe = site.model.moe
     assert moe is not None
     tokens, shapes = site.tokens(block), site.shapes
-    routed = tokens / shapes.tp * moe.top_k
     experts = np.maximum(moe.num_experts / shapes.ep, 1.0)
-    rows = routed * shapes.etp * busiest_share(site)
-    if moe.capacity_factor is not None:
-        rows = rows * moe.capacity_factor
+    routed = routed_rows(site, tokens)
+    rows = routed.received
     width = np.full_like(tokens, float(moe.latent_dim or site.model.hidden))
     expert_width = moe.expert_ffn / shapes.etp
     inner = _two_layers(
@@ -245,7 +217,7 @@ def moe_parts(site: Site, block: Block) -> list[Part]:
     parts = [
         norm(site, block, site.model.norms_per_layer / 2),
         norm_output(site, block),
-        *_routing(site, tokens, routed, rows, width),
+        *routing_parts(site, routed, width),
         *inner,
     ]
     if moe.expert_bias and not site.stack.expert_bias_fused:
@@ -331,65 +303,3 @@ def _latent(site: Site, block: Block, latent: float) -> list[Part]:
             freed_by=MOE,
         ),
     ]
-
-
-@makes("ep_comm")
-def _routing(site: Site, tokens: Floats, routed: Floats, rows: Floats, width: Floats) -> list[Part]:
-    """Router, permutation, and the all-to-alls over ep and gathers over etp.
-
-    Formula:  linear(hidden, num_experts) on tokens / tp; PERMUTE_PASSES * (routed + rows) * width *
-              bytes; exchange 2 * (dispatch * busiest_share + all_gather(rows over etp)) each way;
-              keeps rows * width * saved_input_bytes + tokens / tp * num_experts * 4 bytes, (U,)
-    Source:   Megatron-Core's router and dispatchers (arXiv:2504.14960); counts: trainer/model.py.
-    """
-    moe, size, shapes = site.model.moe, site.activation_bytes, site.shapes
-    assert moe is not None
-    own = tokens / shapes.tp
-    router = linear(
-        site,
-        "router",
-        into=np.full_like(tokens, float(site.model.hidden)),
-        out=np.full_like(tokens, float(moe.num_experts)),
-        tokens=own,
-        redone_by=MOE,
-    )
-    crossings = PERMUTE_PASSES[site.stack.dispatcher] * (routed + rows) * width * size
-    launches = ROUTING_LAUNCHES[site.stack.routing_fused]
-    permute = passes(
-        site,
-        "permute and unpermute",
-        forward_bytes=crossings,
-        backward_bytes=crossings,
-        kernels=ROUTING_KERNELS,
-        saved=rows * width * site.kept_input_bytes("linear_fc1") + own * moe.num_experts * 4.0,
-        redone_by=MOE,
-        freed_by=MOE,
-    )
-    permute = replace(permute, kernels_forward=launches, kernels_backward=launches)
-    group = group_of(shapes.ep, shapes.etp, site.pool)
-    if site.stack.dispatcher == "flex":
-        held = (
-            np.maximum(moe.num_experts / shapes.ep, 1.0) if site.work.routing == "in-turn" else None
-        )
-        dispatch = dispatch_s(group, own * width * size, float(moe.top_k), neighbours=held)
-    else:
-        dispatch = all_to_all_s(group, routed * width * size)
-    gather = all_gather_s(
-        group_of(shapes.etp, np.ones_like(shapes.etp), site.pool), rows * width * size
-    )
-    both_ways = 2 * (dispatch * busiest_share(site) + gather)
-    counts = (
-        all_to_all_s(group, np.full_like(own, COUNT_BYTES * moe.num_experts))
-        if site.stack.embedded
-        else 0.0
-    )
-    exchange = Part(
-        name="expert exchange",
-        term="ep_comm",
-        forward_s=both_ways + counts,
-        backward_s=both_ways,
-        kernels_forward=4,
-        kernels_backward=4,
-        redone_by=MOE,
-    )
-    return [router, permute, exchange]

@@ -123,16 +123,18 @@ def gemm_s(
     k: Floats,
     precision: Precision,
     groups: Floats | float = 1.0,
+    at_once: float | None = None,
     role: Role = "forward",
 ) -> Floats:
-    """Time of `groups` matrix products (m, k) x (k, n) in one kernel.
+    """Time of `groups` matrix products (m, k) x (k, n), in one kernel or `at_once` of them at a
+    time.
 
-    Formula:  max(2 m n k groups / (peak * efficiency), bytes / bandwidth) + ramp, where efficiency
-              = best * e / (e + wave / 2) * k / (k + DEPTH_HALF), e the output elements in whole
-              tiles of rows, a wave one tile on each of the chip's multiprocessors; half a wave is
-              what the last, partly filled wave wastes on average. Where the chip or its generation
-              has a measured table: groups * the table's time, scaled to the chip's peak / sustained
-              share; a user's profile has one for each role
+    Formula:  max(2 m n k groups / (peak * efficiency), bytes / bandwidth) + ramp * rounds, where
+              efficiency = best * e / (e + wave / 2) * k / (k + DEPTH_HALF), e the output elements
+              in whole tiles of rows of what runs at once, a wave one tile on each of the chip's
+              multiprocessors; half a wave is what the last, partly filled wave wastes on average.
+              Where the chip or its generation has a measured table: groups * the table's time,
+              scaled to the chip's peak / sustained share; a user's profile has one for each role
     Units:    seconds, (U,).
     Source:   `meshwright.values.hardware.tables`; else roofline (Williams et al. 2009); best share
               measured per chip (`Chip.matmul_efficiency_source`); tile and wave quantisation as in
@@ -145,7 +147,8 @@ def gemm_s(
     if measured is not None:
         return measured
     rows = np.maximum(m, np.minimum(TILE_ROWS, np.ceil(m / 16) * 16))
-    elements = rows * n * groups
+    together = groups if at_once is None else np.minimum(groups, at_once)
+    elements = rows * n * together
     wave = WAVE_ELEMENTS if chip.multiprocessors is None else chip.multiprocessors * TILE_ELEMENTS
     efficiency = (
         matmul_share(chip, precision) * elements / (elements + wave / 2) * k / (k + DEPTH_HALF)
@@ -153,7 +156,9 @@ def gemm_s(
     work_s = 2.0 * rows * n * k * groups / (chip.peak_flops_per_s(precision) * efficiency)
     size = element_bytes(precision)
     bytes_moved = groups * (size * (m * k + k * n) + max(size, 2.0) * m * n)
-    return np.asarray(np.maximum(work_s, streaming_s(chip, bytes_moved)) + chip.ramp_s)
+    return np.asarray(
+        np.maximum(work_s, streaming_s(chip, bytes_moved)) + groups / together * chip.ramp_s
+    )
 
 
 def _measured_gemm_s(

@@ -11,10 +11,11 @@ import numpy as np
 
 from meshwright.cost._makes import makes
 from meshwright.cost.attention import attention_parts
-from meshwright.cost.feedforward import mlp_parts, moe_parts
+from meshwright.cost.feedforward import feedforward_output_bytes, mlp_parts, moe_parts
 from meshwright.cost.kernels import HostPass, cold_launch_s, host_layer_s
 from meshwright.cost.mamba import mamba_parts
 from meshwright.cost.operators import Part, Site
+from meshwright.cost.routing import capacity_of
 from meshwright.cost.stages import Floats
 from meshwright.values.layout import RECOMPUTE_MODULES
 from meshwright.values.models.spec import Block, Segment
@@ -31,7 +32,10 @@ __all__ = [
     "sum_terms",
 ]
 
-LAYER_TERMS = ("matmul", "attention", "pointwise", "launch", "tp_comm", "cp_comm", "ep_comm")
+LAYER_TERMS = (
+    *("matmul", "attention", "pointwise", "launch", "tp_comm", "cp_comm", "ep_comm"),
+    "offload",
+)
 _PARTS = {
     "attention": attention_parts,
     "cross_attention": attention_parts,
@@ -76,6 +80,8 @@ class LayerPrice:
     """Activations kept for the backward pass without recompute."""
     input_bytes: Floats
     """What full recompute keeps of a layer: its input."""
+    output_bytes: Floats
+    """What its feed-forwards and experts hand back."""
     widest_bytes: Floats
     """Largest temporary of the backward pass: gradients of the widest part."""
     forward_kernels: Floats
@@ -169,6 +175,7 @@ def price_layer(site: Site, segment: Segment) -> LayerPrice:
         _exposed_host_s(site, seconds, count, terms)
         for seconds, count, terms in zip(host, kernels, (forward, backward), strict=True)
     )
+    forward["launch"] = np.maximum(forward["launch"], _drained_host_s(site, parts))
     block = segment.blocks[0][0]
     kept = _weighted(site, flat, lambda part: part.saved_bytes)
     return LayerPrice(
@@ -177,6 +184,9 @@ def price_layer(site: Site, segment: Segment) -> LayerPrice:
         weight_s=_weighted(site, flat, lambda part: part.weight_s),
         kept_bytes=kept,
         input_bytes=site.split_tokens(block) * site.model.hidden * site.activation_bytes,
+        output_bytes=np.asarray(
+            sum(count * feedforward_output_bytes(site, block) for block, count in segment.blocks)
+        ),
         widest_bytes=_widest(site, parts),
         forward_kernels=kernels[0],
         unread_s=_weighted(site, flat, lambda part: part.unread_s),
@@ -297,6 +307,33 @@ def _exposed_host_s(
     Source:   `_host_s` for `host_s`: counted kernels times the time of one.
     """
     return np.maximum(0.0, _host_behind_s(site, host_s, kernels, terms))
+
+
+@makes("launch")
+def _drained_host_s(site: Site, parts: tuple[tuple[Block, float, tuple[Part, ...]], ...]) -> Floats:
+    """Host time that the forward pass of a layer with experts shows, as it cannot run ahead from
+    one block into the next.
+
+    Formula:  sum over blocks of count * max(0, kernels * launch time - the block's other terms); 0
+              without experts, and where they are padded to a capacity
+    Units:    seconds per micro batch, (U,).
+    Source:   each mixture's counts of tokens come back to the host before it can launch what
+              follows, so that the queue is empty there (`cuda_sync_point` of Megatron-Core's
+              token_dispatcher.py, none with `drop_and_pad`; DeepEP's `Buffer.dispatch` waits
+              too); the backward pass knows them.
+    """
+    nothing = np.zeros_like(site.shapes.tp)
+    routed = any(block.kind == "moe" for block, _, _ in parts)
+    if not routed or site.stack.embedded or capacity_of(site):
+        return nothing
+    total = nothing
+    for _, count, group in parts:
+        own = [(1.0, part) for part in group]
+        terms = {term: _total(site, own, term, "forward_s") for term in LAYER_TERMS}
+        terms["ep_comm"] = _exposed_exchange_s(site, terms)
+        host_s = _count(site, own, "kernels_forward") * _launch_s(site)
+        total = total + count * np.maximum(0.0, host_s - sum_terms(terms))
+    return total
 
 
 def _host_behind_s(site: Site, host_s: Floats, kernels: Floats, terms: dict[str, Floats]) -> Floats:

@@ -185,23 +185,24 @@ def _products_s(
               its stack.toml.
     """
     chip, precision = site.pool.node.chip, site.work.precision
-    forward = gemm_s(chip, m=rows, n=out, k=into, precision=precision, groups=groups)
-    data = gemm_s(chip, m=rows, n=into, k=out, precision=precision, groups=groups, role="dgrad")
-    weight = gemm_s(
-        chip,
-        m=out,
-        n=into,
-        k=rows,
-        precision=precision,
-        groups=groups,
-        role=_weight_role(site.stack),
-    )
-    dropless = site.model.moe is not None and site.model.moe.capacity_factor is None
+    at_once = STREAMS if site.stack.grouped_products == "streams" else None
+
+    def product(m: Floats, n: Floats, k: Floats, role: Role) -> Floats:
+        return gemm_s(
+            chip, m=m, n=n, k=k, precision=precision, groups=groups, at_once=at_once, role=role
+        )
+
+    forward = product(rows, out, into, "forward")
+    data = product(rows, into, out, "dgrad")
+    weight = product(out, into, rows, _weight_role(site.stack))
+    moe = site.model.moe
+    dropless = moe is not None and not (moe.capacity_factor or site.stack.expert_capacity)
     if site.stack.grouped_products == "megablox" and dropless:
-        tiled_s, tiled_weight_s = _megablox_s(site, into=into, out=out, rows=rows, groups=groups)
+        tiled = _megablox_s(site, into=into, out=out, rows=rows, groups=groups)
         several = np.asarray(groups) > 1
-        forward, data = np.where(several, tiled_s, forward), np.where(several, tiled_s, data)
-        weight = np.where(several, tiled_weight_s, weight)
+        forward = np.where(several, tiled.forward, forward)
+        data = np.where(several, tiled.data, data)
+        weight = np.where(several, tiled.weight, weight)
     if site.stack.accumulate_bytes:
         weight = (
             weight
@@ -213,6 +214,9 @@ def _products_s(
     )
 
 
+STREAMS = 2.0
+"""Products of experts that run at a time where each is a kernel of its own: hardware queues that
+Primus's scripts give a GPU (GPU_MAX_HW_QUEUES=2, examples/moe_package)."""
 MEGABLOX_ROWS, MEGABLOX_WIDTH = 512.0, 1024.0
 """Rows, and either other side, of a tile of MaxText's grouped kernel (tile_batch_seq,
 tile_embed_dim and tile_mlp_dim of its configs/base.yml)."""
@@ -220,31 +224,35 @@ tile_embed_dim and tile_mlp_dim of its configs/base.yml)."""
 
 def _megablox_s(
     site: Site, *, into: Floats, out: Floats, rows: Floats, groups: Floats | float
-) -> tuple[Floats, Floats]:
-    """Time of one product of the rows with the experts' weights, and of one for the weights'
-    gradient.
+) -> _Products:
+    """Time of the rows' product with the experts' weights, and of the gradients of either.
 
     Formula:  max(gemm, bytes / memory rate) of sides rounded up to whole tiles, rows +
               MEGABLOX_ROWS; bytes = steps * size * (both operands' tiles), steps = groups * rows *
-              wide * deep / (product of a tile's sides)
+              wide * deep / (product of a tile's sides); the data gradient is a product of the
+              output's side
     Units:    seconds, (U,).
     Source:   MaxText's kernels/megablox: experts begin and end inside tiles of rows, which are
               computed whole for either neighbour, a tile more for each (make_group_metadata); each
               step reads both operands' tiles again, as the inner side is the grid's innermost.
     """
     chip, precision = site.pool.node.chip, site.work.precision
-    size, padded = element_bytes(precision), rows + MEGABLOX_ROWS
+    padded = rows + MEGABLOX_ROWS
     tiles = [np.minimum(MEGABLOX_WIDTH, side) for side in (into, out)]
     wide, deep = (
         np.ceil(side / tile) * tile for side, tile in zip((into, out), tiles, strict=True)
     )
     steps = groups * padded * wide * deep / (MEGABLOX_ROWS * tiles[0] * tiles[1])
-    product = gemm_s(chip, m=padded, n=deep, k=wide, precision=precision, groups=groups)
-    gradient = gemm_s(chip, m=deep, n=wide, k=padded, precision=precision, groups=groups)
-    product_bytes = steps * size * (MEGABLOX_ROWS * tiles[0] + tiles[0] * tiles[1])
-    gradient_bytes = steps * size * MEGABLOX_ROWS * (tiles[0] + tiles[1])
-    return np.maximum(product, streaming_s(chip, product_bytes)), np.maximum(
-        gradient, streaming_s(chip, gradient_bytes)
+
+    def product(m: Floats, n: Floats, k: Floats, role: Role, read: Floats) -> Floats:
+        time = gemm_s(chip, m=m, n=n, k=k, precision=precision, groups=groups, role=role)
+        return np.maximum(time, streaming_s(chip, steps * element_bytes(precision) * read))
+
+    both = tiles[0] * tiles[1]
+    return _Products(
+        forward=product(padded, deep, wide, "forward", MEGABLOX_ROWS * tiles[0] + both),
+        data=product(padded, wide, deep, "dgrad", MEGABLOX_ROWS * tiles[1] + both),
+        weight=product(deep, wide, padded, "wgrad", MEGABLOX_ROWS * (tiles[0] + tiles[1])),
     )
 
 

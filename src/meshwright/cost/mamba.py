@@ -21,16 +21,29 @@ SCAN_FLOPS_PER_S = 47e12
 """Most that the scan's kernels (mamba-ssm, Triton) reach on any chip: what the figure above says of
 an A100. They were tuned there and use none of the matrix instructions that came later; Nemotron-3
 on H100, GB200 and GB300 (megatron_bridge) runs at this rate."""
+SEEN = 128.0
+"""Mean number of tokens of its chunk of 256 that a token sees."""
+SCAN_PASSES = (2.0, 4.0)
+"""Times that a scan's inputs cross device memory, forward and backward: inputs and outputs; inputs
+and the outputs' gradient read, once for what is made again and once for the gradients, which are
+written."""
+SCAN_KERNELS = (5.0, 14.0)
+"""Kernels of a scan: forward sums of decays, states of chunks, states passed on, products of B and
+C, outputs; backward the first four again, gradients of states, states passed back, those of inputs,
+B, C and their products (two more kernels), of decays in chunks and of their sums
+(`_mamba_chunk_scan_combined_fwd` and `_bwd` of mamba_ssm/ops/triton/ssd_combined.py)."""
 
 
 @makes("attention")
 def mamba_parts(site: Site, block: Block) -> list[Part]:
     """Return the parts of a Mamba-2 mixer: projections, convolution, chunked scan.
 
-    Formula:  scan per token and head: chunk/2 * (state + head_dim) * 2 inside chunks of 256, and 4
-              * state * head_dim for the states
+    Formula:  scan per token and head, FLOP: 2 * SEEN * (state + head_dim) inside chunks and 4 *
+              state * head_dim for the states; backward 6 * SEEN * (state + head_dim) and 10 * state
+              * head_dim; beside SCAN_PASSES and SCAN_KERNELS
     Units:    seconds and bytes per micro batch and rank, (U,).
-    Source:   Mamba-2 (arXiv:2405.21060), section 6.
+    Source:   Mamba-2 (arXiv:2405.21060), section 6; backward products of ssd_combined.py: B by C,
+              states of chunks made again; each other product's two gradients, and decays'.
     Valid:    models with a MambaSpec; heads are split over tp.
     Checked:  tests/cost/test_mamba.py
     """
@@ -41,25 +54,29 @@ def mamba_parts(site: Site, block: Block) -> list[Part]:
     states = 2.0 * np.maximum(mamba.num_groups / tp, 1.0) * mamba.state_dim
     hidden = np.full_like(tokens, h)
     wide = 2 * inner + states + mamba.num_heads / tp
-    chunk_flops = (
-        2 * 128.0 * (mamba.state_dim + mamba.head_dim) + 4.0 * mamba.state_dim * mamba.head_dim
+    inside = 2.0 * SEEN * (mamba.state_dim + mamba.head_dim)
+    across = 2.0 * mamba.state_dim * mamba.head_dim
+    heads, chip = tokens * mamba.num_heads / tp, site.pool.node.chip
+    flops = heads * (inside + 2.0 * across)
+    rate = min(chip.peak_flops_per_s(half_precision(site)) * SCAN_EFFICIENCY, SCAN_FLOPS_PER_S)
+    once = tokens * wide * site.activation_bytes
+    forward_s, backward_s = (
+        work / rate + streaming_s(chip, crossed * once) + kernels * chip.ramp_s
+        for work, crossed, kernels in zip(
+            (flops, heads * (3.0 * inside + 5.0 * across)), SCAN_PASSES, SCAN_KERNELS, strict=True
+        )
     )
-    flops = tokens * mamba.num_heads / tp * chunk_flops
-    chip = site.pool.node.chip
-    scan_s = flops / min(
-        chip.peak_flops_per_s(half_precision(site)) * SCAN_EFFICIENCY, SCAN_FLOPS_PER_S
-    ) + streaming_s(chip, tokens * wide * 2 * site.activation_bytes)
     scan = Part(
         name="state scan",
         term="attention",
-        forward_s=scan_s + 5 * chip.ramp_s,
-        backward_s=2.5 * scan_s + 8 * chip.ramp_s,
-        kernels_forward=6,
-        kernels_backward=12,
+        forward_s=forward_s,
+        backward_s=backward_s,
+        kernels_forward=SCAN_KERNELS[0],
+        kernels_backward=SCAN_KERNELS[1],
         saved_bytes=tokens * (wide + inner + states) * site.activation_bytes,
         redone_by=CORE,
         flops=flops,
-        moved_bytes=tokens * wide * 2 * site.activation_bytes,
+        moved_bytes=SCAN_PASSES[0] * once,
     )
     conv = tokens * (inner + states) * 2 * site.activation_bytes
     return [

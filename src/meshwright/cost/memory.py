@@ -10,7 +10,12 @@ import numpy as np
 from meshwright.cost._makes import makes
 from meshwright.cost.kernels import element_bytes
 from meshwright.cost.stages import Floats, Stages, segment_layers
-from meshwright.cost.weights import StageParams, communicator_bytes, largest_matrix_share
+from meshwright.cost.weights import (
+    StageParams,
+    communicator_bytes,
+    frozen_weight_bytes,
+    largest_matrix_share,
+)
 from meshwright.values.hardware.chip import Chip
 from meshwright.values.hardware.cluster import Pool
 from meshwright.values.layout import RECOMPUTES, SHARDINGS, Layouts
@@ -212,7 +217,7 @@ def price_memory(
     Valid:    mixed precision with Adam; fp32 keeps no second copy of the weights.
     Checked:  tests/cost/test_memory.py
     """
-    states = _states(layouts, params, model=model, work=work, stack=stack)
+    states = _states(layouts, params, model=model, work=work, stack=stack, chip=pool.node.chip)
     activations, workspace = activation_bytes(layouts, stages, acts, model=model)
     last, heads = stages.last, 1 + model.mtp_layers
     # What micro batches need while they pass and what the optimizer needs while it steps are not
@@ -310,7 +315,13 @@ class _States:
 
 @makes("memory.weights", "memory.gradients", "memory.optimizer")
 def _states(
-    layouts: Layouts, params: StageParams, *, model: ModelSpec, work: Workload, stack: Stack
+    layouts: Layouts,
+    params: StageParams,
+    *,
+    model: ModelSpec,
+    work: Workload,
+    stack: Stack,
+    chip: Chip,
 ) -> _States:
     """Weights, gradients and optimizer states over their shards, (N, S) each.
 
@@ -340,7 +351,11 @@ def _states(
     summed = np.where(late, params.total * reduce_bytes, kept * gradient_bytes)
     transient = params.total * stack.transient_gradient_bytes * trainable
     return _States(
-        weights=_frozen_bytes(params, shards, stack) if work.lora_rank else weights,
+        weights=(
+            _frozen_bytes(params, shards, frozen_weight_bytes(work, stack, chip))
+            if work.lora_rank
+            else weights
+        ),
         gradients=summed * trainable,
         transient=transient * (~fully & ~zero2) * reduced,
         optimizer=updated * (moment_bytes + np.where(fully, 0.0, master)) * trainable,
@@ -348,11 +363,11 @@ def _states(
     )
 
 
-def _frozen_bytes(params: StageParams, shards: Shards, stack: Stack) -> Floats:
+def _frozen_bytes(params: StageParams, shards: Shards, bytes_each: float) -> Floats:
     """Weights beside adapters: embedding and head in half precision, layers as the stack keeps
     them, (N, S)."""
     ends = params.ends / shards.weights[0]
-    return (_split(params, shards.weights) - ends) * stack.frozen_weight_bytes + ends * 2.0
+    return (_split(params, shards.weights) - ends) * bytes_each + ends * 2.0
 
 
 @makes("memory.slack")

@@ -77,8 +77,9 @@ def once_terms_s(
     chunks = (
         layouts.vpp if stack.family == "megatron" else np.ones_like(layouts.vpp)
     )  # others exchange a stage at once
+    overlap = np.where(_is_after_passes(layouts, stack), 0.0, stack.dp_overlap)
     reduction, gathering = (
-        exposed_exchange_s(seconds, stack.dp_overlap * pass_s, chunks=chunks, pp=layouts.pp)
+        exposed_exchange_s(seconds, overlap * pass_s, chunks=chunks, pp=layouts.pp)
         for seconds, pass_s in ((scatter, backward_s), (gather, forward_s))
     )
     copies: Floats | float = 0.0
@@ -96,6 +97,12 @@ def once_terms_s(
         "optimizer": optimizer_s(layouts, dense, expert, pool=pool, stack=stack),
         "overhead": _overhead_s(layouts, model.total_layers, pool=pool, stack=stack),
     }
+
+
+def _is_after_passes(layouts: Layouts, stack: Stack) -> NDArray[np.bool_]:
+    """Whether gradients are reduced whole after the last backward pass, (N,)."""
+    after = stack.zero1_exchange == "after-passes"
+    return np.asarray(after & (layouts.sharding == SHARDINGS.index("zero1")))
 
 
 @makes("dp_comm")
@@ -202,16 +209,20 @@ def tensor_copies_s(
 def _overhead_s(layouts: Layouts, model_layers: int, *, pool: Pool, stack: Stack) -> Floats:
     """Host work of a step outside the model.
 
-    Formula:  stack.step_overhead_s; the embedded trainer's as profiled
+    Formula:  stack.step_overhead_s * (1 - stack.launch_hidden); the embedded trainer's as profiled
     Units:    seconds per step, (N,).
-    Source:   `software/*/stack.toml`; docs/profile.md.
+    Source:   `software/*/stack.toml`; docs/profile.md. That a host which launches no kernels of the
+              layers has its own work done behind them is assumed, and kept as the score over all
+              tables rose.
     """
     found = (
         host_step_s(pool.node.chip, np.maximum(model_layers / layouts.pp, 1.0))
         if stack.embedded
         else None
     )
-    return np.full(len(layouts), stack.step_overhead_s) if found is None else found
+    if found is not None:
+        return found
+    return np.full(len(layouts), stack.step_overhead_s * (1.0 - stack.launch_hidden))
 
 
 def gathered_bytes(precision: Precision) -> float:
@@ -241,9 +252,10 @@ def data_exchange_s(
     """Reduction of gradients, and gathering of updated weights, once a step, (N,) each; in so many
     `units`, as fully_shard wraps modules, where those are more than the buckets.
 
-    Formula:  none: all-reduce of gradients; zero1: reduce-scatter of gradients and all-gather of
-              half-precision weights; zero3: nothing here (its exchange is per micro batch); where
-              fewer ranks share than there are, the shards are all-reduced across
+    Formula:  none: all-reduce of gradients; zero1: reduce-scatter of gradients (all-reduce where
+              the stack reduces after the passes) and all-gather of half-precision weights; zero3:
+              nothing here (its exchange is per micro batch); where fewer ranks share than there
+              are, the shards are all-reduced across
     Units:    seconds.
     Source:   ZeRO (arXiv:1910.02054); Megatron-Core distributed optimizer.
     Valid:    parameters of one rank, (N,).
@@ -272,6 +284,7 @@ def data_exchange_s(
         replicated = stack.factors.data * _bucketed_s(
             all_reduce_s, across, (dense + expert) / size, stack.reduce_bytes, stack, units
         )
+    scatter = np.where(_is_after_passes(layouts, stack), reduce, scatter)
     scatter = np.where(
         none, reduce, np.where(zero1, scatter, 0.0) + np.where(replicas > 1, replicated, 0.0)
     )

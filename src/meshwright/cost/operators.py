@@ -87,9 +87,21 @@ class Site:
         return kept or self.activation_bytes * (self.work.attention in ("flash", "flash1"))
 
     @property
-    def narrow_gathers(self) -> bool:
-        """Whether sequence parallelism gathers in 8 bits."""
-        return self.stack.narrow_linear == "torchao-gathers" and self.work.precision == "fp8"
+    def gathered_bytes(self) -> tuple[float, float]:
+        """Bytes of an element that sequence parallelism gathers, forward and backward.
+
+        Transformer Engine gathers what it has cast (gather_along_first_dim of its
+        pytorch/distributed.py): inputs by rows; gradients of outputs by rows and by columns, but
+        for those of one scale a tensor, which are turned after it.
+        """
+        wide, precision = self.activation_bytes, self.work.precision
+        if self.stack.narrow_linear == "torchao-gathers" and precision == "fp8":
+            return 1.0, 1.0
+        cast = self.stack.narrow_linear == "transformer-engine" and self.stack.family == "megatron"
+        if not cast or element_bytes(precision) > 1.0:
+            return wide, wide
+        each = element_bytes(precision)
+        return each, each if precision == "fp8" else min(wide, 2.0 * each)
 
     @property
     def gathers_alone(self) -> bool:
@@ -367,15 +379,16 @@ def tensor_exchange(site: Site, block: Block, redone_by: frozenset[str] = frozen
               parallelism one all-gather and one reduce-scatter (backward gathers the input once
               more for the weights' gradient, behind the data gradient); times the share that the
               stack does not hide: all of it across domains, over PCIe, and of layers that user
-              buffers do not take. Gathers are in 8 bits, or not hidden, where the stack says so,
-              and gradients scattered once for each product that reads the input. Where its tensors
+              buffers do not take. Gathers are of `Site.gathered_bytes` an element (of latents of
+              half precision), not hidden where the stack says so, and gradients scattered once for
+              each product that reads the input. Where its tensors
               have the sequence behind the batch, a copy of the whole input after the gather and one
               before the scatter, with several sequences in a micro batch
     Units:    seconds, (U,).
     Source:   Megatron-LM (arXiv:1909.08053), Korthikanti et al. (arXiv:2205.05198) section 4.2.2;
               Transformer Engine's user buffers overlap within an NVLink domain only; copies:
               `gather_dim` and `scatter_dim` of torch's _functional_collectives.py; 8 bits:
-              torchao/float8/float8_tensor_parallel.py.
+              torchao/float8/float8_tensor_parallel.py, transformer_engine/pytorch/distributed.py.
     Valid:    one column-parallel and one row-parallel layer per block.
     Checked:  tests/cost/test_operators.py
     """
@@ -387,12 +400,15 @@ def tensor_exchange(site: Site, block: Block, redone_by: frozenset[str] = frozen
     hides = (group.local >= group.size) & site.pool.node.domain_link.maps_peers & taken
     shown = 1.0 - np.where(hides, site.stack.tp_overlap, 0.0)
     share = _gathered_width(site, block) / site.model.hidden
-    sent = (elements if site.narrow_gathers else size) * share
+    latent = site.model.mla is not None and block.kind == "attention"
+    widths = (site.activation_bytes,) * 2 if latent else site.gathered_bytes
     order = site.stack.sequence_parallel
     strided = (order != "megatron") * (split & (site.shapes.tp > 1) & (site.shapes.mbs > 1))
-    gather = all_gather_s(group, sent) * (
-        1.0 if site.gathers_alone else shown
-    ) + strided * site.streaming(2.0 * sent)
+    gather, gather_again = (
+        all_gather_s(group, sent) * (1.0 if site.gathers_alone else shown)
+        + strided * site.streaming(2.0 * sent)
+        for sent in (elements * width * share for width in widths)
+    )
     scatter = all_gather_s(group, size) * shown + strided * site.streaming(2.0 * size)
     whole = all_reduce_s(group, size) * shown
     products = _input_products(site, block) if order == "dtensor-per-product" else 1.0
@@ -401,7 +417,7 @@ def tensor_exchange(site: Site, block: Block, redone_by: frozenset[str] = frozen
         name="tensor parallel exchange",
         term="tp_comm",
         forward_s=np.where(split, gather + scatter, whole),
-        backward_s=np.where(split, gather + products * scatter, whole),
+        backward_s=np.where(split, gather_again + products * scatter, whole),
         kernels_forward=kernels,
         kernels_backward=kernels + split * (site.shapes.tp > 1) * (products - 1.0),
         redone_by=redone_by,

@@ -13,6 +13,7 @@ from meshwright.cost.ends import Ends, price_ends
 from meshwright.cost.fsdp import fsdp_layer_s, with_gathers
 from meshwright.cost.layer import LAYER_TERMS, LayerPrice, price_layer, redo_of, sum_terms
 from meshwright.cost.memory import Activations, Memory, price_memory, redone_share
+from meshwright.cost.offload import exposed_offload_s, offloaded_bytes, on_device_bytes
 from meshwright.cost.once import once_terms_s
 from meshwright.cost.operators import Site
 from meshwright.cost.pipeline import pipeline_s
@@ -236,9 +237,14 @@ def _spread_layers(
     redo, freed = zip(*(_redo(layouts, price, at) for price in prices), strict=True)
     forward = tuple({term: value[at] for term, value in p.forward.items()} for p in prices)
     backward = tuple({term: value[at] for term, value in p.backward.items()} for p in prices)
+    for i, p in enumerate(prices):
+        moved = offloaded_bytes(layouts, p, p.kept_bytes[at] - freed[i], at, stack=stack)
+        waits = exposed_offload_s(
+            moved, pool.node.chip, forward_s=p.forward_s[at], backward_s=p.backward_s[at] + redo[i]
+        )
+        forward[i]["offload"], backward[i]["offload"] = waits.forward_s, waits.backward_s
     forward_s, backward_s = (
-        tuple(p.forward_s[at] for p in prices),
-        tuple(p.backward_s[at] for p in prices),
+        tuple(sum_terms(terms) for terms in both) for both in (forward, backward)
     )
     fsdp = tuple(
         fsdp_layer_s(
@@ -293,7 +299,7 @@ def _activations(
     return Activations(
         kept=tuple(p.kept_bytes[at] for p in prices),
         after_selective=tuple(
-            _on_device(p, np.maximum(p.kept_bytes[at] - f, p.input_bytes[at]), at, stack)
+            on_device_bytes(p, np.maximum(p.kept_bytes[at] - f, p.input_bytes[at]), at, stack)
             for p, f in pairs
         ),
         inputs=tuple(p.input_bytes[at] * (not stack.offloads_inputs) for p in prices),
@@ -304,20 +310,6 @@ def _activations(
         loss_saved=ends.loss_saved_bytes[at],
         boundary=message,
         gathered=np.where(layouts.sp > 0, message * layouts.tp, 0.0),
-    )
-
-
-def _on_device(price: LayerPrice, kept: Floats, at: NDArray[Any], stack: Stack) -> Floats:
-    """Of what selective recompute keeps of a layer, the bytes that do not wait in host memory,
-    (N,).
-
-    Formula:  input * (1 - offloads_inputs) + (kept - input) * (1 - offloads_kept)
-    Units:    bytes per layer, rank and micro batch.
-    Source:   definition of the stack's two fields, which are 0 or 1.
-    """
-    entry = price.input_bytes[at]
-    return np.asarray(
-        entry * (not stack.offloads_inputs) + (kept - entry) * (not stack.offloads_kept)
     )
 
 

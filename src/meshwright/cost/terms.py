@@ -27,7 +27,10 @@ __all__ = [
 ]
 
 
-@makes("matmul", "attention", "pointwise", "launch", "tp_comm", "cp_comm", "ep_comm", "fsdp_comm")
+@makes(
+    *("matmul", "attention", "pointwise", "launch", "tp_comm", "cp_comm", "ep_comm"),
+    *("fsdp_comm", "offload"),
+)
 def layer_term_s(
     term: str,
     *,

@@ -31,7 +31,7 @@ from meshwright.data.encoders import (
     open_sentencepiece,
     open_tiktoken,
 )
-from meshwright.values.errors import ConfigError
+from meshwright.values.errors import ConfigError, install_words
 
 __all__ = [
     "Choice",
@@ -89,7 +89,7 @@ def open_gigatoken(reference: Encoder) -> GigatokenEncoder:
     try:
         import gigatoken
     except ImportError:
-        raise NotTheSame("it is not installed (pip install 'meshwright[data]')") from None
+        raise NotTheSame(f"it is not installed ({install_words('data')})") from None
     source: Any
     opener: Callable[[Any], Any]
     if isinstance(reference, HuggingFaceEncoder):

@@ -4,16 +4,18 @@ machine), a profile, a model's config.json."""
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 from collections import Counter
 from pathlib import Path
 
-from meshwright.values.errors import ConfigError
+from meshwright.values.errors import ConfigError, UnknownNameError
 from meshwright.values.hardware.catalogue import default_node
 from meshwright.values.hardware.cluster import Cluster, Pool
 from meshwright.values.hardware.parse import LOCAL, is_cluster_file, parse_cluster
 from meshwright.values.hardware.profile import Profile, profile_from_bytes
+from meshwright.values.models.catalogue import find_model
 from meshwright.values.models.huggingface import HfReading, hf_reading
 
 __all__ = [
@@ -125,11 +127,28 @@ def load_profile(path: Path, /) -> Profile:
     return profile_from_bytes(content, source=str(path))
 
 
+def _known_as(path: Path) -> str:
+    """Say what to type where the catalogue has a model of that name, or the hub may have it."""
+    name = str(path)
+    try:
+        found = find_model(name)
+    except UnknownNameError:
+        is_hub = re.fullmatch(r"[\w.-]+/[\w.-]+", name) is not None and path.suffix != ".json"
+        return (
+            f"; fetch it first: hf download {name} config.json --local-dir ."
+            if is_hub
+            else "; --hf takes a config.json, or the folder that holds one"
+        )
+    return f"; the catalogue has it: write {found.name} without --hf"
+
+
 def read_hf_config(path: Path, *, name: str | None = None) -> HfReading:
     """Read a config.json, or a folder's; the folder names the model unless `name` does."""
     file = path / "config.json" if path.is_dir() else path
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ConfigError(f"{file}: no such file{_known_as(path)}") from error
     except OSError as error:
         raise ConfigError(f"{file}: {error.strerror or error}") from error
     except json.JSONDecodeError as error:
@@ -139,5 +158,7 @@ def read_hf_config(path: Path, *, name: str | None = None) -> HfReading:
     except (ValueError, RecursionError) as error:
         # Not UTF-8, a number of thousands of digits, or brackets without end.
         raise ConfigError(f"{file}: no JSON: {str(error)[:80]}") from error
+    if isinstance(config, dict) and not config:
+        raise ConfigError(f"{file}: missing model_type; expected a config.json of Hugging Face")
     stem = file.resolve().parent.name if file.name == "config.json" else file.stem
     return hf_reading(config, name=name or stem or "model")

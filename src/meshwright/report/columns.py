@@ -20,6 +20,7 @@ __all__ = [
     "print_items",
     "say",
     "shown_columns",
+    "table_width",
 ]
 
 _GAPS = (2, 1)
@@ -61,6 +62,12 @@ def print_items(
 def shown_columns(columns: Iterable[Column], items: Sequence[Any]) -> list[Column]:
     """Return the columns that hold another value than their usual one in some row."""
     return [c for c in columns if c.usual is None or {c.cell(item) for item in items} != {c.usual}]
+
+
+def table_width(columns: Sequence[Column], items: Sequence[Any]) -> int:
+    """Return how wide a table of these items is, with the larger gaps."""
+    rows = [[column.cell(item) for column in columns] for item in items]
+    return _width(range(len(columns)), columns, rows, _GAPS[0])
 
 
 def print_columns(

@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.console import Console
 
-from meshwright.report.explain_text import header_lines, plain_table, print_intervals, print_memory
+from meshwright.report.explain_text import plain_table, print_header, print_memory
 from meshwright.search.diff import Comparison, Label
 from meshwright.search.oom import Ladder, Rung
 from meshwright.search.quote import Quote, Setting
@@ -108,9 +108,7 @@ LABEL_WORDS = {
 
 def print_ladder(found: Ladder, setting: Setting, console: Console) -> None:
     """Print where the memory goes and every rung."""
-    for line in header_lines(found.quote, setting):
-        console.print(line, soft_wrap=True)
-    print_intervals(setting.intervals(found.quote), console)
+    print_header(found.quote, setting, console)
     console.print(f"\n{_cause(found.quote)}")
     print_memory(found.quote, console)
     _print_rungs(found, console)

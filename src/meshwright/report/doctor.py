@@ -21,7 +21,7 @@ import yaml
 from meshwright import __version__
 from meshwright.platforms.given import cluster_of_listing
 from meshwright.trust.calibration import Calibration, check_profile
-from meshwright.values.errors import ConfigError
+from meshwright.values.errors import ConfigError, install_words
 from meshwright.values.hardware.profile import Profile
 from meshwright.values.hardware.profile_chip import profile_words
 from meshwright.values.units import counted
@@ -241,7 +241,7 @@ def _extra_finding(
         for name, version in present.items()
         if _is_older(version, needed[name])
     ]
-    remedy = f"pip install 'meshwright[{extra}]'"
+    remedy = install_words(extra)
     if old:
         return part.broken("; ".join(old), remedy)
     if missing:
@@ -272,7 +272,7 @@ _NO_GPU = (
     "no nvidia-smi here, so no accelerator was found; plans name a cluster such as h100:8, and tune"
     " runs on this machine's cores"
 )
-_CLIENT_LINE = "pip install 'meshwright[k8s]'"
+_CLIENT_LINE = install_words("k8s")
 
 
 def gpu_finding() -> Finding:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from typing import Literal
 
 from rich.console import Console
 from rich.table import Table
 
 from meshwright.cost.flops import causal_flops_per_token, mfu, model_flops_per_token, tokens_per_s
-from meshwright.report.columns import blocks
+from meshwright.report.columns import blocks, fold
+from meshwright.report.likely import likely_memory, likely_step
 from meshwright.search.explain import Explanation, Rival
 from meshwright.search.operators import LayerTable
 from meshwright.search.origins import origins_of, profile_provenance
@@ -18,42 +20,92 @@ from meshwright.search.quote import Quote, Setting
 from meshwright.search.titles import MEMORY_READINGS, TIME_READINGS
 from meshwright.trust.calibration import provenance_of
 from meshwright.trust.intervals import Intervals
-from meshwright.values.units import GIB, MIB, format_seconds
+from meshwright.values.units import GIB, MIB
 
 __all__ = [
+    "Part",
     "change_words",
     "hanging",
-    "header_lines",
     "plain_table",
     "print_explanation",
-    "print_intervals",
+    "print_header",
     "print_memory",
 ]
 
 CAUSAL_MATTERS = 0.05
 """Difference between the two counts of FLOPs above which both MFUs are printed."""
 TERMS_SHOWN = 3
+SHORT = 3
+"""Terms and rivals that the short answer names."""
 LEAST_SHOWN = 0.002
 """Share of a step below which a term's change is not worth a word."""
 
 
-def print_explanation(found: Explanation, console: Console) -> None:
-    """Print the sum, what binds, time, memory, operators, rivals and provenance."""
-    for line in header_lines(found.quote, found.setting):
-        console.print(line, soft_wrap=True)
+Part = Literal["tables", "rivals", "sources"]
+"""What can follow the short answer."""
+_MORE = "more: --tables, --rivals, --sources, and --term NAME such as bubble"
+
+
+def print_explanation(
+    found: Explanation, console: Console, *, parts: Collection[Part] = ()
+) -> None:
+    """Print the sum and what binds, in short where the time and the memory go and which rival is
+    nearest, and the parts that were asked for."""
+    print_header(found.quote, found.setting, console)
     if found.setting.started_by:
         hanging(console, f"started by: {found.setting.started_by}", indent="")
-    print_intervals(found.setting.intervals(found.quote), console)
+    if way := found.context_way:
+        hanging(console, way.words(), indent="")
     console.print(f"\nBinding: {found.binding}")
-    console.print(_time_table(found))
-    print_memory(found.quote, console)
-    for layer in found.layers:
-        console.print(_layer_table(layer))
-    console.print(_rival_table(found))
-    _print_provenance(found, console)
+    console.print()
+    for line in _short_lines(found):
+        hanging(console, line, indent="")
+    if "tables" in parts:
+        console.print(_time_table(found))
+        print_memory(found.quote, console)
+        for layer in found.layers:
+            console.print(_layer_table(layer))
+    if "rivals" in parts:
+        console.print(_rival_table(found))
+    if "sources" in parts:
+        _print_errors(found.setting.intervals(found.quote), console)
+        _print_provenance(found, console)
 
 
-def header_lines(quote: Quote, setting: Setting) -> list[str]:
+def _short_lines(found: Explanation) -> list[str]:
+    """Say in a line each where time and memory go, and what the nearest rivals win or lose."""
+    stage = found.quote.fullest
+    terms = sorted(stage.memory_bytes.items(), key=lambda item: -item[1])
+    rivals = [
+        f"{rival.words} ({rival.quote.step_s / found.quote.step_s - 1:+.1%})"
+        for rival in found.rivals
+        if rival.quote is not None and rival.quote.fits
+    ]
+    return [
+        f"time: {_shown([f'{term.title} {term.share:.0%}' for term in found.time])}",
+        "memory, GiB: "
+        + _shown(
+            [f"{MEMORY_READINGS[term].title} {size / GIB:.1f}" for term, size in terms if size]
+        ),
+        f"rivals: {_shown(rivals) if rivals else 'none that fits differs in one axis'}",
+        _MORE,
+    ]
+
+
+def _shown(words: list[str]) -> str:
+    """Name the first few, and how many more there are."""
+    rest = len(words) - SHORT
+    return ", ".join(words[:SHORT]) + (f", {rest} more" if rest > 0 else "")
+
+
+def print_header(quote: Quote, setting: Setting, console: Console) -> None:
+    """Print what was asked and the answer; the layout stays whole, to be copied."""
+    for line in _header_lines(quote, setting):
+        folded = line if line.startswith("layout ") else fold(line, width=console.width, indent=2)
+        console.print(folded, soft_wrap=True)
+
+
+def _header_lines(quote: Quote, setting: Setting) -> list[str]:
     """Say what was asked, and the answer in one line."""
     layout, pool, work = quote.layout, setting.pool, setting.work
     asked = (
@@ -63,7 +115,7 @@ def header_lines(quote: Quote, setting: Setting) -> list[str]:
     rate = tokens_per_s(
         gbs=layout.gbs, seq_len=work.seq_len, step_s=quote.step_s, num_chips=layout.num_chips
     )
-    fullest = quote.fullest
+    fullest, sure = quote.fullest, setting.intervals(quote)
     memory = (
         f"{quote.peak_bytes / GIB:.1f} of {quote.limit_bytes / GIB:.1f} GiB on stage"
         f" {fullest.stage}"
@@ -72,14 +124,12 @@ def header_lines(quote: Quote, setting: Setting) -> list[str]:
         f"{asked}, stack {setting.stack.name}",
         f"layout {layout.words()}",
         "",
+        f"step {likely_step(quote.step_s, sure)}",
         (
-            f"step {_seconds(quote.step_s)}, {rate:,.0f} tokens/s per GPU,"
-            f" {_mfu_words(rate, setting)}"
+            f"{rate:,.0f} tokens/s per GPU, {_mfu_words(rate, setting)};"
+            f" {_micro_batches(layout.num_microbatches)} of {layout.mbs}"
         ),
-        (
-            f"fits: {quote.verdict}, {memory}; {_micro_batches(layout.num_microbatches)} of"
-            f" {layout.mbs}"
-        ),
+        f"fits: {quote.verdict}, {memory}, {likely_memory(sure)}",
         *_own_lines(quote, setting),
     ]
 
@@ -98,21 +148,15 @@ def _own_lines(quote: Quote, setting: Setting) -> list[str]:
     return [own["words"] for own in found.values()]
 
 
-def print_intervals(found: Intervals, console: Console) -> None:
-    """Say how sure the figures are."""
-    step = " to ".join(_seconds(end) for end in found.step_s)
-    memory = " to ".join(f"{end / GIB:.1f}" for end in found.peak_bytes)
-    console.print(f"80 % interval: step {step}, memory {memory} GiB", soft_wrap=True)
-    hanging(console, f"error against measured runs, time: {found.error}", indent="")
-    hanging(console, f"error against measured runs, memory: {found.memory_error}", indent="")
+def _print_errors(found: Intervals, console: Console) -> None:
+    """Say how far published runs were from their predictions."""
+    console.print("\nHow sure", style="bold")
+    hanging(console, f"time, 80 % interval: {found.error}")
+    hanging(console, f"memory, 80 % interval: {found.memory_error}")
 
 
 def _micro_batches(count: int) -> str:
     return f"{count} micro batch{'' if count == 1 else 'es'}"
-
-
-def _seconds(seconds: float) -> str:
-    return f"{seconds:.3f} s" if seconds >= 1 else format_seconds(seconds)
 
 
 def _mfu_words(rate: float, setting: Setting) -> str:
@@ -293,12 +337,6 @@ def _print_provenance(found: Explanation, console: Console) -> None:
         values.setdefault(f"{constant.kind}: {constant.source}", []).append(told)
     for source, words in values.items():
         hanging(console, f"{', '.join(words)}: {source}")
-    if not values:
-        hanging(
-            console,
-            "`--term NAME` puts the numbers into a term's formula and names every constant that"
-            " moves it; `--sources` lists the constants of all terms.",
-        )
 
 
 def hanging(console: Console, text: str, *, indent: str = "  ") -> None:

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from itertools import groupby
 
+from meshwright.values.layout import Layout
 from meshwright.values.mixed_layout import MixedLayout, StageLayout
 
-__all__ = ["chunks_words", "layers_words", "mixed_words", "recompute_words", "runs_of"]
+__all__ = [
+    "chunks_words",
+    "inline_words",
+    "layers_words",
+    "mixed_words",
+    "recompute_words",
+    "runs_of",
+]
 
 
 def runs_of(layout: MixedLayout) -> list[tuple[StageLayout, ...]]:
@@ -45,6 +53,21 @@ def _recompute(stage: StageLayout) -> str:
     if stage.recompute_layers is not None:
         return f"{stage.recompute} {stage.recompute_layers}"
     return stage.recompute
+
+
+LONGEST_SPLIT = 24
+"""Numbers of a split that a line can hold."""
+
+
+def inline_words(layout: Layout) -> str:
+    """Write a layout as `--layout` takes it; a split of many unlike numbers is told, not listed."""
+    words = layout.words()
+    start = words.find("layers_per_stage=")
+    split = words[start:]
+    if start < 0 or split.count("+") < LONGEST_SPLIT:
+        return words
+    chunks = len(layout.layers_per_stage or ())
+    return f"{words[:start]}layers_per_stage=... ({chunks} numbers, which --json has)"
 
 
 def mixed_words(layout: MixedLayout) -> str:

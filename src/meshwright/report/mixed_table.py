@@ -11,9 +11,9 @@ from meshwright.report.layout_words import chunks_words, mixed_words, recompute_
 from meshwright.report.plan_table import (
     PLAN_FIGURES,
     asked_line,
-    between,
     chips_line,
     print_rejected,
+    sure_line,
     tokens_per_dollar_words,
 )
 from meshwright.search.result import Plan, PlanResult
@@ -116,12 +116,7 @@ def _footing(result: PlanResult) -> list[str]:
             f" {proof.boxes} boxes split, {proof.solved} solved in {result.seconds:.2f} s)"
         ),
         *result.notes,
-        f"stands on: {best.provenance['kernels']}; {best.provenance['pipeline']}",
-        (
-            f"80 % interval of #1: step {between(best.intervals.step_s, 1)} s, memory of its"
-            f" fullest stage {between(best.intervals.peak_bytes, GIB)} GiB"
-        ),
-        f"error against measured runs: {best.intervals.error}",
+        f"#1 {sure_line(best)} of its fullest stage",
     ]
 
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
-from meshwright.report.columns import Column, print_items, say, shown_columns
-from meshwright.report.layout_words import mixed_words
+from meshwright.report.columns import Column, print_items, say, shown_columns, table_width
+from meshwright.report.layout_words import inline_words, mixed_words
+from meshwright.report.likely import likely_memory, likely_step
 from meshwright.search.result import NearestMiss, Plan, PlanResult, layout_dict, mixed_dict
 from meshwright.values.layout import Layout
 from meshwright.values.units import DAY_S, GIB, TERA, format_count, format_seconds
@@ -18,7 +18,6 @@ from meshwright.values.units import DAY_S, GIB, TERA, format_count, format_secon
 __all__ = [
     "PLAN_FIGURES",
     "asked_line",
-    "between",
     "chips_line",
     "cost_words",
     "plan_rows",
@@ -26,12 +25,10 @@ __all__ = [
     "print_miss",
     "print_plans",
     "print_rejected",
+    "sure_line",
     "tokens_per_dollar_words",
 ]
 
-WIDE = 130
-"""Columns of a terminal from which on the reasons stand in the table; below, they stand under
-it."""
 CAUSAL_SHARE = 0.05
 """Difference of the two MFU figures from which on both are printed."""
 
@@ -103,7 +100,7 @@ _COLUMNS = (
     *PLAN_FIGURES,
 )
 _CAUSAL = Column(heading="causal", cell=lambda p: f"{p.causal_mfu * 100:.1f}", spare=2)
-_TFLOPS = Column(heading="TFLOPS", cell=lambda p: f"{p.flops_per_s_per_gpu / TERA:.0f}")
+_TFLOPS = Column(heading="TFLOPS", spare=4, cell=lambda p: f"{p.flops_per_s_per_gpu / TERA:.0f}")
 _MEMORY = (
     Column(heading="GiB", cell=lambda p: f"{p.peak_bytes / GIB:.1f}"),
     Column(heading="fits", cell=lambda p: p.fits, justify="left"),
@@ -116,14 +113,17 @@ def print_plans(result: PlanResult, console: Console) -> None:
     for line in _heading(result):
         say(console, line)
     say(console, "")
-    wide = console.width >= WIDE
-    _print_table(result, console, wide=wide)
+    columns = _chosen(result)
+    room = console.width if console.is_terminal else None
+    beside = room is None or table_width([*columns, _WHY], result.plans) <= room
+    print_items(
+        console,
+        [*columns, _WHY] if beside else columns,
+        result.plans,
+        more="--json and --csv have them",
+    )
     say(console, "")
-    if not wide:
-        for plan in result.plans:
-            if plan.beats_next:
-                say(console, f"#{plan.rank} before #{plan.rank + 1}: {plan.beats_next}")
-    for line in _footing(result):
+    for line in _footing(result, reason=not beside):
         say(console, line)
 
 
@@ -159,40 +159,34 @@ def _tflops_words(peak: float) -> str:
     return f"{peak:.0f}" if peak >= 10 else f"{peak:.2g}"
 
 
-def _print_table(result: PlanResult, console: Console, *, wide: bool) -> None:
-    columns = _chosen(result, wide=wide)
-    if not wide:
-        print_items(console, columns, result.plans, more="--json and --csv have them")
-        return
-    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
-    for column in columns:
-        table.add_column(column.heading, justify=column.justify, no_wrap=column is not _WHY)
-    for plan in result.plans:
-        table.add_row(*(column.cell(plan) for column in columns))
-    console.print(table, highlight=False, markup=False)
-
-
-def _chosen(result: PlanResult, *, wide: bool) -> list[Column]:
+def _chosen(result: PlanResult) -> list[Column]:
     plans, gbs = result.plans, str(result.request.gbs)
     columns = [replace(c, usual=gbs) if c.heading == "gbs" else c for c in _COLUMNS]
     columns = shown_columns(columns, plans)
-    if any(abs(p.mfu - p.causal_mfu) > CAUSAL_SHARE * p.mfu for p in plans):
+    if _is_causal_shown(plans):
         columns.append(_CAUSAL)
-    if wide:
-        columns.append(_TFLOPS)
+    columns.append(_TFLOPS)
     if result.request.objective == "tokens_per_dollar":
         columns.append(Column(heading="tokens/$", cell=tokens_per_dollar_words))
-    return [*columns, *_MEMORY, *([_WHY] if wide else [])]
+    return [*columns, *_MEMORY]
 
 
-def _footing(result: PlanResult) -> list[str]:
-    lines = []
+def _is_causal_shown(plans: Sequence[Plan]) -> bool:
+    return any(abs(p.mfu - p.causal_mfu) > CAUSAL_SHARE * p.mfu for p in plans)
+
+
+def _footing(result: PlanResult, *, reason: bool) -> list[str]:
     best = result.plans[0]
-    if any(plan.layout.layers_per_stage is not None for plan in result.plans):
-        lines.append("* uneven stages; --json has the layers of each")
-    if close := best.provenance.get("close"):
-        lines.append(f"{CLOSE_MARK} close: {close['words']}")
-    lines.append(f"best: --layout {best.layout.words()}")
+    lines = [f"best: --layout {inline_words(best.layout)}", f"#1 {sure_line(best)}"]
+    if reason and best.beats_next:
+        lines.append(f"#1 before #2: {best.beats_next}")
+    lines += _legend(result)
+    limit_gib, kept_gib = result.facts["limit_gib"], result.facts["headroom_gib"]
+    if best.fits == "yes" and best.intervals.peak_bytes[1] > limit_gib * GIB:
+        lines.append(
+            f"that memory ends above {limit_gib:.1f} GiB: `yes` keeps {kept_gib:.1f} free, not all"
+            " of the interval; --headroom keeps more"
+        )
     rejected = sum(result.rejected.values())
     lines.append(
         f"{result.layouts} layouts priced in {result.seconds:.2f} s, {rejected} rejected;"
@@ -200,28 +194,33 @@ def _footing(result: PlanResult) -> list[str]:
     )
     if start := best.provenance.get("started_by"):
         lines.append(f"started by: {start}")
-    lines.append(f"stands on: {best.provenance['kernels']}; {best.provenance['pipeline']}")
     if profiled := best.provenance.get("profile"):
         lines.append(profiled["words"])
     if calibrated := best.provenance.get("calibration"):
         lines.append(calibrated["words"])
-    lines.append(
-        f"80 % interval of #1: step {between(best.intervals.step_s, 1)} s, memory"
-        f" {between(best.intervals.peak_bytes, GIB)} GiB"
-    )
-    limit_gib, kept_gib = result.facts["limit_gib"], result.facts["headroom_gib"]
-    if best.fits == "yes" and best.intervals.peak_bytes[1] > limit_gib * GIB:
-        lines.append(
-            f"that memory ends above {limit_gib:.1f} GiB: `yes` keeps {kept_gib:.1f} free, not all"
-            " of the interval; --headroom keeps more"
-        )
-    lines.append(f"error against measured runs: {best.intervals.error}")
     return lines
 
 
-def between(interval: tuple[float, float], unit: float) -> str:
-    """Write an interval in a unit, `1 to 2`."""
-    return " to ".join(f"{end / unit:.3g}" for end in interval)
+def _legend(result: PlanResult) -> list[str]:
+    """Explain the marks that the table has."""
+    lines, best = [], result.plans[0]
+    if _is_causal_shown(result.plans):
+        lines.append(
+            "causal: MFU without the half of the attention scores that a causal mask leaves out"
+        )
+    if any(plan.layout.layers_per_stage is not None for plan in result.plans):
+        lines.append("* uneven stages; --json has the layers of each")
+    if close := best.provenance.get("close"):
+        lines.append(f"{CLOSE_MARK} close: {close['words']}")
+    return lines
+
+
+def sure_line(plan: Plan) -> str:
+    """Write a plan's step time and memory, each with its interval."""
+    return (
+        f"takes {likely_step(plan.step_s, plan.intervals)}, and {plan.peak_bytes / GIB:.1f} GiB,"
+        f" {likely_memory(plan.intervals)}"
+    )
 
 
 def print_rejected(heading: Iterable[str], result: PlanResult, console: Console) -> None:

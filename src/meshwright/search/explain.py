@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
+from meshwright.search.exchange import ContextWay, context_way
 from meshwright.search.operators import LayerTable, layer_tables
 from meshwright.search.problem import Problem
 from meshwright.search.provenance import Basis, Depth, Provenance, basis_of
@@ -332,6 +333,14 @@ class Explanation:
     """What every term stands on, those that take nothing among them."""
     binding: str
     rivals: tuple[Rival, ...]
+
+    @property
+    def context_way(self) -> ContextWay | None:
+        """How context-parallel ranks exchange; None without them."""
+        at = self.setting
+        return context_way(
+            self.quote.layout, model=at.model, pool=at.pool, work=at.work, stack=at.stack
+        )
 
 
 def explain(layout: Layout, problem: Problem, *, depth: Depth = "functions") -> Explanation:

@@ -20,7 +20,7 @@ from meshwright.search.rules.software import (
     usual_attention,
     usual_layout,
 )
-from meshwright.search.started import Started, library_stack, started
+from meshwright.search.started import GRAPHED_SHARE, Started, library_stack, started
 from meshwright.trust.calibration import Calibrated, Calibration, apply_calibration
 from meshwright.values.data import package_rows
 from meshwright.values.errors import ConfigError, UnknownNameError
@@ -34,7 +34,14 @@ from meshwright.values.models.params import model_params
 from meshwright.values.models.spec import HybridSpec, MambaSpec, MlaSpec, ModelSpec, MoeSpec
 from meshwright.values.stack import Stack, find_stack
 from meshwright.values.units import GIB, TERA, format_count
-from meshwright.values.workload import AttentionKernel, Precision, Routing, Workload
+from meshwright.values.workload import (
+    AttentionKernel,
+    CpCommType,
+    LoraTarget,
+    Precision,
+    Routing,
+    Workload,
+)
 
 __all__ = [
     "DETAILS",
@@ -180,10 +187,13 @@ def problem_on(
         seq_len=request.seq_len,
         gbs=request.gbs,
         decoder_seq_len=request.decoder_seq_len,
+        sample_len=request.sample_len,
         precision=cast("Precision", request.precision),
         attention=cast("AttentionKernel", request.attention),
         routing=cast("Routing", request.routing),
         dropout=stack_rules(find_stack(str(request.stack))).dropout,
+        cp_comm_type=cast("CpCommType | None", request.cp_comm_type),
+        lora_rank=request.lora_rank,
     )
     _refuse_needless(request, model)
     chip.require(work.precision)
@@ -197,7 +207,7 @@ def problem_on(
     _refuse_unpriced(request, chip, usd_per_hour)
     calibration = None if files.calibration is None else files.calibration.for_model(model)
     start = _started(request, work, model=model, pool=pool, starts=starts)
-    stack = start.stack
+    stack, work = _graphed(request, start.stack), _adapted(request, work, start)
     _refuse_unable(chip, stack, work.precision)
     values = _calibrated(
         request,
@@ -235,11 +245,46 @@ def _started(
         chip=pool.node.chip,
         precision=work.precision,
         num_chips=pool.num_chips,
+        task="lora" if work.lora_rank else "pretrain",
     )
 
 
+def _graphed(request: PlanRequest, stack: Stack) -> Stack:
+    """The software with the graphs that are asked for."""
+    if request.cuda_graphs is None:
+        return stack
+    return replace(stack, launch_hidden=GRAPHED_SHARE[request.cuda_graphs])
+
+
+def _adapted(request: PlanRequest, work: Workload, start: Started) -> Workload:
+    """The workload with the layers that have adapters: as asked, else as the recipe has it."""
+    targets = tuple(request.lora_targets) or start.lora_targets
+    if not work.lora_rank or not targets:
+        return work
+    return replace(work, lora_targets=cast("tuple[LoraTarget, ...]", targets))
+
+
 def _refuse_needless(request: PlanRequest, model: ModelSpec) -> None:
-    """ConfigError for what is said of a part that the model has not."""
+    """ConfigError for what is said of a part that model or software has not."""
+    if request.lora_targets and not request.lora_rank:
+        raise ConfigError(
+            f"lora_targets={','.join(request.lora_targets)}: of no effect with lora_rank=0; give"
+            " --lora-rank, or leave it out"
+        )
+    if request.cp_comm_type not in (None, "a2a") and model.refuses_ring:
+        raise ConfigError(
+            f"cp_comm_type={request.cp_comm_type}: {model.name} has windows or sinks, which only"
+            " a2a carries; take that, or leave it out"
+        )
+    if request.cuda_graphs and find_stack(str(request.stack)).family != "megatron":
+        raise ConfigError(
+            f"cuda_graphs={request.cuda_graphs}: {request.stack} has no such setting; leave it out"
+        )
+    if request.cp_comm_type and find_stack(str(request.stack)).family != "megatron":
+        raise ConfigError(
+            f"cp_comm_type={request.cp_comm_type}: of no effect on {request.stack}, which has no"
+            " such setting; leave it out"
+        )
     if request.decoder_seq_len is not None and model.family != "encoder-decoder":
         raise ConfigError(
             f"decoder_seq_len={request.decoder_seq_len}: of no effect on {model.name}, which is no"
@@ -420,19 +465,15 @@ off."""
 
 
 def ask(layout: str | Mapping[str, Any], problem: Problem) -> Asked:
-    """Fill in what a layout (words, or fields) leaves open; LayoutError where it breaks a rule.
-
-    Recompute and sequence parallelism are those of the software's own configurations, unless the
-    layout has all that a printed plan has.
-    """
+    """Fill in what a layout (words, or fields) leaves open, as the software's own configurations do
+    unless it has all that a printed plan has; LayoutError where it breaks a rule."""
     given = parse_layout(layout) if isinstance(layout, str) else dict(layout)
     if not given:
         raise ConfigError(f"layout {layout!r}: expected key=value words such as tp=8,pp=4,mbs=1")
     found = complete_layout(_as_usual(given, problem), problem.case)
-    require_valid(found, problem.case)
     if "recompute" not in given and _is_short(found, problem):
         found = complete_layout(_as_usual(given, problem, short=True), problem.case)
-        require_valid(found, problem.case)
+    require_valid(found, problem.case)
     return Asked(layout=found, problem=problem)
 
 
@@ -456,5 +497,4 @@ def _is_short(layout: Layout, problem: Problem) -> bool:
     setting = problem.setting
     if stack_rules(setting.stack).recompute != NONE_OR_FULL or layout.recompute != "none":
         return False
-    [quote] = quotes([layout], setting)
-    return not quote.fits
+    return not quotes([layout], setting)[0].fits

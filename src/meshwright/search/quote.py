@@ -46,7 +46,7 @@ class Setting:
     @property
     def kind(self) -> Kind:
         """Which published runs say how far off an estimate may be."""
-        return kind_of(model=self.model, chip=self.pool.node.chip, stack=self.stack)
+        return kind_of(model=self.model, chip=self.pool.node.chip, stack=self.stack, work=self.work)
 
     @property
     def case(self) -> RuleCase:

@@ -11,16 +11,30 @@ from meshwright.search.rules.software import NEWEST_MEGATRON
 from meshwright.values.errors import ConfigError, UnknownNameError
 from meshwright.values.layout import parse_layout
 from meshwright.values.options import Option
+from meshwright.values.workload import LORA_TARGETS
 
-__all__ = ["OBJECTIVES", "SHARED", "Objective", "PlanRequest", "Shared", "parse_pins", "parse_same"]
+__all__ = [
+    "OBJECTIVES",
+    "SHARED",
+    "CudaGraphs",
+    "Objective",
+    "PlanRequest",
+    "Shared",
+    "parse_pins",
+    "parse_same",
+]
 
 Objective = Literal["step_time", "tokens_per_dollar", "tokens_per_joule", "memory"]
 OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
+CudaGraphs = Literal["none", "moe_router", "attn", "full_iteration"]
 Shared = Literal["tp", "recompute", "layers", "order"]
 """What stages of plans over several kinds of chips can be held to have in common."""
 SHARED: tuple[Shared, ...] = get_args(Shared)
 PinValue = int | str
-_COUNTS = ("num_gpus", "gpus_per_node", "seq_len", "decoder_seq_len", "gbs", "max_gbs", "top")
+_COUNTS = (
+    *("num_gpus", "gpus_per_node", "seq_len", "decoder_seq_len", "sample_len"),
+    *("gbs", "max_gbs", "top"),
+)
 MOST_PLANS = 1000
 """More plans than anybody reads; each is simulated."""
 
@@ -51,6 +65,15 @@ def parse_same(words: str) -> list[str]:
     for word in found:
         if word not in SHARED:
             raise UnknownNameError("word of --same", word, SHARED)
+    return list(dict.fromkeys(found))
+
+
+def parse_targets(words: str) -> list[str]:
+    """Read `linear_qkv,linear_proj`; UnknownNameError for what is no layer with adapters."""
+    found = [word.strip() for word in words.split(",")]
+    for word in found:
+        if word not in LORA_TARGETS:
+            raise UnknownNameError("layer of --lora-targets", word, LORA_TARGETS)
     return list(dict.fromkeys(found))
 
 
@@ -97,6 +120,11 @@ class PlanRequest(BaseModel):
     ] = None
     """Some of them may be left idle where that is faster."""
     seq_len: Annotated[int, Option("Tokens in one sequence.", ("--seq", "--seq-len"))]
+    sample_len: Annotated[
+        int | None,
+        Option("Tokens of a mean sample where several are packed into a sequence [default: one]."),
+    ] = None
+    """Packed samples attend to their own alone."""
     gbs: Annotated[int | None, Option("Global batch in sequences; it is never changed.")] = None
     max_gbs: Annotated[int | None, Option("Without --gbs: the largest batch to try.")] = None
     """None goes by the model's size, see `search/batch_rule.csv`."""
@@ -180,6 +208,34 @@ class PlanRequest(BaseModel):
         str | None, Option("flash, flash1, fused-softmax or unfused [default: flash if there].")
     ] = None
     """None is flash, or under Megatron fused-softmax where a chip has no flash attention."""
+    cp_comm_type: Annotated[
+        str | None,
+        Option("Of context parallelism: p2p, a2a, all_gather or a2a+p2p [default: the fastest]."),
+    ] = None
+    """By Megatron-Core's names; None is the fastest that the software has."""
+    cuda_graphs: Annotated[
+        CudaGraphs | None,
+        Option(
+            "What CUDA graphs capture: none, moe_router, attn or full_iteration [default: as the"
+            " software starts]."
+        ),
+    ] = None
+    """By Megatron-Core's scopes: the router's part of a layer, about half of its kernels (attention
+    or feed-forward), or all of a step."""
+    lora_rank: Annotated[
+        int, Option("Rank of adapters beside frozen weights; 0 trains all weights.")
+    ] = 0
+    lora_targets: Annotated[
+        list[str],
+        Option(
+            "Layers with adapters: linear_qkv, linear_proj, linear_fc1, linear_fc2"
+            " [default: the recipe's, or all].",
+            metavar="LAYER[,LAYER...]",
+            kind=str,
+            read=parse_targets,
+        ),
+    ] = []
+    """By Megatron's names; none is those of the software's recipe, or else all four."""
     routing: Annotated[str, Option("Of experts: balanced, in-turn, typical or worst.")] = "balanced"
     """How tokens spread over experts; where it is not given, as the software's own benchmarks force
     it (NeMo AutoModel's: in-turn)."""

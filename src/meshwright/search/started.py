@@ -26,7 +26,14 @@ from meshwright.values.stack import Stack, find_stack
 from meshwright.values.start import Start
 from meshwright.values.workload import PRECISIONS, LoraTarget, Precision
 
-__all__ = ["Started", "library_stack", "runnable", "started", "started_stack"]
+__all__ = [
+    "GRAPHED_SHARE",
+    "Started",
+    "library_stack",
+    "runnable",
+    "started",
+    "started_stack",
+]
 
 A2A_HIDDEN = 0.8
 """Share of the expert exchange that can hide where a recipe runs it beside another micro batch
@@ -39,6 +46,13 @@ _NEWEST, _OLDEST = "99", "0"
 _LIBRARY_STACK = "nemo"
 """The stack of NeMo 2.0's recipes, which Megatron-Bridge's own (src/megatron/bridge/recipes) carry
 on: no graphs, experts through NCCL."""
+GRAPHED_SHARE = {
+    "none": 0.0,
+    "moe_router": ROUTER_ALONE,
+    "attn": LAYER_PARTS,
+    "full_iteration": WHOLE_STEP,
+}
+"""The same by what a request asks for."""
 UNFUSED_ROTATION_SINCE = (26, 0)
 """Container from which rotations that carry a factor run as plain PyTorch (Megatron-Core 0.16)."""
 

@@ -20,7 +20,15 @@ __all__ = [
     "link_words",
 ]
 
-Unit = Literal["matrix units", "device memory", "host", "slowest stage", "pipeline", "software"]
+Unit = Literal[
+    "matrix units",
+    "device memory",
+    "host memory",
+    "host",
+    "slowest stage",
+    "pipeline",
+    "software",
+]
 Bound = Literal[Unit, "tp link", "cp link", "ep link", "dp link", "pp link"]
 """What a term of the step's time waits for."""
 
@@ -66,6 +74,7 @@ def bound_words(bound: Bound, layout: Layout, pool: Pool) -> str:
     fixed: dict[Bound, str] = {
         "matrix units": f"{pool.node.chip.name} matrix units",
         "device memory": f"{pool.node.chip.name} memory bandwidth",
+        "host memory": f"link between {pool.node.chip.name} and its host's memory",
         "host": "host: launch of kernels",
         "slowest stage": f"slowest of {layout.pp} stages",
         "pipeline": (
@@ -77,11 +86,17 @@ def bound_words(bound: Bound, layout: Layout, pool: Pool) -> str:
 
 
 def link_words(bound: Bound, layout: Layout, pool: Pool) -> str:
-    """Name the link of a group, and whether the group leaves the fast domain."""
+    """Name the link of a group, and whether the group leaves the fast domain: also where it does so
+    only if domains are filled one after another, and the group does not divide them."""
     size, stride = _group(bound, layout)
     node = pool.node
-    if size * stride <= node.domain_size:
-        return f"{node.domain_link.name}: {size} ranks within a domain of {node.domain_size}"
+    span = size * stride
+    if span <= node.domain_size:
+        within = f"{node.domain_link.name}: {size} ranks within a domain of {node.domain_size}"
+        if span == 1 or node.domain_size % span == 0 or pool.num_chips <= node.domain_size:
+            return within
+        used = node.domain_size // span * span
+        return f"{within}, of which the job must take {used}, or groups straddle two domains"
     return (
         f"{node.network_link.name}: {size} ranks, {stride} apart, over"
         f" {-(-size * stride // node.domain_size)} domains"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass, replace
 from typing import Any, Literal, TypeVar, cast
 
@@ -36,6 +36,7 @@ __all__ = [
     "import_text",
     "left_off",
     "plain",
+    "require_runs",
     "tracked",
     "variables",
 ]
@@ -354,6 +355,9 @@ _NOT_ASKED = {
     "layout.dp": "follows from the chips and the other axes",
     "work.gbs": "the layout's",
     "work.attention": "a kernel, not a result",
+    "work.sample_len": "a figure of the data, which files name",
+    "work.cp_comm_type": "how the same keys and values travel, not a result",
+    "work.lora_targets": "nothing without adapters, which exports that have none refuse",
     "work.routing": "how tokens are taken to spread over experts, for the estimate",
     "work.fused_norm": "a kernel, not a result",
     "settings.train_tokens": "completed to train_steps",
@@ -403,12 +407,7 @@ def export_plan(plan: TrainingPlan, *, target: ExportTarget) -> Exported:
     Everything that the plan sets is looked at by the target, else this is refused; and the layers
     that the written configuration would train are counted against the model's.
     """
-    if target.stacks and plan.stack.name not in target.stacks:
-        words = f"the plan is priced for stack {plan.stack.name}"
-        raise ConfigError(
-            f"{target.name}: {words}, whose layouts it does not run; plan with --stack"
-            f" {target.stacks[0]}"
-        )
+    require_runs(target, plan.stack.name)
     seen: set[str] = set()
     full = completed(plan)
     exported = target.write(tracked(full, seen))
@@ -421,6 +420,16 @@ def export_plan(plan: TrainingPlan, *, target: ExportTarget) -> Exported:
     )
 
 
+def require_runs(target: ExportTarget, stack: str) -> None:
+    """Refuse a plan of a software whose layouts the target does not run."""
+    if target.stacks and stack.partition("@")[0] not in target.stacks:
+        words = f"the plan is priced for stack {stack}"
+        raise ConfigError(
+            f"{target.name}: {words}, whose layouts it does not run; plan with --stack"
+            f" {target.stacks[0]}"
+        )
+
+
 def _require_all_seen(plan: TrainingPlan, seen: set[str], target: ExportTarget) -> None:
     """Refuse where a field that the plan sets was not looked at: nothing is dropped in silence."""
     parts = ("model", "work", "layout", "settings", "details")
@@ -430,14 +439,21 @@ def _require_all_seen(plan: TrainingPlan, seen: set[str], target: ExportTarget) 
         for name, value in fields_set(getattr(plan, part), f"{part}.").items()
     }
     free = {name for name in _NOT_ASKED if name != "settings.extra" or target.takes_extra}
-    dropped = [
-        f"{name}={plain(value)!r}" for name, value in wanted.items() if name not in seen | free
-    ]
+    names = [name for name in wanted if name not in seen | free]
+    dropped = [f"{name}={plain(wanted[name])!r}" for name in names]
     if dropped:
         raise ConfigError(
-            f"{target.name}: has no place for {', '.join(dropped)}; leave it out, or export to"
+            f"{target.name}: has no place for {', '.join(dropped)}; {_way_out(names)}, or export to"
             " another target"
         )
+
+
+def _way_out(names: Iterable[str]) -> str:
+    """Say how an export can do without some fields of a plan."""
+    parts = [name.partition(".") for name in names]
+    can_go = all(part in ("details", "settings") for part, _, _ in parts)
+    listed = ",".join(name for _, _, name in parts)
+    return f"--leave-out {listed} writes it without" if can_go else "leave it out"
 
 
 def _require_all_layers(plan: TrainingPlan, found: TrainedLayers, target: ExportTarget) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
+from meshwright.search.exchange import context_way
 from meshwright.search.problem import Asked, details_of
 from meshwright.search.rules.check import require_valid
 from meshwright.search.rules.rule import RuleCase
@@ -18,7 +21,7 @@ from meshwright.values.stack import Stack
 from meshwright.values.start import Start
 from meshwright.values.workload import Workload
 
-__all__ = ["TrainingPlan", "canonical_layout", "completed", "plan_of"]
+__all__ = ["TrainingPlan", "canonical_layout", "completed", "plan_of", "without"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,12 +88,37 @@ def plan_of(
     )
 
 
+def without(plan: TrainingPlan, names: Iterable[str]) -> TrainingPlan:
+    """Return the plan without some of what it sets beyond its layout: a model's details, such as
+    `aux_loss`, and settings. ConfigError for what it does not set."""
+    parts: dict[str, Any] = {"settings": plan.settings, "details": plan.details}
+    given = {
+        one.name: part
+        for part, values in parts.items()
+        for one in fields(values)
+        if getattr(values, one.name) != getattr(type(values)(), one.name)
+    }
+    for name in names:
+        if name not in given:
+            raise ConfigError(
+                f"--leave-out {name}: the plan does not set it; it sets"
+                f" {', '.join(sorted(given)) or 'nothing that can be left out'}"
+            )
+        part = given[name]
+        parts[part] = replace(parts[part], **{name: getattr(type(parts[part])(), name)})
+    return replace(plan, **parts)
+
+
 def completed(plan: TrainingPlan) -> TrainingPlan:
     """Return the plan with every setting and detail that has a rule filled in; what is given is
     never changed."""
     details = complete_details(plan.details, model=plan.model, work=plan.work)
+    way = context_way(
+        plan.layout, model=plan.model, pool=plan.cluster.pools[0], work=plan.work, stack=plan.stack
+    )
     return replace(
         plan,
+        work=replace(plan.work, cp_comm_type=None if way is None else way.word),
         settings=complete_settings(plan.settings, model=plan.model, work=plan.work),
         details=details,
         layout=canonical_layout(plan.layout, plan.model),

@@ -41,7 +41,8 @@ the others are fields of Factors."""
 
 _FACTOR_OF: Mapping[str, str] = {
     **dict.fromkeys(
-        ("matmul", "attention", "pointwise", "recompute", "head", "optimizer"), "compute"
+        ("matmul", "attention", "pointwise", "offload", "recompute", "head", "optimizer"),
+        "compute",
     ),
     **dict.fromkeys(("launch", "overhead"), "host"),
     **{
@@ -367,13 +368,17 @@ def own_intervals(
     found = published
     if (step := _own(calibration.step_time)) is not None:
         found = replace(
-            found, step_s=(step_s / step.factor, step_s * step.factor), error=step.words
+            found,
+            step_s=(step_s / step.factor, step_s * step.factor),
+            error=step.words,
+            known_by=step.short,
         )
     if (memory := _own(calibration.peak_memory)) is not None:
         found = replace(
             found,
             peak_bytes=(peak_bytes / memory.factor, peak_bytes * memory.factor),
             memory_error=memory.words,
+            memory_known_by=memory.short,
         )
     return found
 
@@ -384,6 +389,7 @@ class _Own:
 
     factor: float
     words: str
+    short: str
 
 
 def _own(misses: Misses | None) -> _Own | None:
@@ -396,6 +402,7 @@ def _own(misses: Misses | None) -> _Own | None:
     )
     return _Own(
         factor=factor,
+        short=f"{misses.runs} runs of yours",
         words=(
             f"{off} ({misses.before_frac:.1%} uncalibrated); allow x{1 / factor:.2f} to"
             f" x{factor:.2f}"

@@ -3,10 +3,11 @@ that decide between layouts may be, by `trust/uncertainties.csv`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 from meshwright.values.data import package_rows
 from meshwright.values.hardware.chip import Chip
@@ -16,16 +17,22 @@ from meshwright.values.models.params import model_params
 from meshwright.values.models.spec import ModelSpec
 from meshwright.values.stack import Stack
 from meshwright.values.units import GIB, counted
+from meshwright.values.workload import Workload
 
 __all__ = [
+    "FALLBACKS",
     "LEVELS",
+    "LONG_TOKENS",
     "QUANTITIES",
+    "SERVING_QUANTITIES",
     "Assumption",
+    "Doubt",
     "Fits",
     "Intervals",
     "Kind",
     "Level",
     "Quantity",
+    "ServingQuantity",
     "Site",
     "Spread",
     "Spreads",
@@ -35,13 +42,18 @@ __all__ = [
     "interval",
     "intervals_of",
     "kind_of",
+    "serving_interval",
+    "serving_kind",
     "spread_of",
     "uncertain_constants",
+    "widened",
 ]
 
 Quantity = Literal["step_time", "peak_memory"]
+ServingQuantity = Literal["ttft", "tpot", "e2e", "throughput", "serving_memory"]
 Fits = Literal["yes", "at risk", "no"]
-Level = Literal["generation", "vendor", "family", "model", "all"]
+Level = Literal["generation", "vendor", "software", "family", "work", "model", "all"]
+Work = Literal["", "lora", "long"]
 Assumption = Literal[
     "micro batch",
     "global batch",
@@ -54,15 +66,22 @@ Assumption = Literal[
 ]
 """What a run may leave untold, so that something is taken for it."""
 QUANTITIES: tuple[Quantity, ...] = get_args(Quantity)
+SERVING_QUANTITIES: tuple[ServingQuantity, ...] = get_args(ServingQuantity)
 LEVELS: tuple[Level, ...] = get_args(Level)
 """What the runs of a kind share, from fine to coarse."""
 _SHARED: Mapping[Level, tuple[str, ...]] = {
-    "generation": ("stack", "model", "generation"),
-    "vendor": ("stack", "model", "vendor"),
-    "family": ("family", "model"),
-    "model": ("model",),
+    "generation": ("stack", "what", "generation"),
+    "vendor": ("stack", "what", "vendor"),
+    "software": ("stack", "what", "any_chip"),
+    "family": ("family", "what"),
+    "work": ("what",),
+    "model": ("model", "any_work"),
     "all": (),
 }
+FALLBACKS: tuple[Level, ...] = ("family", "work", "model", "all")
+"""Levels at which no run of the software itself is known."""
+LONG_TOKENS = 16384
+"""Sequences beyond it are long: attention outweighs the rest there, or is cut over ranks."""
 SMALL_PARAMETERS = 1e9
 """Below it a step is mostly what host and software do around its kernels, which predictions know
 least: among published runs, times reach 2.5 times the prediction there, 1.3 times above. Of 0.3,
@@ -83,12 +102,29 @@ class Kind:
     generation: str
     """Of the chip; `mixed` where a run has several kinds of chips."""
     vendor: str
+    work: Work = ""
+    """Whether adapters are trained, or sequences are long."""
 
-    def of(self, quantity: Quantity) -> Kind:
+    @property
+    def what(self) -> str:
+        """Model and work, such as `dense lora`."""
+        return f"{self.model} {self.work}".rstrip()
+
+    @property
+    def any_chip(self) -> str:
+        """In the name of the level at which chips are one."""
+        return "any chip"
+
+    @property
+    def any_work(self) -> str:
+        """In the name of the level at which kinds of work are one."""
+        return "any work"
+
+    def of(self, quantity: Quantity | ServingQuantity) -> Kind:
         """Return the kind that decides for a quantity: for memory the model's size does not."""
         return (
             self
-            if quantity == "step_time"
+            if quantity != "peak_memory"
             else replace(self, model="moe" if self.model.endswith("moe") else "dense")
         )
 
@@ -101,7 +137,7 @@ class Kind:
 class Spread:
     """Measured over predicted, among the published runs of one kind."""
 
-    quantity: Quantity
+    quantity: Quantity | ServingQuantity
     level: Level
     kind: str
     p10: float
@@ -111,9 +147,9 @@ class Spread:
     p75: float
     p90: float
     low: float
-    """A run elsewhere lies above it in nine of ten cases: p10, widened for the few runs known."""
+    """Of runs elsewhere 80 % lie between this and `high`, its inverse: as far from the prediction
+    as 80 % of the known, widened for how few they are."""
     high: float
-    """And below this."""
     runs: int
     models: int
     """Models of each table, counted together."""
@@ -150,22 +186,33 @@ class Spread:
         )
         return f"{outside}{known} {known_by}"
 
+    def short_words(self) -> str:
+        """Say in a few words which runs it stands on."""
+        like = (
+            "like it"
+            if self.is_own
+            else f"{_NAMES[self.level].format(kind=self.kind)}, few like it"
+        )
+        return f"{self.runs} published run{'' if self.runs == 1 else 's'} {like}"
+
 
 _NAMES: Mapping[Level, str] = {
     "generation": "of this kind",
     "vendor": "of {kind}",
+    "software": "of {kind}",
     "family": "of software like {kind}",
-    "model": "of {kind} models",
+    "work": "of {kind} models",
+    "model": "of models like {kind}",
     "all": "of any kind",
 }
-_VERBS: Mapping[Quantity, str] = {"step_time": "took", "peak_memory": "needed"}
+_VERBS: Mapping[str, str] = {"step_time": "took", "peak_memory": "needed"}
 
 
-Spreads = Mapping[tuple[Quantity, str], Spread]
+Spreads = Mapping[tuple[Quantity | ServingQuantity, str], Spread]
 """By quantity and name of the kind."""
 
 
-def kind_of(*, model: ModelSpec, chip: Chip, stack: Stack) -> Kind:
+def kind_of(*, model: ModelSpec, chip: Chip, stack: Stack, work: Workload) -> Kind:
     """Return the kind of a run."""
     return Kind(
         stack=stack.name,
@@ -173,6 +220,7 @@ def kind_of(*, model: ModelSpec, chip: Chip, stack: Stack) -> Kind:
         model=_size_and_experts(model),
         generation=chip.generation,
         vendor=chip.vendor,
+        work="lora" if work.lora_rank else "long" if work.seq_len > LONG_TOKENS else "",
     )
 
 
@@ -182,7 +230,7 @@ def _size_and_experts(model: ModelSpec) -> Literal["dense", "moe", "small dense"
     return "dense" if model.moe is None else "moe"
 
 
-def find_spread(spreads: Spreads, kind: Kind, quantity: Quantity) -> Spread:
+def find_spread(spreads: Spreads, kind: Kind, quantity: Quantity | ServingQuantity) -> Spread:
     """Return the finest known kind that a run belongs to."""
     return next(
         spread
@@ -193,12 +241,76 @@ def find_spread(spreads: Spreads, kind: Kind, quantity: Quantity) -> Spread:
 
 def spread_of(kind: Kind, quantity: Quantity) -> Spread:
     """Return what published runs say of this kind, or of the finest coarser one with enough."""
-    return find_spread(_published(), kind, quantity)
+    return find_spread(_published("trust/residuals.csv"), kind, quantity)
 
 
-def interval(kind: Kind, quantity: Quantity, predicted: float) -> tuple[float, float]:
+def serving_kind(*, model: ModelSpec, chip: Chip, engine: str, way: str) -> Kind:
+    """Return the kind of a serving run: software is the engine and the way it serves (one pool, two
+    pools, static batches, as many as fit), its family that way."""
+    return Kind(
+        stack=f"{engine} {way}",
+        family=way,
+        model="dense" if model.moe is None else "moe",
+        generation=chip.generation,
+        vendor=chip.vendor,
+    )
+
+
+def serving_interval(
+    kind: Kind, quantity: ServingQuantity, predicted: float
+) -> tuple[float, float]:
+    """Return the 80 % interval of a predicted figure of serving."""
+    published = _published("trust/serving_residuals.csv")
+    return find_spread(published, kind, quantity).around(predicted)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Doubt:
+    """How far hiding what rows told moved their predictions."""
+
+    quantity: Quantity
+    assumption: Assumption
+    half_width: float
+    """80 % of rows moved by less, in ln, as a mean over tables."""
+    rows: int
+    tables: int
+
+
+def widened(
+    ends: tuple[float, float], quantity: Quantity, assumptions: Sequence[Assumption]
+) -> tuple[float, float]:
+    """Return the ends of an interval as far apart as what was assumed makes them.
+
+    Errors of the model and of what was taken for blanks have nothing to do with each other: their
+    squares add up.
+    """
+    extra = sum(_doubts()[quantity, each].half_width ** 2 for each in assumptions)
+    low, high = ends
+    middle, half = math.sqrt(low * high), 0.5 * math.log(high / low)
+    wide = math.exp(math.sqrt(half * half + extra))
+    return middle / wide, middle * wide
+
+
+def interval(
+    kind: Kind, quantity: Quantity, predicted: float, assumptions: Sequence[Assumption] = ()
+) -> tuple[float, float]:
     """Return the 80 % interval of a predicted value."""
-    return spread_of(kind, quantity).around(predicted)
+    return widened(spread_of(kind, quantity).around(predicted), quantity, assumptions)
+
+
+@cache
+def _doubts() -> Mapping[tuple[Quantity, Assumption], Doubt]:
+    found = (
+        Doubt(
+            quantity=cast("Quantity", line["quantity"]),
+            assumption=cast("Assumption", line["assumption"]),
+            half_width=float(line["half_width"]),
+            rows=int(line["rows"]),
+            tables=int(line["tables"]),
+        )
+        for line in package_rows("trust/assumptions.csv")
+    )
+    return {(doubt.quantity, doubt.assumption): doubt for doubt in found}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -212,6 +324,9 @@ class Intervals:
     """How far off predicted step times of such runs were, in words."""
     memory_error: str
     """The same of peak memory."""
+    known_by: str = ""
+    """Which runs the times stand on, in a few words."""
+    memory_known_by: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Return them as the contract of `plan --json` has it."""
@@ -221,13 +336,29 @@ class Intervals:
         }
 
 
-def intervals_of(kind: Kind, *, step_s: float, peak_bytes: float) -> Intervals:
-    """Return the intervals of an estimate."""
+def intervals_of(
+    kind: Kind, *, step_s: float, peak_bytes: float, assumptions: Sequence[Assumption] = ()
+) -> Intervals:
+    """Return the intervals of an estimate that rests on some assumptions."""
+    step = interval(kind, "step_time", step_s, assumptions)
+    peak = interval(kind, "peak_memory", peak_bytes, assumptions)
     return Intervals(
-        step_s=interval(kind, "step_time", step_s),
-        peak_bytes=interval(kind, "peak_memory", peak_bytes),
-        error=spread_of(kind, "step_time").words(kind),
-        memory_error=spread_of(kind, "peak_memory").words(kind),
+        step_s=step,
+        peak_bytes=peak,
+        error=_words(kind, "step_time", assumptions, step[1] / step_s),
+        memory_error=_words(kind, "peak_memory", assumptions, peak[1] / peak_bytes),
+        known_by=spread_of(kind, "step_time").short_words(),
+        memory_known_by=spread_of(kind, "peak_memory").short_words(),
+    )
+
+
+def _words(kind: Kind, quantity: Quantity, assumptions: Sequence[Assumption], factor: float) -> str:
+    said = spread_of(kind, quantity).words(kind)
+    if not assumptions:
+        return said
+    return (
+        f"{said}, and for what is not told ({', '.join(assumptions)}) x{1 / factor:.2f} to"
+        f" x{factor:.2f}"
     )
 
 
@@ -239,8 +370,8 @@ def fits_within(peak_bytes: float, *, limit_bytes: float, headroom_bytes: float)
 
 
 @cache
-def _published() -> Spreads:
-    found = map(_spread, package_rows("trust/residuals.csv"))
+def _published(name: str) -> Spreads:
+    found = map(_spread, package_rows(name))
     return {(spread.quantity, spread.kind): spread for spread in found}
 
 

@@ -35,6 +35,7 @@ __all__ = [
     "ServerError",
     "StudyError",
     "UnknownNameError",
+    "install_words",
     "load_extra",
     "nearest_names",
     "require_scorers",
@@ -100,9 +101,14 @@ class MissingExtraError(MeshwrightError):
 
     def __init__(self, module: str, extra: str) -> None:
         """Say which extra brings `module`."""
-        super().__init__(
-            f"this needs {module}, which is not installed: pip install 'meshwright[{extra}]'"
-        )
+        super().__init__(f"this needs {module}, which is not installed: {install_words(extra)}")
+
+
+def install_words(extra: str) -> str:
+    """Return the command that brings an extra: in a clone, whose scorers are seen here, of the
+    clone; elsewhere of the package."""
+    is_clone = find_spec("meshwright_truth") is not None
+    return f"pip install -e '.[{extra}]'" if is_clone else f"pip install 'meshwright[{extra}]'"
 
 
 def load_extra(module: str, extra: str) -> Any:

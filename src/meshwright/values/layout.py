@@ -6,8 +6,10 @@ the CSV.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
+from itertools import groupby
 from operator import attrgetter
 from typing import Any, Literal, get_args
 
@@ -58,6 +60,8 @@ RECOMPUTE_MODULES = (
 torchtitan's selective checkpointing, which keeps every second matrix product and the attention
 output and computes the rest again."""
 
+MOST_CHUNKS = 2**16
+"""More than any model has layers; beyond it a count is a slip."""
 Ints = NDArray[np.int64]
 _WHOLE = ("tp", "cp", "ep", "pp", "vpp", "dp", "mbs", "gbs")
 """Fields with a number of 1 or more, which columns hold as they are."""
@@ -148,9 +152,16 @@ class Layout:
             if value == getattr(default, field.name) and field.name not in _ALWAYS_SAID:
                 continue
             if isinstance(value, tuple):
-                value = "+".join(str(v) for v in value)
+                value = "+".join(
+                    _run_words(str(part), len(list(run))) for part, run in groupby(value)
+                )
             parts.append(f"{field.name}={int(value) if isinstance(value, bool) else value}")
         return ",".join(parts)
+
+
+def _run_words(part: str, count: int) -> str:
+    """Write equal neighbours once: `13x5` for five stages of 13 layers."""
+    return f"{part}x{count}" if count > 1 else part
 
 
 _ALIASES = {
@@ -178,10 +189,13 @@ def head_alone(chunks: tuple[int, ...]) -> bool:
 
 
 def parse_layout(text: str) -> dict[str, Any]:
-    """Read `tp=8,pp=4,mbs=1,recompute=full` into fields of Layout; lists are joined by `+`."""
+    """Read `tp=8,pp=4,mbs=1,recompute=full` into fields of Layout; lists are joined by `+`, and
+    blanks may stand for commas."""
     given: dict[str, Any] = {}
     names = [f.name for f in fields(Layout)]
-    for word in filter(None, (w.strip() for w in text.split(","))):
+    for word in re.split(r"[,;\s]+", re.sub(r"\s*=\s*", "=", text.strip())):
+        if not word:
+            continue
         key, equals, value = word.partition("=")
         if not equals:
             raise ConfigError(f"layout {word!r}: expected key=value, such as tp=8")
@@ -206,9 +220,18 @@ def _parse_value(name: str, value: str) -> Any:
             raise ConfigError(f"sp={value}: expected 0 or 1")
         return value.lower() in ("1", "true", "on")
     try:
-        return tuple(int(v) for v in value.split("+")) if name == "layers_per_stage" else int(value)
+        return _read_split(value) if name == "layers_per_stage" else int(value)
     except ValueError:
         raise ConfigError(f"{name}={value}: expected a whole number") from None
+
+
+def _read_split(value: str) -> tuple[int, ...]:
+    """Read `13x5+12`, or every number by itself; ValueError for anything else."""
+    runs = [part.partition("x") for part in value.split("+")]
+    found = [(int(layers), int(count) if times else 1) for layers, times, count in runs]
+    if sum(count for _, count in found) > MOST_CHUNKS:
+        raise ValueError
+    return tuple(layers for layers, count in found for _ in range(count))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

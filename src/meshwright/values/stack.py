@@ -14,6 +14,7 @@ from meshwright.values.workload import Precision
 __all__ = [
     "NATIVE_LOSS_BYTES",
     "PLAIN_LOSS_BYTES",
+    "ContextExchange",
     "Factors",
     "Feature",
     "Stack",
@@ -68,6 +69,9 @@ PLAIN_LOSS_BYTES = 4.0
 place)."""
 
 
+ContextExchange = Literal["ring", "gather", "all-to-all", "two-level", "kv-gather", "fastest"]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stack:
     """One training software; `software/*/stack.toml` holds them with the source of each figure."""
@@ -97,13 +101,22 @@ class Stack:
     """How tokens reach their experts: `alltoall`, a copy per expert through NCCL, sorted before and
     after; `flex`, DeepEP's and HybridEP's kernels, a copy per rank and one per domain over the
     network, sorted on arrival."""
-    context_exchange: Literal["ring", "gather", "all-to-all"] = "ring"
-    """Context-parallel ranks pass keys and values round; gather those of all query heads at once,
-    and pass fp32 gradients round; or swap tokens for heads around attention (arXiv:2309.14509)."""
-    grouped_products: Literal["library", "megablox"] = "library"
-    """What multiplies experts: a library's products, or MaxText's kernel in fixed tiles, of which
-    neighbouring experts share some (not where tokens are padded to a capacity: those go through
-    plain products)."""
+    expert_capacity: float = 0.0
+    """Capacity factor that experts are padded to where the model names none; 0: no token is
+    dropped."""
+    token_picking: Literal["indices", "one-hot"] = "indices"
+    """How tokens are brought into the order of their experts: by their indices, or by products with
+    one-hot masks over every place of every expert (GShard, arXiv:2006.16668)."""
+    context_exchange: ContextExchange = "ring"
+    """How context-parallel ranks share a sequence. ring: keys and values are passed round; gather:
+    those of all query heads are gathered at once, and fp32 gradients passed round (torch's);
+    all-to-all: tokens are swapped for heads around attention (arXiv:2309.14509); two-level: they
+    are among neighbours, whose groups form a ring; kv-gather: keys and values are gathered before,
+    and their gradients scattered; fastest: whichever of these is, layout by layout."""
+    grouped_products: Literal["library", "streams", "megablox"] = "library"
+    """What multiplies experts: a library's grouped product; a kernel each, two at a time; or
+    MaxText's kernel in fixed tiles, of which neighbouring experts share some (not where tokens are
+    padded to a capacity: those go through plain products)."""
     attention_library: Literal["vendor", "flash2"] = "vendor"
     """Whose fused attention runs as `flash`: the chip vendor's best, or FlashAttention-2."""
     p2p: Literal["blocking", "overlapped"] = "blocking"
@@ -136,6 +149,11 @@ class Stack:
     data-parallel ranks alone (nanotron's ZeroDistributedOptimizer takes dp_pg); or gradients too,
     scattered as they are made (MindSpore saves parameters in slices, gathers them for the forward
     pass and scatters their gradients; mindspore.cn, Optimizer Parallel)."""
+    zero1_exchange: Literal["behind-passes", "after-passes"] = "behind-passes"
+    """When zero1 exchanges: gradients are scattered behind the last backward pass and weights
+    gathered behind the next forward pass, as far as `dp_overlap` says; or gradients are reduced
+    whole after the one and weights gathered before the other, with nothing beside them (nanotron
+    with fp32 sums: `make_ddp` and `sync_gradients_across_dp` of its trainer.py)."""
     reduction_deferred: bool = False
     """Whether zero3 keeps whole gradients between micro batches and reduces in the last alone."""
     accumulate_bytes: float = 0.0
@@ -145,6 +163,9 @@ class Stack:
     zero3_weights: Literal["master", "master-and-half"] = "master"
     """What zero3 keeps of the weights: shards that the optimizer updates, cast where they are
     gathered (FSDP), or a half-precision shard beside them (DeepSpeed)."""
+    attention_in_8_bits: bool = False
+    """Whether fused attention multiplies in fp8 and keeps its inputs so (Megatron-Core's
+    fp8_dot_product_attention)."""
     narrow_linear: Literal["transformer-engine", "torchao", "torchao-gathers"] = (
         "transformer-engine"
     )
@@ -158,7 +179,11 @@ class Stack:
     ones between micro batches: by rows and by columns where they are cast from them; none where the
     model's weights are narrow themselves (`fp8_param_gather`)."""
     frozen_weight_bytes: float = 2.0
-    """Bytes per weight of layers beside adapters: 2, or about half of one in four bits (QLoRA)."""
+    """Bytes per weight of layers beside adapters: 2, or about half of one in four bits (QLoRA);
+    with `narrow_param_gather` no more than their 8-bit copies."""
+    narrow_activation_input: bool = False
+    """Whether a feed-forward keeps its activation's input in 8 bits (Megatron-Core's
+    activation_func_fp8_input_store)."""
     adapter_scale_fused: bool = False
     """Whether a product of an adapter scales its result by alpha / rank itself, as NeMo AutoModel's
     Triton kernels do; else that is a pass over the whole correction, and one over its gradient."""
@@ -173,6 +198,9 @@ class Stack:
     """Whether layers' inputs wait in host memory, brought back behind the layer before."""
     offloads_kept: bool = False
     """The same for what selective recompute keeps beyond a layer's input."""
+    offloads_outputs: bool = False
+    """The same for what feed-forwards and experts hand back, which recompute then does not make
+    again."""
     offloaded_layers: int = 0
     """Layers of a stage whose activations wait in host memory whole, hidden behind those above."""
     step_gather_bytes: float = 0.0
@@ -202,6 +230,8 @@ class Stack:
     """The vocabulary is padded to a multiple of this times tp."""
     pointwise_fused: bool = True
     """Whether bias, activation, dropout and residual run as few fused kernels."""
+    query_norms_joined: bool = False
+    """Whether norms of queries and keys run in rotary's passes, as a compiler joins them."""
     routing_fused: bool = False
     """Whether router and permutation of experts run as few fused kernels (Megatron-Core's
     moe_router_fusion, moe_permute_fusion)."""
@@ -393,7 +423,9 @@ def find_stack(name: str) -> Stack:
         raise ConfigError(f"stack={name}: expected a release after @, as megatron-bridge@26.02")
     found = _stack(plain)
     if found is None:
-        raise UnknownNameError("stack", name, stack_names())
+        raise UnknownNameError(
+            "stack", name, stack_names(), hint="; `meshwright stacks` says what each is"
+        )
     return replace(found, release=release) if release else found
 
 

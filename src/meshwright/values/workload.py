@@ -8,10 +8,12 @@ from typing import Literal, get_args
 from meshwright.values.errors import ConfigError, UnknownNameError
 
 __all__ = [
+    "CP_COMM_TYPES",
     "LORA_TARGETS",
     "PRECISIONS",
     "ROUTINGS",
     "AttentionKernel",
+    "CpCommType",
     "LoraTarget",
     "Precision",
     "Routing",
@@ -31,6 +33,11 @@ AttentionKernel = Literal["flash", "flash1", "fused-softmax", "unfused"]
 """flash: FlashAttention-2 or later, or the vendor's equal; flash1: FlashAttention 1; fused-softmax:
 scores in memory, one softmax kernel (Megatron-LM's); unfused: softmax, mask and dropout apart
 too."""
+CpCommType = Literal["p2p", "a2a", "all_gather", "a2a+p2p"]
+"""How context-parallel ranks share a sequence, by Megatron-Core's names: keys and values go round a
+ring; tokens are swapped for heads; keys and values are gathered; tokens are swapped inside a
+domain, and its groups form a ring."""
+CP_COMM_TYPES: tuple[CpCommType, ...] = get_args(CpCommType)
 LoraTarget = Literal["linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"]
 """Linear layers that adapters stand beside, by Megatron's names: those in front of a mixer's core
 (queries, keys and values; of latent attention all down and up projections), the one behind it, and
@@ -49,6 +56,9 @@ class Workload:
     decoder_seq_len: int | None = None
     """Tokens in one sequence of the decoder (encoder-decoder models); None is a quarter of
     `seq_len`, T5's 512/128."""
+    sample_len: int | None = None
+    """Tokens of a mean sample where several are packed into one sequence and attend to their own
+    alone; None where the whole sequence is one."""
     precision: Precision = "bf16"
     """What the linear layers compute in."""
     attention: AttentionKernel = "flash"
@@ -61,12 +71,19 @@ class Workload:
     """Rank of adapters while the rest is frozen; 0 trains all weights."""
     lora_targets: tuple[LoraTarget, ...] = LORA_TARGETS
     """Linear layers with adapters."""
+    cp_comm_type: CpCommType | None = None
+    """How a Megatron's context-parallel ranks exchange; None leaves it to the software."""
 
     def __post_init__(self) -> None:
         if self.seq_len < 1:
             raise ConfigError(f"seq_len={self.seq_len}: expected a positive number of tokens")
         if self.gbs is not None and self.gbs < 1:
             raise ConfigError(f"gbs={self.gbs}: expected a positive number of sequences")
+        if self.sample_len is not None and not 1 <= self.sample_len <= self.seq_len:
+            raise ConfigError(
+                f"sample_len={self.sample_len}: expected the tokens of a sample, at most seq_len ="
+                f" {self.seq_len}"
+            )
         if self.precision not in PRECISIONS:
             raise UnknownNameError("precision", self.precision, PRECISIONS)
         if self.routing not in ROUTINGS:
@@ -75,6 +92,8 @@ class Workload:
             raise ConfigError(
                 f"lora_rank={self.lora_rank}: expected 0 (train all weights) or a positive rank"
             )
+        if self.cp_comm_type not in (None, *CP_COMM_TYPES):
+            raise UnknownNameError("cp_comm_type", str(self.cp_comm_type), CP_COMM_TYPES)
         for target in self.lora_targets:
             if target not in LORA_TARGETS:
                 raise UnknownNameError("lora_targets", target, LORA_TARGETS)

@@ -273,7 +273,7 @@ def test_no_cluster_is_configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_the_extra_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "kubernetes", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'meshwright\[k8s\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install -e '\.\[k8s\]'"):
         KubernetesExecutor().check()
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from meshwright.report.doctor import Finding, package_findings, read_requirement
+from meshwright.values.errors import install_words
 
 ROOT = Path(__file__).resolve().parents[3]
 LINES = [
@@ -32,7 +33,7 @@ def test_what_an_extra_lacks_comes_with_the_line_that_brings_it() -> None:
     assert (found.state, found.words, found.remedy) == (
         "absent",
         "torch is not installed",
-        "pip install 'meshwright[train]'",
+        install_words("train"),
     )
 
 

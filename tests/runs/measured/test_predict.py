@@ -188,6 +188,6 @@ def test_benchmarks_of_automodel_deal_tokens_to_experts_in_turn() -> None:
 
 
 def test_recompute_that_a_row_names_is_kept_where_it_does_not_fit() -> None:
-    assert case_of(SHORT).recompute_where_short
-    assert not case_of(SHORT, recompute="none").recompute_where_short
-    assert not case_of(LLAMA).recompute_where_short
+    kinds = [{layout.recompute for layout in tier} for tier in case_of(SHORT, mbs="1").choices]
+    assert kinds == [{"none"}, {"full"}]
+    assert case_of(SHORT, mbs="1", recompute="none").choices == ()

@@ -95,6 +95,10 @@ def test_adapters() -> None:
     assert case_of(LLAMA, task="pretrain").workload.lora_rank == 0
     assert case_of(LLAMA, task="lora").workload.lora_rank == 16
     assert case_of(LLAMA, task="sft").workload.lora_rank == 0
+    nemo = {"framework": "NeMo / Megatron-Core + TE", "release": "2024-08-21", "task": "lora"}
+    packs = case_of(LLAMA, **nemo, notes="packed sequences").workload
+    assert (packs.sample_len, packs.lora_targets) == (200, ("linear_qkv",))
+    assert case_of(LLAMA, **nemo).workload.sample_len is None
     assert (
         case_of(
             LLAMA, task="sft", notes="script x.sh; script flags: use-mc2, lora-r, lora-fusion; more"
@@ -375,6 +379,20 @@ def test_features_of_the_software() -> None:
         "ep_overlap": 0.8,
     }
     assert changes(notes="DeepEP dispatcher") == {"dispatcher": "flex"}
+    ladder = {
+        step: changes(notes=f"feature: +{step} (cumulative, vpp of intermediate bars)")
+        for step in ("loss fusion", "launch opt", "VPP3", "sync-free stage 1", "VPP5")
+    }
+    assert [step for step, said in ladder.items() if said.get("dispatcher") == "flex"] == [
+        "launch opt",
+        "VPP3",
+        "sync-free stage 1",
+        "VPP5",
+    ]
+    assert [step for step, said in ladder.items() if "routing_fused" in said] == [
+        "sync-free stage 1",
+        "VPP5",
+    ]
     assert changes(recompute_detail="x [tag cuda graph full_iteration]", recompute="none") == {}
     assert changes(framework="torchtitan FSDP2", notes="FSDP; op-level")["pointwise_fused"] == 0
     assert "pointwise_fused" not in changes(
@@ -634,8 +652,5 @@ def test_adapters_train_on_whole_models_where_a_chip_holds_one() -> None:
 
 def test_plain_data_parallel_runs_checkpoint_where_they_must() -> None:
     case = case_of(SMALL_GPT, framework="PyTorch DDP", recompute="")
-    assert (case.layout.sharding, case.layout.recompute, case.recompute_where_short) == (
-        "none",
-        "none",
-        True,
-    )
+    assert (case.layout.sharding, case.layout.recompute) == ("none", "none")
+    assert {layout.recompute for layout in case.choices[-1]} == {"full"}

@@ -8,16 +8,11 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from meshwright.trust.intervals import Kind, Quantity
+from meshwright.trust.intervals import LEVELS, Kind, Quantity
+from meshwright_truth.coverage import LEAVES, NEVER_SHOWN, coverage, leave_out, widening_of
 from meshwright_truth.page import coverage_section, verdict_lines
-from meshwright_truth.residuals import (
-    FitOutcome,
-    Residual,
-    coverage,
-    fit_spreads,
-    spreads_csv,
-    widening_of,
-)
+from meshwright_truth.residuals import Feature, FitOutcome, Residual
+from meshwright_truth.spreads import Sample, Widening, fit_spreads, spreads_csv
 from meshwright_truth.verdicts import judge
 
 HOPPER = Kind(
@@ -34,6 +29,8 @@ def residual(
     run: str = "",
     kind: Kind = HOPPER,
     quantity: Quantity = "step_time",
+    as_family: float | None = None,
+    features: tuple[Feature, ...] = (),
 ) -> Residual:
     return Residual(
         quantity=quantity,
@@ -42,6 +39,8 @@ def residual(
         run=run or str(log_ratio),
         kind=kind,
         log_ratio=log_ratio,
+        as_family=as_family,
+        features=frozenset(features),
     )
 
 
@@ -82,16 +81,17 @@ def test_quantiles_by_hand() -> None:
 
 
 def test_interval_of_five_groups_by_hand() -> None:
-    """Worked: Student's 90 % quantile with 4 degrees of freedom is 1.533, the normal's 1.2816; with
-    the error of the mean of five groups the half-width 0.2 grows by 1.533 / 1.2816 * sqrt(1.2) =
-    1.310; a factor of 2 doubles it."""
+    """Worked: 80 % of 0, 0.1, 0.1, 0.2, 0.2 lie within 0.2. Student's 90 % quantile with 4 degrees
+    of freedom is 1.533, the normal's 1.2816; with the error of the mean of five groups it grows by
+    1.533 / 1.2816 * sqrt(1.2) = 1.310. Factors multiply it, another where the software stands in
+    for others."""
     some = [residual(off, model=str(off)) for off in (-0.2, -0.1, 0.0, 0.1, 0.2)]
-    for factor in (1.0, 2.0):
-        found = fit_spreads(some, factors={"step_time": factor})[
-            "step_time", "megatron, dense, hopper"
-        ]
-        assert math.log(found.high) == pytest.approx(0.2 * 1.310 * factor, rel=2e-3)
-        assert math.log(found.low) == pytest.approx(-0.2 * 1.310 * factor, rel=2e-3)
+    for own, fallback in ((1.0, 1.0), (2.0, 3.0)):
+        found = fit_spreads(some, factors={"step_time": Widening(own=own, fallback=fallback)})
+        for name, factor in (("megatron, dense, hopper", own), ("megatron, dense", fallback)):
+            spread = found["step_time", name]
+            assert math.log(spread.high) == pytest.approx(0.2 * 1.310 * factor, rel=2e-3)
+            assert math.log(spread.low) == pytest.approx(-0.2 * 1.310 * factor, rel=2e-3)
 
 
 def test_repeats_count_once_and_a_sweep_counts_as_its_models() -> None:
@@ -136,45 +136,34 @@ def test_two_equal_groups_are_enough_and_three_for_memory() -> None:
 def test_a_kind_is_mixed_with_the_next_coarser() -> None:
     """Worked: three models at 0 in the kind's one table, three at 0.3 in another generation's. The
     coarser kinds are one half each; the kind's own weigh 1 / (1 + 5) beside them, so that 7/12 lie
-    at 0 and 5/12 at 0.3. The 90 % quantile is 0.3, the median 0. The six groups have shares of 7/36
-    and 5/36: 5.84 equal ones, whose half-widths grow by 1.483 / 1.2816 * sqrt(1 + 1 / 5.84) =
-    1.252. Memory is not mixed."""
+    at 0 and 5/12 at 0.3. 80 % lie within 0.3. The six groups have shares of 7/36 and 5/36: 5.84
+    equal ones, whose half-widths grow by 1.483 / 1.2816 * sqrt(1 + 1 / 5.84) = 1.252."""
     own = [residual(0.0, table="a", model=name) for name in "xyz"]
-    found = fit_spreads(
-        [*own, *(residual(0.3, table="b", model=name, kind=ADA) for name in "xyz")]
-    )["step_time", "megatron, dense, hopper"]
+    others = [residual(0.3, table="b", model=name, kind=ADA) for name in "xyz"]
+    found = fit_spreads([*own, *others])["step_time", "megatron, dense, hopper"]
     assert math.log(found.high) == pytest.approx(0.3 * 1.252, rel=0.01)
     assert (found.p90, found.runs, found.tables) == (1.0, 3, 1)
-    memory = [replace(r, quantity="peak_memory") for r in own]
-    other = [
-        residual(0.3, table="b", model=name, kind=ADA, quantity="peak_memory") for name in "xyz"
-    ]
-    assert (
-        math.log(fit_spreads([*memory, *other])["peak_memory", "megatron, dense, hopper"].high)
-        < 0.02
-    )
 
 
 @pytest.mark.parametrize(("between", "within"), [(0.1, 0.1), (0.05, 0.2), (0.2, 0.03)])
 def test_intervals_hold_80_percent_of_tables_never_seen(between: float, within: float) -> None:
-    """Spreads of 80 known tables, held against 400 others of the same known spread."""
+    """Spreads of 80 known tables, held against 400 others of the same known spread; errors half as
+    large again are held by intervals half as wide again in ln."""
     known = study(80, models=3, runs=20, between=between, within=within, seed=1)
-    found = fit_spreads(known, factors={"step_time": widening_of(known)})[
-        "step_time", "megatron, dense, hopper"
-    ]
+    found = fit_spreads(known)["step_time", "megatron, dense, hopper"]
     fresh = study(400, models=1, runs=20, between=between, within=within, seed=2)
-    inside = sum(math.log(found.low) <= r.log_ratio <= math.log(found.high) for r in fresh) / len(
-        fresh
-    )
-    assert 0.75 <= inside <= 0.9
+    inside = sum(math.log(found.low) <= r.log_ratio <= math.log(found.high) for r in fresh)
+    assert 0.75 <= inside / len(fresh) <= 0.9
+    fewer = study(20, models=2, runs=10, between=between, within=within, seed=1)
+    assert widening_of(fewer).own == pytest.approx(NEVER_SHOWN, rel=0.2)
 
 
 def test_coverage_says_what_holds() -> None:
     found = coverage(study(20, models=3, runs=20, between=0.1, within=0.1, seed=3), "step_time")
     assert found is not None
-    assert 0.77 <= found.without_table <= 0.88
-    assert found.without_model >= found.without_table - 0.05
-    assert all(table.runs == 60 and table.models == 3 for table in found.tables.values())
+    assert set(found.means) == {"table", "model"}, "nothing is left without the one software"
+    assert 0.85 <= found.means["table"] <= found.means["model"] + 0.02
+    assert all(table.runs == 60 for table in found.tables.values())
     assert coverage([residual(0.1)], "step_time") is None
 
 
@@ -184,16 +173,55 @@ def test_biased_table_is_seen() -> None:
     found = coverage(
         [*calm, *(residual(0.7, table="off", model=str(i)) for i in range(3))], "step_time"
     )
-    assert found is not None and found.tables["off"].without_table == 0.0
+    assert found is not None and found.tables["off"].inside["table"] == 0.0
+
+
+def test_a_software_that_no_other_table_has_is_judged_by_its_family() -> None:
+    own = replace(HOPPER, stack="mine")
+    alone = [residual(0.0, kind=own, as_family=0.9)]
+    others = [residual(0.1, table=t, model=m) for t in "xy" for m in "mn"]
+    [test] = [t for t in leave_out(Sample.of([*alone, *others]), "table") if t.residual in alone]
+    assert (test.off, test.is_fallback) == (0.9, True)
+    known = [residual(0.0, table="z", model=m, kind=own) for m in "mn"]
+    sample = Sample.of([*alone, *others, *known])
+    [test] = [t for t in leave_out(sample, "table") if t.residual in alone]
+    assert (test.off, test.is_fallback) == (0.0, False)
+
+
+def test_each_way_of_leaving_out_leaves_out_what_it_says() -> None:
+    """By hand: rows at 0 in four tables and, alike in one thing alone, a fifth's row at 0 whose
+    likes elsewhere lie at 1. With these the interval is wide, without them as narrow as may be."""
+    likes = {
+        "software": replace(ADA, stack="mine"),
+        "family": replace(ADA, stack="mine", family="ours"),
+        "chip": replace(HOPPER, generation="new"),
+        "feature": HOPPER,
+    }
+    for leave in LEAVES[2:]:
+        kind, features = likes[leave], ("fp8",) if leave == "feature" else ()
+        tables = [residual(0.0, table=t, model=m) for t in "abcd" for m in "mn"]
+        own = residual(0.0, table="e", kind=kind, features=features)
+        alike = [
+            residual(1.0, table=t, model=m, kind=kind, features=features)
+            for t in "fgh"
+            for m in "mnop"
+        ]
+        sample = Sample.of([*tables, own, *alike])
+        widths = {
+            how: next(t.half_width for t in leave_out(sample, how) if t.residual is own)
+            for how in ("table", leave)
+        }
+        assert widths[leave] < 0.02 < widths["table"], leave
 
 
 def test_csv_is_read_back_in_order() -> None:
     text = spreads_csv(fit_spreads(study(4, models=3, runs=3, between=0.1, within=0.1, seed=5)))
     lines = list(csv.DictReader(text.splitlines()))
-    assert [line["level"] for line in lines] == ["generation", "vendor", "family", "model", "all"]
+    assert [line["level"] for line in lines] == list(LEVELS)
     for line in lines:
-        points = [float(line[name]) for name in ("low", "p10", "p25", "p50", "p75", "p90", "high")]
+        points = [float(line[name]) for name in ("p10", "p25", "p50", "p75", "p90")]
         assert all(a <= b for a, b in pairwise(points))
+        assert float(line["low"]) * float(line["high"]) == pytest.approx(1.0, abs=1e-3)
 
 
 def test_verdicts_do_not_know_their_table() -> None:
@@ -263,6 +291,7 @@ def test_section_has_a_line_per_table_and_the_verdicts() -> None:
     )
     page = coverage_section({"step_time": found}, verdicts)
     assert page.startswith("## How sure\n")
-    assert "| t0 | 9 | 3 |" in page
+    assert "| t0 | 9 | " in page
+    assert "| table | runs | without table | without model | without software |" in page
     assert "| a | 1 |  |  | 1, 100 % |" in page
     assert coverage_section({}, {}) == ""

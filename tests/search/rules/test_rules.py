@@ -41,7 +41,12 @@ def broken(
     )
     spec, work, software = (
         find_model(model),
-        Workload(seq_len=seq, gbs=gbs, precision=precision),
+        Workload(
+            seq_len=seq,
+            gbs=gbs,
+            precision=precision,
+            cp_comm_type=more.get("cp_comm_type"),
+        ),
         find_stack(stack),
     )
     case = RuleCase(
@@ -99,6 +104,8 @@ def test_windows_and_sinks_swap_tokens_for_heads() -> None:
         "a ring needs no whole heads"
     )
     assert "context_heads" not in broken("cp=16", model="mistral-7b", stack="fsdp")
+    said = broken("tp=8,cp=8", model="llama3-70b", cp_comm_type="a2a")["context_heads"]
+    assert "as cp_comm_type=a2a says: 8 KV heads are not divisible by tp * cp = 64" in said
 
 
 def test_mixers_share_heads_and_groups_among_context_parallel_ranks() -> None:

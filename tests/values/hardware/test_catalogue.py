@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import meshwright
+from meshwright.values.data import package_rows
 from meshwright.values.errors import ConfigError, UnknownNameError
 from meshwright.values.hardware.catalogue import (
     ChipRow,
@@ -185,6 +186,18 @@ def test_every_chip_has_a_server(row: ChipRow) -> None:
         node.network_link.bytes_per_s < node.domain_link.bytes_per_s
         or node.domain_link.name.startswith("pcie")
     )
+
+
+def test_details_of_few_chips_have_sources_and_reach_them() -> None:
+    """jax-ml/scaling-book, tpus.md: 32 GB/s to the host and arrays of 256 on TPU v6e, 15 and 128
+    before; no such figure of a GPU."""
+    rows = package_rows("values/hardware/chip_details.csv")
+    assert all(row["source"] and float(row["value"]) > 0 for row in rows)
+    assert {row["field"] for row in rows} == {"host_gb_per_s", "matrix_width"}
+    assert {row["chip"] for row in rows} <= {chip.name for chip in chips()}
+    told = {name: find_chip(name) for name in ("tpu-v6e", "tpu-v5p", "h100")}
+    assert [chip.host_bytes_per_s for chip in told.values()] == [32e9, 15e9, None]
+    assert [chip.matrix_width for chip in told.values()] == [256, 128, None]
 
 
 def test_matrix_efficiency_is_reached_over_peak() -> None:

@@ -121,15 +121,6 @@ def test_full_attention(batch: int, heads: int, sequence: int, microseconds: flo
     assert float(found(full).seconds) == pytest.approx(microseconds * MICROSECOND, rel=0.05)
 
 
-def test_expert_layer() -> None:
-    """h100_sxm/moe/trtllm/1.3.0rc20, bfloat16, 16384 tokens to 2 of 8 experts, 4096 x 14336, no
-    parallelism: 14329."""
-    layer = tables.grouped_gemm_seconds(
-        "h100", precision="bf16", tokens_per_expert=4096, experts=8, hidden=4096, inter=14336
-    )
-    assert float(found(layer).seconds) == pytest.approx(14329 * MICROSECOND, rel=0.05)
-
-
 # Properties.
 
 
@@ -256,12 +247,6 @@ def test_chips_and_precisions_without_a_table() -> None:
     assert (
         tables.attention_forward_seconds(
             "tpu-v4", batch=1, heads=1, kv_heads=1, head_dim=64, sequence=128
-        )
-        is None
-    )
-    assert (
-        tables.grouped_gemm_seconds(
-            "a100-80", precision="fp8", tokens_per_expert=8, experts=1, hidden=2048, inter=512
         )
         is None
     )

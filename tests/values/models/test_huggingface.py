@@ -516,7 +516,7 @@ def test_broken_files(tmp_path: Path, content: bytes, message: str) -> None:
 
 
 def test_absent_file(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"config\.json: No such file"):
+    with pytest.raises(ConfigError, match=r"config\.json: no such file"):
         read_hf_config(tmp_path)
 
 

@@ -18,12 +18,8 @@ from meshwright.runs.loads.client import Target
 from meshwright.runs.loads.measure import MeasuredLoad, measure_server
 from meshwright.runs.loads.readers import ReadLoad, read_results
 from meshwright.runs.measured.cells import TruthTable
-from meshwright.runs.measured.serving_predict import (
-    ServingAnswers,
-    count_by_table,
-    predict_serving,
-    serving_predictions_csv,
-)
+from meshwright.runs.measured.serving_answers import ServingAnswers, serving_predictions_csv
+from meshwright.runs.measured.serving_predict import count_by_table, predict_serving
 from meshwright.runs.measured.serving_rows import read_serving_table
 from meshwright.values.errors import ConfigError, require_scorers
 from meshwright.values.units import counted
@@ -190,8 +186,10 @@ def predict(
     infinite rate and runs on two pools are priced in their steady state.
 
     Writes a line per row: source (the file's name without .csv), row_id, ttft_ms, tpot_ms,
-    e2e_latency_ms, throughput_out_tok_s_per_gpu, memory_gb (GiB), oom; a row that cannot be
-    answered has blank figures. TPOT is (finish - first token) / (output tokens - 1); throughput is
+    e2e_latency_ms, throughput_out_tok_s_per_gpu, memory_gb (GiB), oom; the ends of each figure's
+    80 % interval (ttft_ms_low, ttft_ms_high, ...); fits (yes, at risk, no); and assumed, what the
+    row does not tell and what was taken for it. A row that cannot be answered has blank figures.
+    TPOT is (finish - first token) / (output tokens - 1); throughput is
     new tokens alone, per chip. Exit code 1 where nothing was answered.
 
     Examples:

@@ -14,7 +14,11 @@ from meshwright.compat.checks import at_path, whole
 from meshwright.runs.training.request import written
 from meshwright.search.problem import Asked, Problem
 from meshwright.software.contract import Imported, export_plan, import_text
-from meshwright.software.megatron_core.layout import parallel_words, recompute_words
+from meshwright.software.megatron_core.layout import (
+    context_words,
+    parallel_words,
+    recompute_words,
+)
 from meshwright.software.nemo2.encoders import encoder_kind
 from meshwright.software.nemo2.export import NEMO2, finetuned, recipe, recipe_values
 from meshwright.software.nemo2.read import NEMO2_SOURCE
@@ -26,7 +30,7 @@ from meshwright.values.models.catalogue import find_model
 from meshwright.values.models.spec import ModelSpec
 from meshwright.values.text import write_yaml
 from meshwright.values.units import MINUTE_S
-from meshwright.values.workload import Workload
+from meshwright.values.workload import LORA_TARGETS, LoraTarget, Workload
 
 __all__ = [
     "Given",
@@ -228,6 +232,8 @@ def _of_tree(recipe: Any, *, mode: Mode, vocab_size: int) -> Given:
     batch, length = _count(data, "global_batch_size"), _count(data, "seq_length")
     precision = _precision(imported, rank)
     work = replace(imported.work, gbs=batch, seq_len=length, precision=precision, lora_rank=rank)
+    if rank:
+        work = replace(work, lora_targets=_targets(tree["peft"]))
     return Given(
         recipe=recipe,
         model=imported.model,
@@ -271,6 +277,20 @@ def _rank(peft: Any) -> int:
     if not isinstance(rank, int) or rank < 1:
         raise ConfigError(f"recipe: peft={peft}: expected LoRA or DoRA with a dim, or none")
     return rank
+
+
+def _targets(peft: Mapping[str, Any]) -> tuple[LoraTarget, ...]:
+    """Return the layers with adapters; NeMo's own default is all, and names of single layers
+    (`*.layers.0.*.linear_qkv`) count as their kind."""
+    named = peft.get("target_modules") or LORA_TARGETS
+    kinds = {str(name).rpartition(".")[2] for name in named}
+    found = tuple(target for target in LORA_TARGETS if target in kinds)
+    if len(found) < len(kinds):
+        raise ConfigError(
+            f"recipe: peft.target_modules={', '.join(map(str, named))}: expected"
+            f" {', '.join(LORA_TARGETS)}"
+        )
+    return found
 
 
 def _type_of(name: str) -> str:
@@ -331,6 +351,7 @@ def layout_values(plan: TrainingPlan) -> dict[str, Any]:
     return {
         **{f"trainer.strategy.{name}": value for name, value in parallel_words(plan).items()},
         **{f"model.config.{name}": recompute.get(name) for name in names},
+        **{f"model.config.{name}": way for name, way in context_words(completed(plan)).items()},
         "data.micro_batch_size": plan.layout.mbs,
         "data.global_batch_size": plan.layout.gbs,
     }
@@ -370,7 +391,7 @@ def named_recipe(
     """Return a whole recipe as nemo_run's mapping; `restore_from` makes it fine-tune."""
     tree = recipe(completed(_plan(problem, layout, steps=steps)))
     if restore_from is not None:
-        tree = finetuned(tree, restore_from=restore_from, lora_rank=problem.setting.work.lora_rank)
+        tree = finetuned(tree, restore_from=restore_from, work=problem.setting.work)
     values: dict[str, Any] = recipe_values(tree)
     values["trainer"] |= {
         "max_time": time_words(minutes),

@@ -29,7 +29,7 @@ from meshwright.platforms.executor import (
 from meshwright.platforms.given import ask_nvidia_smi
 from meshwright.platforms.job import Job, JobText
 from meshwright.platforms.registry import job_text
-from meshwright.values.errors import ConfigError, LauncherError, MissingExtraError
+from meshwright.values.errors import ConfigError, LauncherError, MissingExtraError, install_words
 
 __all__ = ["STATES", "LocalExecutor", "LocalOptions"]
 
@@ -83,7 +83,7 @@ class LocalExecutor:
             raise MissingExtraError("psutil", "train")
         for program, advice in (
             ("bash", "install it"),
-            ("torchrun", "pip install 'meshwright[train]' brings it with torch"),
+            ("torchrun", f"{install_words('train')} brings it with torch"),
         ):
             if shutil.which(program, path=_path()) is None:
                 raise LauncherError(f"local: {program} is not there: {advice}")

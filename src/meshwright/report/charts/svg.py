@@ -40,6 +40,7 @@ TIME_COLOURS: Mapping[str, str] = {
     "head": "#3d4f8f",
     "launch": "#8a9cc8",
     "recompute": "#a97bc4",
+    "offload": "#8c3b5e",
     # exchanges: orange to yellow
     "tp_comm": "#c2500b",
     "cp_comm": "#e9a13b",

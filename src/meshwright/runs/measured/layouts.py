@@ -112,7 +112,8 @@ _WORDS_OF_SHARDING = {
 }
 USUAL_LENGTH = 4096
 """Tokens of a sequence for which the software's usual micro batch holds; of longer ones it takes as
-many tokens. Assumed, as `mbs_cap` is of `frameworks.csv`: predictions that rest on them say so."""
+many tokens. Assumed, as `mbs_cap` is of `frameworks.csv`; it is where `choices_of_row` starts, and
+what runs on several kinds of chips have, of which no other micro batch is tried."""
 PIPED_TOKENS = 2048
 """Tokens of the usual micro batch under a pipeline, where small ones keep the bubble short:
 NeMo-Framework-Launcher's configurations have one sequence of 2,048 (gpt3/175b) and four of 512
@@ -283,7 +284,9 @@ def _usual_cap(framework: Rule, axes: Axes, *, seq_len: int) -> int:
     """Sequences of the usual micro batch at the most."""
     if axes.pp > 1:
         return max(1, PIPED_TOKENS // seq_len)
-    return max(1, int(framework["mbs_cap"]) * USUAL_LENGTH // max(seq_len, USUAL_LENGTH))
+    cap = framework["mbs_cap"]
+    usual = int(cap) if cap.isdigit() else 1
+    return max(1, usual * USUAL_LENGTH // max(seq_len, USUAL_LENGTH))
 
 
 def _usual_micro_batch(gbs: int, ga: int | None, axes: Axes, *, cap: int) -> int:

@@ -350,7 +350,21 @@ def workload_of_row(
         dropout=framework["dropout"] == "1" and not _without_dropout(cells, notes),
         lora_rank=int(framework["lora_rank"]) if _frozen(cells) else 0,
         lora_targets=_lora_targets(cells) if _frozen(cells) else LORA_TARGETS,
+        sample_len=_sample_len(cells, seq_len),
     )
+
+
+SQUAD_TOKENS = 200
+"""Tokens of a mean sample of SQuAD, on which NeMo's pages fine-tune: a paragraph of 117 words, a
+question of 11 and an answer of 3 (arXiv:1606.05250), about one and a half tokens each."""
+
+
+def _sample_len(cells: Cells, seq_len: int) -> int | None:
+    """Tokens of a mean sample where the row says that sequences are packs of NeMo's samples."""
+    packs = cells.words("framework").startswith("nemo") and cells.match(
+        "notes", r"packed sequences"
+    )
+    return min(SQUAD_TOKENS, seq_len) if packs else None
 
 
 def _lora_targets(cells: Cells) -> tuple[LoraTarget, ...]:

@@ -15,6 +15,7 @@ from meshwright.cost.headroom import headroom_bytes
 from meshwright.cost.schedules import Pipeline
 from meshwright.cost.simulate import steady_step_s
 from meshwright.cost.step import Priced, price
+from meshwright.runs.measured.blanks import NOTICED, Tiers
 from meshwright.runs.measured.rows import Case, Unanswerable
 from meshwright.search.started import Started, started
 from meshwright.trust.calibration import Calibrated, apply_calibration, own_intervals
@@ -89,7 +90,8 @@ class Prediction:
     def intervals(self) -> Intervals:
         """The 80 % intervals of both figures."""
         figures = {"step_s": self.step_s, "peak_bytes": self.peak_memory_bytes}
-        published, own = intervals_of(self.case.kind, **figures), self.case.calibration
+        case, own = self.case, self.case.calibration
+        published = intervals_of(case.kind, **figures, assumptions=case.assumptions)
         return published if own is None else own_intervals(own, published, **figures)
 
     @property
@@ -182,32 +184,52 @@ def _predict_alike(cases: Sequence[Case]) -> list[Prediction | Unanswerable]:
         return _price_alike(cases)
     except ConfigError as error:
         if len(cases) == 1:
+            if cases[0].choices:
+                return _predict_alike([replace(cases[0], choices=())])
             return [_unanswered(cases[0], str(error))]
         return [answer for case in cases for answer in _predict_alike([case])]
 
 
 def _price_alike(cases: Sequence[Case]) -> list[Prediction | Unanswerable]:
-    priced = _priced(cases[0], [case.layout for case in cases], node=cases[0].machines.nodes[0])
+    """Price the layouts of all cases as columns of one table, and answer each with its own."""
+    options = [[layout for tier in _tiers(case) for layout in tier] for case in cases]
+    layouts = [layout for some in options for layout in some]
+    priced = _priced(cases[0], layouts, node=cases[0].machines.nodes[0])
     used = _over_stages(priced, priced.memory.used)
     usable = cases[0].machines.nodes[0].chip.usable_bytes
-    return [
-        (
-            _price_alike([_checkpointed(case)])[0]
-            if case.recompute_where_short and used[i] > usable
-            else _answer(
-                case,
+    found, start = [], 0
+    for case, some in zip(cases, options, strict=True):
+        own = slice(start, start + len(some))
+        i = start + _chosen(_tiers(case), priced.step_s[own], used[own], usable=usable)
+        start = own.stop
+        found.append(
+            _answer(
+                replace(case, layout=layouts[i], choices=()),
                 step_s=float(priced.step_s[i]),
                 peak=_figure(case, priced, i),
                 held=((float(used[i]), usable),),
             )
         )
-        for i, case in enumerate(cases)
-    ]
+    return found
 
 
-def _checkpointed(case: Case) -> Case:
-    """The run with every layer recomputed, which its users switch on where it would not fit."""
-    return replace(case, layout=replace(case.layout, recompute="full"), recompute_where_short=False)
+def _tiers(case: Case) -> Tiers:
+    return case.choices or ((case.layout,),)
+
+
+def _chosen(
+    tiers: Tiers, step_s: NDArray[np.float64], used: NDArray[np.float64], *, usable: float
+) -> int:
+    """The place of the layout that is taken to have run: see Tiers."""
+    start = 0
+    for tier in tiers:
+        fitting = [i for i in range(start, start + len(tier)) if used[i] <= usable]
+        if fitting:
+            enough = (1.0 + NOTICED) * min(float(step_s[i]) for i in fitting)
+            return next(i for i in fitting if step_s[i] <= enough)
+        start += len(tier)
+    last = range(start - len(tiers[-1]), start)
+    return min(last, key=lambda i: float(used[i]))
 
 
 def _priced(case: Case, layouts: Sequence[Layout], *, node: Node) -> Priced:

@@ -9,6 +9,7 @@ from typing import Any, Literal, cast
 
 from meshwright.cost.operators import HALF
 from meshwright.platforms.given import load_cluster
+from meshwright.runs.measured.blanks import Tiers, choices_of_row
 from meshwright.runs.measured.cells import (
     Cells,
     Placement,
@@ -68,9 +69,8 @@ class Case:
     memory: MemoryFigure
     schedule_name: str
     """As the row names it; `layout.schedule` is the nearest that can be priced."""
-    recompute_where_short: bool = False
-    """Whether the row leaves open what is recomputed, and its software's users recompute only what
-    would not fit."""
+    choices: Tiers = ()
+    """Layouts that the row leaves open; `layout` is the software's usual one."""
     calibration: Calibration | None = None
     """Of the chip and the software of this run."""
     task: Task = "pretrain"
@@ -90,7 +90,7 @@ class Case:
     def kind(self) -> Kind:
         """Which published runs say how far off a prediction may be."""
         chip, stack = self.machines.nodes[0].chip, find_stack(self.stack_name)
-        kind = kind_of(model=self.model, chip=chip, stack=stack)
+        kind = kind_of(model=self.model, chip=chip, stack=stack, work=self.workload)
         return replace(kind, generation="mixed") if self.machines.mixed else kind
 
 
@@ -148,8 +148,7 @@ def _case(cells: Cells, *, source: str, row_id: str) -> Case:
         layout=layout,
         memory=_memory(cells),
         schedule_name=_schedule_name(cells),
-        recompute_where_short=framework["recompute"] == WHERE_SHORT
-        and not cells.words("recompute"),
+        choices=choices_of_row(cells, framework, layout),
         model_assumed=model_assumed,
         assumptions=assumptions_of_row(cells, layout),
     )

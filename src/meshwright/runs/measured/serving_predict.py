@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, lru_cache
 from math import log2
 from typing import Any
@@ -13,6 +13,7 @@ import numpy as np
 
 from meshwright.runs.measured.cells import TruthTable
 from meshwright.runs.measured.rows import Unanswerable
+from meshwright.runs.measured.serving_answers import ServingAnswers, ServingPrediction
 from meshwright.runs.measured.serving_rows import Pools, ServingCase, open_experts, read_serving_row
 from meshwright.runs.measured.serving_words import (
     Published,
@@ -41,61 +42,9 @@ from meshwright.serving.steady import (
 )
 from meshwright.values.errors import ConfigError
 from meshwright.values.hardware.cluster import Pool
-from meshwright.values.text import csv_text
 from meshwright.values.units import GIB
 
-__all__ = [
-    "COLUMNS",
-    "ServingAnswers",
-    "predict_case",
-    "predict_serving",
-    "serving_predictions_csv",
-]
-
-COLUMNS = (
-    *("source", "row_id", "ttft_ms", "tpot_ms", "e2e_latency_ms"),
-    *("throughput_out_tok_s_per_gpu", "memory_gb", "oom"),
-)
-_MS = 1e3
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ServingPrediction:
-    """What one run is predicted to do; None is no answer."""
-
-    source: str
-    row_id: str
-    ttft_s: float | None = None
-    tpot_s: float | None = None
-    e2e_s: float | None = None
-    tokens_per_s_per_chip: float | None = None
-    memory_gib: float | None = None
-    oom: bool | None = None
-
-    @property
-    def cells(self) -> tuple[str, ...]:
-        """The line of the predictions file."""
-        seconds = (self.ttft_s, self.tpot_s, self.e2e_s)
-        times = (None if value is None else value * _MS for value in seconds)
-        figures = (*times, self.tokens_per_s_per_chip, self.memory_gib)
-        written = ("" if value is None else f"{value:.6g}" for value in figures)
-        return self.source, self.row_id, *written, "" if self.oom is None else str(int(self.oom))
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ServingAnswers:
-    """Predictions in the order of the rows, and the rows without one."""
-
-    predictions: tuple[ServingPrediction, ...]
-    unanswered: tuple[Unanswerable, ...]
-
-    @property
-    def reasons(self) -> dict[str, dict[str, int]]:
-        """Unanswered rows by table and reason."""
-        counts: dict[str, Counter[str]] = {}
-        for row in self.unanswered:
-            counts.setdefault(row.source, Counter())[row.reason] += 1
-        return {name: dict(found) for name, found in counts.items()}
+__all__ = ["count_by_table", "predict_case", "predict_serving"]
 
 
 def predict_serving(tables: Sequence[TruthTable]) -> ServingAnswers:
@@ -117,7 +66,9 @@ def _once(
     if isinstance(case, Unanswerable):
         return case
     found = once(replace(case, source="", row_id=""))
-    return replace(found, source=case.source, row_id=case.row_id)
+    if isinstance(found, Unanswerable):
+        return replace(found, source=case.source, row_id=case.row_id)
+    return replace(found, source=case.source, row_id=case.row_id, case=case)
 
 
 def _answer(case: ServingCase) -> ServingPrediction | Unanswerable:
@@ -206,7 +157,8 @@ def _closed_loop(case: ServingCase, worker: Worker) -> ServingPrediction:
     ttft_s = mean_of(found.ttft_s, load, clients=clients)
     several = case.output_len > 1
     tpot_s = mean_of(found.tpot_s, load, clients=clients) if several else 0.0
-    return _loop_figures(case, ttft_s, tpot_s)
+    one = case.input_len + case.output_len
+    return replace(_loop_figures(case, ttft_s, tpot_s), room=room / one)
 
 
 _LEAST_ROOM = 0.1
@@ -419,12 +371,6 @@ def drafting(count: int) -> Speculation | None:
 
 _RIGHT = 0.664
 """With it three drafted tokens give 2.4 an iteration, as in TensorRT-LLM's blog on R1's latency."""
-
-
-def serving_predictions_csv(answers: ServingAnswers) -> str:
-    """Return the predictions file: a line per row, blank figures where there is no answer."""
-    blank = ((row.source, row.row_id, *[""] * (len(COLUMNS) - 2)) for row in answers.unanswered)
-    return csv_text(COLUMNS, (*(prediction.cells for prediction in answers.predictions), *blank))
 
 
 def count_by_table(

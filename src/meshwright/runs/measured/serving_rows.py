@@ -122,6 +122,8 @@ class ServingCase:
     drafted: int = 0
     """Tokens drafted ahead per iteration, where the benchmark's habit is known and the table does
     not tell."""
+    assumed: tuple[str, ...] = ()
+    """What was not told and what was taken for it, lines for people."""
 
 
 def read_serving_table(path: Path) -> TruthTable:
@@ -151,6 +153,18 @@ def _case(cells: Cells, *, source: str, row_id: str) -> ServingCase:
     pools = _pools(cells, model) if cells.words("mode") == "disagg" else None
     workers = (pools.decode,) if pools is not None else _workers(cells, model)
     chips = cells.count("n_gpus") or workers[0].chips
+    cache, load = _cache(cells, engine, weights), _load(cells, kind, chips)
+    blanks = {
+        "precision": (cells.text("precision"), weights),
+        "precision of the cache": (cells.text("kv_precision"), cache),
+        "number of chips": (cells.text("n_gpus"), chips),
+        "batch": (cells.text("batch_size") or kind in ("closed_loop", "max_load"), load),
+        "spread of experts": (len(workers) == 1, "the fastest"),
+        "workers of each pool": (
+            pools is None or pools.prefill_workers is not None,
+            "the fastest split",
+        ),
+    }
     return ServingCase(
         source=source,
         row_id=row_id,
@@ -159,16 +173,19 @@ def _case(cells: Cells, *, source: str, row_id: str) -> ServingCase:
         node=machines_of_row(cells, num_chips=chips).nodes[0],
         engine=engine,
         weights=weights,
-        cache=_cache(cells, engine, weights),
+        cache=cache,
         cache_told=bool(cells.words("kv_precision")),
         workers=workers,
         pools=pools,
         chips=chips,
-        load=_load(cells, kind, chips),
+        load=load,
         input_len=_needed(cells, "input_len"),
         output_len=_needed(cells, "output_len"),
         date=_day(cells),
         engine_version=cells.text("engine_version") or "",
+        assumed=tuple(
+            f"{what} not told: {taken} taken" for what, (told, taken) in blanks.items() if not told
+        ),
     )
 
 

@@ -38,6 +38,20 @@ _END = '"event": "summary"'
 """In the embedded trainer's last line."""
 
 
+_START_BYTES = 4096
+"""Of a file that tell a text from other data."""
+_MOST_BROKEN = 0.05
+"""Share of its letters that may be no UTF-8: names and bars of other tools."""
+
+
+def _is_binary(path: Path) -> bool:
+    """Whether a file is no text; zero bytes count for nothing, as logs that were cut under their
+    writer begin with them."""
+    with path.open("rb") as file:
+        text = file.read(_START_BYTES).replace(b"\0", b"").decode("utf-8", errors="replace")
+    return text.count("\ufffd") > _MOST_BROKEN * len(text)
+
+
 @dataclass(slots=True)
 class _Tail:
     """One file, and how far it was read."""
@@ -93,6 +107,8 @@ class Follower:
                 f"{path}: neither a training (train.yaml) nor a run (stdout.log); give one, or"
                 " a log file"
             )
+        if path.is_file() and _is_binary(path):
+            raise ConfigError(f"{path}: not a text; give a training's log, or its folder")
         # A log, however long, is not read whole.
         if path.is_file() and path.suffix == ".json" and "plans" in _json(path):
             raise ConfigError(

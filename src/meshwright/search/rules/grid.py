@@ -128,7 +128,8 @@ def _swapped_heads(model: ModelSpec) -> int:
 
 
 def _keeps_context_heads(layouts: Layouts, case: RuleCase) -> Any:
-    if not case.model.refuses_ring or case.stack.family != "megatron":
+    swaps = case.model.refuses_ring or case.work.cp_comm_type == "a2a"
+    if not swaps or case.stack.family != "megatron":
         return True
     heads = _swapped_heads(case.model)
     return (layouts.cp == 1) | (heads % (layouts.tp * layouts.cp) == 0)
@@ -137,10 +138,9 @@ def _keeps_context_heads(layouts: Layouts, case: RuleCase) -> Any:
 def _context_heads_message(layout: Layout, case: RuleCase) -> str:
     heads = _swapped_heads(case.model)
     fits = [cp for cp in divisors(heads) if heads % (layout.tp * cp) == 0] or [1]
-    why = (
-        f"cp={layout.cp} swaps tokens for heads, as its attention has a window or sinks (gathers,"
-        " which need none, are not priced)"
-    )
+    asked = case.work.cp_comm_type == "a2a" and not case.model.refuses_ring
+    reason = "as cp_comm_type=a2a says" if asked else "as its attention has a window or sinks"
+    why = f"cp={layout.cp} swaps tokens for heads, {reason}"
     return (
         f"{why}: {heads} KV heads are not divisible by tp * cp = {layout.tp * layout.cp}; cp may be"
         f" {some(fits)}"

@@ -19,7 +19,12 @@ from meshwright.software.megatron_bridge.sections import (
     take_family,
 )
 from meshwright.software.megatron_bridge.start import take_start
-from meshwright.software.megatron_core.layout import read_ddp, read_parallel, read_recompute
+from meshwright.software.megatron_core.layout import (
+    read_context,
+    read_ddp,
+    read_parallel,
+    read_recompute,
+)
 from meshwright.software.megatron_core.model import read_model, take_loss
 from meshwright.software.settings import Activation, Dataset, TrainingSettings
 from meshwright.software.text import Taken
@@ -72,6 +77,7 @@ def _read(text: str) -> Imported:
         gbs=sizes["gbs"],
         precision=precision,
         dropout=bool(details.dropout),
+        cp_comm_type=read_context(words, at="model.", cp=layout.get("cp", 1)),
     )
     return Imported(
         source=NAME,

@@ -9,6 +9,7 @@ from meshwright.software.defaults import train_steps
 from meshwright.software.megatron_bridge.start import start_words
 from meshwright.software.megatron_core.layout import (
     SHARDED,
+    context_words,
     ddp_words,
     parallel_words,
     recompute_words,
@@ -302,6 +303,7 @@ def sections(plan: TrainingPlan) -> dict[str, Any]:
             **_CLEARED,
             **bridge_model(plan, name=NAME),
             **parallel_words(plan),
+            **context_words(plan),
             **recompute_words(plan),
             **loss_words(plan.stack, plan.work.precision),
         },

@@ -3,20 +3,24 @@ DistributedDataParallelConfig."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
+from meshwright.search.exchange import context_way
 from meshwright.software.contract import TrainedLayers
 from meshwright.software.plan import TrainingPlan
 from meshwright.software.split import chunk_layers, read_split_text, split_text
 from meshwright.software.text import Taken
-from meshwright.values.errors import ConfigError
+from meshwright.values.errors import ConfigError, UnknownNameError
 from meshwright.values.units import counted
+from meshwright.values.workload import CP_COMM_TYPES, CpCommType
 
 __all__ = [
     "SHARDED",
     "STRATEGIES",
+    "context_words",
     "ddp_words",
     "parallel_words",
+    "read_context",
     "read_ddp",
     "read_parallel",
     "read_recompute",
@@ -47,8 +51,6 @@ def parallel_words(plan: TrainingPlan) -> dict[str, Any]:
         "pipeline_model_parallel_size": layout.pp,
         "virtual_pipeline_model_parallel_size": layout.vpp if layout.vpp > 1 else None,
     }
-    if plan.model.refuses_ring and layout.cp > 1:
-        words["cp_comm_type"] = "a2a"
     if plan.model.moe is not None:
         words |= {
             "expert_model_parallel_size": layout.ep,
@@ -59,6 +61,32 @@ def parallel_words(plan: TrainingPlan) -> dict[str, Any]:
             chunk_layers(layout, plan.model.num_layers), plan.model.mtp_layers
         )
     return words
+
+
+def context_words(plan: TrainingPlan) -> dict[str, Any]:
+    """Return how context-parallel ranks exchange, and the levels where there are two; nothing
+    without context parallelism."""
+    work, cp = plan.work, plan.layout.cp
+    if cp == 1 or work.cp_comm_type is None:
+        return {}
+    words: dict[str, Any] = {"cp_comm_type": work.cp_comm_type}
+    way = context_way(plan.layout, model=plan.model, pool=plan.pool, work=work, stack=plan.stack)
+    if work.cp_comm_type == "a2a+p2p" and way is not None:
+        levels = [way.swapping, cp // way.swapping]
+        words["hierarchical_context_parallel_sizes"] = levels
+    return words
+
+
+def read_context(words: Taken, *, at: str, cp: int) -> CpCommType | None:
+    """Return how context-parallel ranks exchange, by default on a ring; None without them."""
+    said = words.text(f"{at}cp_comm_type", "p2p")
+    if words.has(f"{at}hierarchical_context_parallel_sizes"):
+        words.take(f"{at}hierarchical_context_parallel_sizes", None)
+    if cp == 1:
+        return None
+    if said not in CP_COMM_TYPES:
+        raise UnknownNameError("cp_comm_type", said, CP_COMM_TYPES)
+    return cast("CpCommType", said)
 
 
 def read_split(text: str, *, what: str) -> tuple[int, ...]:

@@ -205,8 +205,6 @@ def read_model(
     window = words.take(f"{at}window_size", None)
     sinks = words.peek(f"{at}softmax_type") == "learnable"
     words.drop({f"{at}softmax_type": "learnable"})
-    if window is not None or sinks:
-        words.drop({f"{at}cp_comm_type": "a2a"})
     dims, seq_len = WORDS.read(words, "model", at=at), WORDS.read(words, "work", at=at)["seq_len"]
     heads, hidden = dims["num_heads"], dims["hidden"]
     dims |= {

@@ -14,7 +14,7 @@ from meshwright.software.contract import (
     variables,
 )
 from meshwright.software.defaults import train_steps
-from meshwright.software.megatron_core.layout import tp_overlap
+from meshwright.software.megatron_core.layout import context_words, tp_overlap
 from meshwright.software.megatron_core.model import BALANCE
 from meshwright.software.megatron_lm.pipeline import (
     hybrid_pattern,
@@ -294,10 +294,12 @@ def _write_attention(words: Words, plan: TrainingPlan) -> None:
             "--softmax-type": "learnable" if model.attention_sinks else None,
             "--window-size": window,
             "--window-attn-skip-freq": model.global_every or None if window else None,
-            "--cp-comm-type": "a2a" if model.refuses_ring and plan.layout.cp > 1 else None,
             "--attention-backend": backends[plan.work.attention],
         },
     )
+    for name, value in context_words(plan).items():
+        several = value if isinstance(value, list) else [value]
+        words.add("model", f"--{name.replace('_', '-')}", *several)
 
 
 _ACTIVATIONS = {

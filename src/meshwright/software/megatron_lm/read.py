@@ -17,10 +17,10 @@ from meshwright.software.megatron_lm.read_model import fields_below, read_model
 from meshwright.software.megatron_lm.shell import Script, read_script
 from meshwright.software.megatron_lm.words import NAME, Args, Bound, bound_flags, variable_hint
 from meshwright.software.settings import Dataset, ModelDetails, TrainingSettings
-from meshwright.values.errors import ConfigError
+from meshwright.values.errors import ConfigError, UnknownNameError
 from meshwright.values.models.spec import Family, ModelSpec
 from meshwright.values.stack import Feature, Stack, find_stack
-from meshwright.values.workload import Precision, Workload
+from meshwright.values.workload import CP_COMM_TYPES, CpCommType, Precision, Workload
 
 __all__ = ["MEGATRON_LM_SOURCE"]
 
@@ -97,7 +97,7 @@ _UNPRICED = {
     *("--optimizer-cpu-offload", "--fine-grained-activation-offloading", "--exp-avg-dtype"),
     *("--exp-avg-sq-dtype", "--main-params-dtype", "--main-grads-dtype", "--fp8-param-gather"),
     *("--fp4-param-gather", "--moe-expert-capacity-factor"),
-    *("--moe-pad-expert-input-to-capacity", "--cp-comm-type", "--rampup-batch-size", "--optimizer"),
+    *("--moe-pad-expert-input-to-capacity", "--rampup-batch-size", "--optimizer"),
 }
 """Flags that change a step's time or memory, and that no plan has a word for."""
 
@@ -121,8 +121,6 @@ def _read(text: str) -> Imported:
     _read_feedforward(args, fields)
     null_adds = int(version is not None and (*parse_version(version[1]), 0)[:2] <= NULL_COUNTS_EOD)
     model = read_model(args, program=script.program, fields=fields, null_adds=null_adds)
-    if model.refuses_ring:
-        args.drop("--cp-comm-type", "a2a")
     chips, per_node = _chips(script)
     split = fields["layout.tp"] * fields["layout.pp"] * fields["layout.cp"]
     if chips is not None and chips < split:
@@ -347,7 +345,24 @@ def _work(args: Args, fields: dict[str, Any], script: Script, *, family: Family)
         precision=_precision(args, script),
         attention="unfused" if backend == "unfused" else "flash",
         dropout=fields["details.dropout"] > 0,
+        cp_comm_type=_cp_comm_type(args, cp=fields["layout.cp"]),
     )
+
+
+def _cp_comm_type(args: Args, *, cp: int) -> CpCommType | None:
+    """How context-parallel ranks exchange: by default on a ring; of words for each layer the
+    first."""
+    words = args.words("--cp-comm-type") or ("p2p",)
+    levels = args.words("--hierarchical-context-parallel-sizes")
+    if len(set(words)) > 1:
+        args.hand_on("--cp-comm-type", *words)
+    if levels is not None and words[0] != "a2a+p2p":
+        args.hand_on("--hierarchical-context-parallel-sizes", *levels)
+    if cp == 1:
+        return None
+    if words[0] not in CP_COMM_TYPES:
+        raise UnknownNameError("--cp-comm-type", words[0], CP_COMM_TYPES)
+    return cast("CpCommType", words[0])
 
 
 def _precision(args: Args, script: Script) -> Precision:

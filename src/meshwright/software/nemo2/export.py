@@ -18,6 +18,7 @@ from meshwright.software.contract import (
 )
 from meshwright.software.defaults import train_steps
 from meshwright.software.megatron_core.layout import (
+    context_words,
     ddp_words,
     parallel_words,
     recompute_words,
@@ -38,7 +39,7 @@ from meshwright.software.text import Code, python_call
 from meshwright.software.words import WordTable, chosen, require_one_of, split_shares
 from meshwright.values.errors import CannotExpress
 from meshwright.values.text import read_yaml, write_yaml
-from meshwright.values.workload import Precision
+from meshwright.values.workload import Precision, Workload
 
 __all__ = [
     "ACTIVATION_TARGETS",
@@ -51,14 +52,10 @@ __all__ = [
     "recipe_values",
 ]
 
-_LINEARS = ["linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"]
-"""NeMo's own target modules of LoRA (nemo/collections/llm/peft/lora.py): every linear layer, as
-`Workload.lora_rank` prices it."""
 
-
-def finetuned(tree: dict[str, Any], *, restore_from: str, lora_rank: int) -> dict[str, Any]:
-    """Return a pretraining recipe as one that fine-tunes from a checkpoint; `lora_rank` 0 trains
-    all weights.
+def finetuned(tree: dict[str, Any], *, restore_from: str, work: Workload) -> dict[str, Any]:
+    """Return a pretraining recipe as one that fine-tunes from a checkpoint, with the workload's
+    adapters; a rank of 0 trains all weights.
 
     As NeMo's `default_finetune_recipe` and `finetune_recipe` of September 2025 have it: SQuAD where
     no data are given, alpha twice the rank, and no distributed optimizer with adapters, which NeMo
@@ -75,13 +72,13 @@ def finetuned(tree: dict[str, Any], *, restore_from: str, lora_rank: int) -> dic
         sizes = ("seq_length", "micro_batch_size", "global_batch_size")
         squad = {"_target_": "nemo.collections.llm.gpt.data.squad.SquadDataModule"}
         found["data"] = squad | {name: data[name] for name in sizes}
-    if not lora_rank:
+    if not work.lora_rank:
         return found
     lora = {
         "_target_": "nemo.collections.llm.peft.lora.LoRA",
-        "target_modules": _LINEARS,
-        "dim": lora_rank,
-        "alpha": 2 * lora_rank,
+        "target_modules": list(work.lora_targets),
+        "dim": work.lora_rank,
+        "alpha": 2 * work.lora_rank,
     }
     config = {**tree["optim"]["config"], "use_distributed_optimizer": False}
     return {**found, "peft": lora, "optim": {**tree["optim"], "config": config}}
@@ -137,6 +134,7 @@ def recipe(plan: TrainingPlan) -> dict[str, Any]:
     decoder = plan.model.family == "decoder"
     model = _decoder(plan) if decoder else encoder_model(plan, activation=_activation(plan))
     model["config"] |= {
+        **_context(plan),
         **recompute_words(plan),
         **loss_words(plan.stack, plan.work.precision),
         **({"tp_comm_overlap": True} if tp_overlap(plan) else {}),
@@ -214,6 +212,16 @@ def _trainer(plan: TrainingPlan) -> dict[str, Any]:
         },
         "strategy": _strategy(plan),
     }
+
+
+def _context(plan: TrainingPlan) -> dict[str, Any]:
+    """How context-parallel ranks exchange, a field of the model; its strategy makes no groups for
+    two levels."""
+    words = context_words(plan)
+    if "hierarchical_context_parallel_sizes" in words:
+        reason = "its strategy makes no groups for cp_comm_type=a2a+p2p"
+        raise CannotExpress(NAME, reason, nearest="cp_comm_type=a2a or p2p")
+    return words
 
 
 def _strategy(plan: TrainingPlan) -> dict[str, Any]:

@@ -7,7 +7,12 @@ import re
 from typing import Any
 
 from meshwright.software.contract import BF16_GRADIENTS, Imported, ImportSource
-from meshwright.software.megatron_core.layout import read_ddp, read_parallel, read_recompute
+from meshwright.software.megatron_core.layout import (
+    read_context,
+    read_ddp,
+    read_parallel,
+    read_recompute,
+)
 from meshwright.software.megatron_core.model import read_model, take_loss
 from meshwright.software.nemo2.encoders import encoder_kind, read_encoder
 from meshwright.software.nemo2.export import ACTIVATION_TARGETS, NAME, WORDS
@@ -62,6 +67,7 @@ def _read(text: str) -> Imported:
         gbs=words.count("data.global_batch_size", 8),
         precision=precision,
         dropout=bool(details.dropout),
+        cp_comm_type=read_context(words, at="model.config.", cp=layout.get("cp", 1)),
     )
     settings = _settings(words)
     words.drop_under(_FIXED)

@@ -208,7 +208,8 @@ def _stack_changes(
     hidden = bool(
         settings.get("enable_async_tensor_parallel") or parallel.get("enable_async_tensor_parallel")
     )
-    changes = {} if compiled else {"launch_hidden": 0.0, "pointwise_fused": 0.0}
+    eager = dict.fromkeys(("launch_hidden", "pointwise_fused", "query_norms_joined"), 0.0)
+    changes = {} if compiled else eager
     return tuple(sorted({**changes, **({} if hidden else {"tp_overlap": 0.0})}.items()))
 
 

@@ -47,9 +47,11 @@ CHIP_UNITS: Mapping[str, tuple[str, float]] = {
     "ramp_us": ("ramp_s", MICROSECOND),
     "gemm_workspace_mib": ("gemm_workspace_bytes", MIB),
     "bytes_in_flight_kib": ("bytes_in_flight", KIB),
+    "host_gb_per_s": ("host_bytes_per_s", GB),
 }
 """People's word for a field of Chip, the field, and the unit; the words are the columns of
-`values/hardware/chips.csv`, and may stand in a cluster file."""
+`values/hardware/chips.csv`, or fields of `chip_details.csv`, which has what is known of few chips;
+they may stand in a cluster file."""
 LINK_UNITS: Mapping[str, tuple[str, float]] = {
     "gb_per_s": ("bytes_per_s", GB),
     "latency_us": ("latency_s", MICROSECOND),
@@ -318,10 +320,24 @@ def _chip_row(cells: Row, rows: Mapping[str, Row]) -> ChipRow:
     )
 
 
+@cache
+def _details() -> Mapping[str, Row]:
+    """What is known of few chips, by chip and field."""
+    found: dict[str, dict[str, str]] = {}
+    for row in package_rows("values/hardware/chip_details.csv"):
+        found.setdefault(row["chip"], {})[row["field"]] = row["value"]
+    return found
+
+
+_DETAILS = ("host_gb_per_s", "matrix_width")
+"""Fields of `chip_details.csv`."""
+
+
 def _chip(cells: Row, rows: Mapping[str, Row]) -> Chip:
     words: dict[str, Any] = {
         name: cells[name] for name in ("vendor", "generation", "confidence", "source", "notes")
     }
+    cells = {**cells, **dict.fromkeys(_DETAILS, ""), **_details().get(cells["chip"], {})}
     return Chip(
         name=cells["chip"],
         **words,
@@ -329,8 +345,8 @@ def _chip(cells: Row, rows: Mapping[str, Row]) -> Chip:
         **_plain(
             cells,
             "kin_speed sustained_share narrow_sustained_share attention_forward_efficiency"
-            " attention_backward_efficiency flash2_share memory_efficiency multiprocessors tdp_w"
-            " usd_per_hour",
+            " attention_backward_efficiency flash2_share memory_efficiency multiprocessors"
+            " matrix_width tdp_w usd_per_hour",
         ),
         matmul_efficiency=_matmul_efficiency(cells, rows),
         matmul_efficiency_source=cells["matmul_source"],

@@ -79,11 +79,14 @@ _UNIT_OF: dict[Precision, tuple[str, ...]] = {
 }
 
 BEFORE_FLASH = ("volta", "turing")
+TRANSPOSED_IN_8_BITS = ("ada", "hopper", "blackwell-rtx")
+"""Generations without 8-bit products in other layouts (is_non_tn_fp8_gemm_supported of Transformer
+Engine's pytorch/utils.py: compute capability 10 and 11, and 13 on, have them)."""
 """Generations of chips that flash attention has no kernels for."""
 _LIMITS = {
     "nominal_bytes usable_bytes memory_bytes_per_s bf16_flops_per_s fp16_flops_per_s"
     " tf32_flops_per_s fp32_flops_per_s fp8_flops_per_s fp4_flops_per_s multiprocessors kin_speed"
-    " tdp_w": "a positive number",
+    " host_bytes_per_s matrix_width tdp_w": "a positive number",
     "launch_s ramp_s gemm_workspace_bytes bytes_in_flight usd_per_hour": "0 or more",
     "matmul_efficiency fp8_matmul_efficiency memory_efficiency sustained_share"
     " narrow_sustained_share attention_forward_efficiency attention_backward_efficiency"
@@ -149,6 +152,12 @@ class Chip:
     """Bytes that each multiprocessor must have under way to draw its share of the memory's rate: 32
     KiB on an H100, 48 on an H200, 64 on Blackwell (CUB's cc_to_min_bytes_in_flight,
     cub/device/dispatch/tuning/tuning_transform.cuh); 0 where nobody said."""
+    host_bytes_per_s: float | None = None
+    """Rate of its link to the host's memory, one way; None is taken as fast enough to hide what is
+    sent there."""
+    matrix_width: float | None = None
+    """Side of its systolic array, of which a narrower operand fills a part (TPU); None where
+    kernels have tiles for narrow operands."""
     tdp_w: float | None = None
     usd_per_hour: float | None = None
     confidence: str = "high"
@@ -173,6 +182,12 @@ class Chip:
         """Whether flash attention has kernels for it: of NVIDIA's from Ampere on
         (Dao-AILab/flash-attention, README)."""
         return self.generation not in BEFORE_FLASH
+
+    @property
+    def narrow_orientations(self) -> int:
+        """Copies of an 8-bit weight, by rows and by columns, that its products of forward and
+        backward pass read: two where they take operands along the summed side alone."""
+        return 2 if self.generation in TRANSPOSED_IN_8_BITS else 1
 
     @property
     def precisions(self) -> tuple[Precision, ...]:

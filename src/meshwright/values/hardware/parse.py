@@ -122,6 +122,8 @@ def _pool(part: str, *, text: str, gpus_per_node: int | None) -> Pool:
         )
         raise ConfigError(f"cluster {text!r}: {LOCAL} is this machine with all it holds; {advice}")
     server = find_server(kind)
+    if server is None and kind.isdecimal() and (advice := _turned(part)):
+        raise ConfigError(f"cluster {text!r}: {_FORM}{advice}")
     if server is None:
         return Pool(
             node=_node(kind, gpus_per_node=gpus_per_node),
@@ -136,14 +138,22 @@ def _pool(part: str, *, text: str, gpus_per_node: int | None) -> Pool:
 
 
 def _turned(part: str) -> str:
-    """What `256xh100`, `256 h100` or `h100` alone should have been, where it is known."""
-    match = re.fullmatch(r"(?:(\d+)\s*[x*\s]\s*)?(.+?)(?:\s*[x*\s]\s*(\d+))?", part, flags=re.ASCII)
-    if match is None or (
-        find_server(match[2]) is None and match[2].lower() not in (chip.name for chip in chips())
+    """What `256xh100`, `8h100`, `256 h100`, `h100-8` or `h100` alone should have been, where it is
+    known."""
+    if _is_known(part):
+        return f"; how many, as in {part}:8?"
+    for form in (
+        r"(?P<count>\d+)\s*[x*:\s]?\s*(?P<kind>.+)",
+        r"(?P<kind>.+?)\s*[x*=\s-]\s*(?P<count>\d+)",
     ):
-        return ""
-    count = match[1] or match[3]
-    return f"; did you mean {match[2]}:{count}?" if count else f"; how many, as in {match[2]}:8?"
+        found = re.fullmatch(form, part, flags=re.ASCII)
+        if found is not None and _is_known(found["kind"]):
+            return f"; did you mean {found['kind']}:{found['count']}?"
+    return ""
+
+
+def _is_known(kind: str) -> bool:
+    return find_server(kind) is not None or kind.lower() in (chip.name for chip in chips())
 
 
 def _node(kind: str, *, gpus_per_node: int | None) -> Node:

@@ -34,6 +34,7 @@ __all__ = [
     "COLLECTIVES",
     "KV_READ_SHARE",
     "LOG_STEP",
+    "NARROW_HEAD_GROWTH",
     "QUANTISE_PASSES",
     "TABLE_CHIPS",
     "ChipTables",
@@ -49,7 +50,6 @@ __all__ = [
     "decode",
     "encode",
     "gemm_seconds",
-    "grouped_gemm_seconds",
     "kin",
     "mla_forward_seconds",
     "quantise_seconds",
@@ -280,31 +280,6 @@ def gemm_seconds(
     """
     found = (_find(chip, family, precision, m, n, k) for family in _ROLES[role])
     return next((lookup for lookup in found if lookup is not None), None)
-
-
-def grouped_gemm_seconds(
-    chip: str | Chip,
-    *,
-    precision: Precision,
-    tokens_per_expert: Floats | float,
-    experts: Floats | float,
-    hidden: Floats | float,
-    inter: Floats | float,
-) -> Lookup | None:
-    """Time of the two grouped products of one gated expert layer on one rank, every local expert
-    with as many tokens.
-
-    Formula:  interpolated from a table in the logarithms; 6 * tokens_per_expert * experts * hidden
-              * inter FLOP
-    Units:    seconds. `experts` and `inter` are what this rank holds, after expert and tensor
-              parallelism.
-    Source:   docs/operators.md: fused CUTLASS (Hopper, Ada, Ampere) and DeepGEMM or CUTLASS
-              (Blackwell) kernels, with the gather of tokens, the gated activation, the weighted
-              sum, and in 8 and 4 bits the quantisation, all inside.
-    Valid:    forward, balanced tokens.
-    Checked:  tests/values/hardware/test_tables.py
-    """
-    return _find(chip, "experts", precision, tokens_per_expert, experts, hidden, inter)
 
 
 class AttentionShape(TypedDict):

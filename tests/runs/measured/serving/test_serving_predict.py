@@ -13,13 +13,18 @@ from tests.runs.measured.serving.examples import ROW
 from meshwright.cli import run
 from meshwright.runs.measured.cells import TruthTable
 from meshwright.runs.measured.rows import Unanswerable
-from meshwright.runs.measured.serving_predict import (
+from meshwright.runs.measured.serving_answers import (
     COLUMNS,
+    FIGURES,
+    SCORED,
+    ServingPrediction,
+    serving_predictions_csv,
+)
+from meshwright.runs.measured.serving_predict import (
     _slots,
     drafting,
     predict_case,
     predict_serving,
-    serving_predictions_csv,
 )
 from meshwright.runs.measured.serving_rows import (
     MEASURED,
@@ -132,6 +137,39 @@ def test_axes_that_are_left_open_are_tried() -> None:
 )
 def test_rows_without_an_answer_say_why(changes: dict[str, str], reason: str) -> None:
     assert reason in refusal(**changes)
+
+
+def answered(**changes: str) -> dict[str, str]:
+    rows = (ROW | changes,)
+    [found] = predict_serving([TruthTable("t", rows)]).predictions
+    return dict(zip(COLUMNS, found.cells, strict=True))
+
+
+def test_every_figure_has_an_interval_a_verdict_and_what_was_assumed() -> None:
+    line = answered(kv_precision="")
+    assert COLUMNS[: len(SCORED)] == SCORED
+    for name in FIGURES.values():
+        assert bool(line[name]) == bool(line[f"{name}_low"]) == bool(line[f"{name}_high"])
+        if line[name]:
+            assert float(line[f"{name}_low"]) < float(line[name]) < float(line[f"{name}_high"])
+    assert line["ttft_ms"] and line["fits"] == "yes"
+    assert "precision of the cache not told: bf16 taken" in line["assumed"]
+    assert "precision of the cache" not in answered(kv_precision="fp8")["assumed"]
+
+
+def test_a_server_whose_weights_leave_no_room_does_not_fit() -> None:
+    """By hand: 70 B weights of two bytes are 141 GB, one H100 has 80."""
+    assert answered(tp="1", n_gpus="1", precision="bf16")["fits"] == "no"
+
+
+def test_a_static_batch_is_at_risk_where_its_interval_passes_the_memory() -> None:
+    usable = case().node.chip.usable_bytes / 2**30
+    for share, verdict in ((0.5, "yes"), (0.999, "at risk")):
+        found = ServingPrediction(
+            source="t", row_id="", memory_gib=share * usable, oom=False, case=case()
+        )
+        assert found.verdict == verdict
+    assert ServingPrediction(source="t", row_id="", oom=True, case=case()).verdict == "no"
 
 
 def test_a_published_run_within_ten_percent() -> None:
