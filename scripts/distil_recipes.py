@@ -19,8 +19,12 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
 
 from scripts.recipes.bridge_table import bridge_rows  # noqa: E402
+from scripts.recipes.maxtext import maxtext_rows  # noqa: E402
 
-SOFTWARE = {"megatron-bridge": ("megatron_bridge", bridge_rows)}
+SOFTWARE = {
+    "maxtext": ("maxtext", maxtext_rows),
+    "megatron-bridge": ("megatron_bridge", bridge_rows),
+}
 
 
 def main() -> int:

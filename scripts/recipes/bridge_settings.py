@@ -77,6 +77,12 @@ def _runs(parts: Sequence[str], *, form: str) -> str:
     return found
 
 
+def _offloaded_layers(config: Any) -> str:
+    """Layers that are offloaded; a number beside a switch that is off is of no effect."""
+    on = _at(config, "model.cpu_offloading") is True
+    return _number("model.cpu_offloading_num_layers")(config) if on else ""
+
+
 def _recompute(config: Any) -> str:
     return _words(_at(config, "model.recompute_granularity"))
 
@@ -150,7 +156,7 @@ COLUMNS: dict[str, Callable[[Any], str]] = {
     "recompute": _recompute,
     "recompute_modules": _recompute_modules,
     "recompute_num_layers": _recompute_layers,
-    "cpu_offloading_num_layers": _number("model.cpu_offloading_num_layers"),
+    "cpu_offloading_num_layers": _offloaded_layers,
     "offload_modules": _offloaded,
     "dispatcher": _dispatcher,
     "a2a_overlap": _flag("comm_overlap.overlap_moe_expert_parallel_comm"),

@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-__all__ = ["Tree", "read_tree", "release_tags"]
+__all__ = ["Tree", "read_tree", "release_tags", "tags_like"]
 
 Tree = Mapping[str, str]
 """The text of each file by its path."""
@@ -30,6 +30,13 @@ def release_tags(repository: Path) -> tuple[str, ...]:
         candidate = int(found[4][2:]) if found[4] else 10**6
         newest[version] = max(newest.get(version, (-1, "")), (candidate, tag))
     return tuple(tag for _, (_, tag) in sorted(newest.items()))
+
+
+def tags_like(repository: Path, pattern: re.Pattern[str]) -> tuple[str, ...]:
+    """Return the tags whose name is as the pattern, by the numbers of its groups, oldest first."""
+    found = [pattern.fullmatch(tag) for tag in _git(repository, "tag", "--list").decode().split()]
+    versions = [(tuple(int(part) for part in tag.groups()), tag[0]) for tag in found if tag]
+    return tuple(name for _, name in sorted(versions))
 
 
 def read_tree(repository: Path, tag: str, *, folders: Sequence[str]) -> Tree:

@@ -46,7 +46,7 @@ def test_table(capsys: Capture) -> None:
     out, err = capsys.readouterr()
     assert err == ""
     lines = out.splitlines()
-    assert lines[0] == "llama3-8b (8.03B parameters), seq 4096, gbs 32, bf16, stack megatron"
+    assert lines[0] == "llama3-8b (8.03B parameters), seq 4096, gbs 32, bf16, stack megatron-bridge"
     free = r"\d+\.\d of them kept free"
     assert re.fullmatch(
         rf"16 x h100, 8 a node, 989 TFLOPS dense peak, 79\.1 GiB usable, {free}", lines[1]

@@ -45,7 +45,9 @@ def test_a_script_is_improved(script: Path, capsys: pytest.CaptureFixture[str]) 
         "mbs": 1,
     }
     assert best["step_s"] < current["step_s"]
-    problem = problem_of(PlanRequest(model="llama3-8b", cluster="h100:64", seq_len=8192, gbs=128))
+    problem = problem_of(
+        PlanRequest(model="llama3-8b", cluster="h100:64", seq_len=8192, gbs=128, stack="megatron")
+    )
     setting = problem.setting
     as_it_is = replace(
         problem,
@@ -83,7 +85,12 @@ def test_what_a_script_leaves_off_is_priced_without_it(
     today, then = json.loads(shown.out)["current"], json.loads(switched.out)["current"]
     assert then["step_s"] < today["step_s"]
     explained = meshwright.explain(
-        "tp=4,pp=2,mbs=1", model="llama3-8b", cluster="h100:64", seq_len=8192, gbs=128
+        "tp=4,pp=2,mbs=1",
+        model="llama3-8b",
+        cluster="h100:64",
+        seq_len=8192,
+        gbs=128,
+        stack="megatron",
     )
     assert then["step_s"] == pytest.approx(explained.quote.step_s)
 

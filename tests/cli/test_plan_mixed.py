@@ -41,9 +41,8 @@ def test_table_says_stages_idle_chips_and_proof(capsys: Capture) -> None:
     out, err = capsys.readouterr()
     assert err == ""
     lines = out.splitlines()
-    assert (
-        lines[0] == "llama3-8b (8.03B parameters), seq 4096, gbs 32, bf16, stack megatron, 16 chips"
-    )
+    named = "llama3-8b (8.03B parameters), seq 4096, gbs 32, bf16, stack megatron-bridge, 16 chips"
+    assert lines[0] == named
     assert lines[1].startswith("8 x a800, 8 a node, 312 TFLOPS dense peak") and lines[2].startswith(
         "8 x h800, 8 a node, 989 TFLOPS"
     )

@@ -11,9 +11,9 @@ from meshwright.values.layout import Layout, parse_layout
 
 
 def problem(model: str = "llama3-70b", cluster: str = "h100:256", **fields: Any) -> Problem:
-    return resolve(
-        PlanRequest.of({"seq_len": 8192, "gbs": 512, **fields, "model": model, "cluster": cluster})
-    )
+    """Of Megatron-Core's own defaults, which no recipe changes."""
+    usual = {"seq_len": 8192, "gbs": 512, "stack": "megatron"}
+    return resolve(PlanRequest.of({**usual, **fields, "model": model, "cluster": cluster}))
 
 
 def layout(words: str, asked: Problem) -> Layout:

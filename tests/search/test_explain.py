@@ -198,6 +198,7 @@ def test_api_takes_words_or_fields() -> None:
         "cluster": "h100:256",
         "seq_len": 8192,
         "gbs": 512,
+        "stack": "megatron",
     }
     by_words = meshwright.explain(words, **fields)
     assert by_words.quote == meshwright.explain({"tp": 8, "pp": 4, "mbs": 1}, asked.request).quote
@@ -211,7 +212,12 @@ def test_a_faster_rival_that_needs_the_headroom_is_at_risk_and_never_said_to_fit
     """A plan of 70B on 256 H100: half the stages would be faster, and leave less of 79.1 GiB free
     than the headroom."""
     found = api.explain(
-        "tp=4,cp=2,pp=4,vpp=20", model="llama3-70b", cluster="h100:256", seq_len=7168, gbs=512
+        "tp=4,cp=2,pp=4,vpp=20",
+        model="llama3-70b",
+        cluster="h100:256",
+        seq_len=7168,
+        gbs=512,
+        stack="megatron",
     )
     assert (
         "Faster, but at risk, as it needs a part of the headroom: pp 4 -> 2, by " in found.binding

@@ -22,6 +22,7 @@ from meshwright.search.request import PlanRequest
 from meshwright.search.result import PlanResult
 
 SMALL_ENDS: dict[str, Any] = {
+    "stack": "megatron",
     "model": "layers=5,hidden=4096,heads=32,ffn=16384,vocab=32000",
     "cluster": "a100-40:1,h100:2,h800:2",
     "seq_len": 2048,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,12 +11,14 @@ from meshwright.api import problem_of
 from meshwright.search.mixed.problem import resolve_mixed
 from meshwright.search.plan import search_problem
 from meshwright.search.request import PlanRequest
-from meshwright.search.started import Started, started
+from meshwright.search.started import Started, runnable, started
 from meshwright.values.errors import ConfigError, UnknownNameError
 from meshwright.values.hardware.catalogue import find_chip
+from meshwright.values.layout import Layout, parse_layout
 from meshwright.values.models.catalogue import find_model
 from meshwright.values.recipes import Task
 from meshwright.values.stack import find_stack
+from meshwright.values.start import Start
 from meshwright.values.workload import Precision
 
 
@@ -68,13 +71,75 @@ def test_a_recipe_says_what_it_is() -> None:
     assert "experts through hybridep" in words and "attn moe_router moe_preprocess" in words
 
 
-def test_another_model_starts_as_the_nearest_of_its_kind() -> None:
-    """mixtral-8x7b activates 13 B: gpt-oss, qwen3 or DeepSeek stand nearest, no dense model."""
-    experts = start("26.04", "mixtral-8x7b", "gb300", "bf16")
-    assert "as its recipe of" in experts.words
-    assert find_model(experts.words.split(" of ")[1].split(" on ")[0]).moe is not None
-    dense = start("26.04", "llama2-70b", "gb300", "bf16")
-    assert "as its recipe of llama3-70b on gb300 in bf16" in dense.words
+def test_a_model_without_a_recipe_starts_as_the_library_does() -> None:
+    """No graphs, and experts through NCCL, as NeMo 2.0's recipes have them; it is said."""
+    found, nemo = start("26.04", "mixtral-8x7b", "gb300", "bf16"), find_stack("nemo")
+    assert "no recipe of mixtral-8x7b on gb300: as its library's own" in found.words
+    assert replace(found.stack, name="nemo", source=nemo.source) == nemo
+    assert found.start == Start(tp_comm_overlap=True)
+
+
+def test_a_model_is_known_by_its_dims_whatever_it_is_called() -> None:
+    mine = replace(find_model("llama3-70b"), name="mine")
+    found = started(
+        find_stack("megatron-bridge@26.04"),
+        model=mine,
+        chip=find_chip("gb300"),
+        precision="bf16",
+        num_chips=64,
+    )
+    assert "its recipe of llama3-70b on gb300 in bf16" in found.words
+    assert "no recipe of" in start("26.04", "llama2-70b", "gb300", "bf16").words
+
+
+def test_without_a_release_the_newest_starts() -> None:
+    """v0.6.0 runs DeepSeek-V3 in mxfp8 on B300 as one graph, its exchanges hidden."""
+    plain = started(
+        find_stack("megatron-bridge"),
+        model=find_model("deepseek-v3"),
+        chip=find_chip("b300"),
+        precision="mxfp8",
+        num_chips=256,
+    )
+    named = start("0.6.0", "deepseek-v3", "b300", "mxfp8")
+    assert plain.words == named.words and plain.words.startswith("megatron-bridge v0.6.0")
+    assert replace(plain.stack, release=named.stack.release) == named.stack
+
+
+def test_a_chip_without_recipes_is_an_error_where_a_release_is_named_alone() -> None:
+    found = started(
+        find_stack("megatron-bridge"),
+        model=find_model("llama3-8b"),
+        chip=find_chip("a100-80"),
+        precision="bf16",
+        num_chips=64,
+    )
+    assert "newest release, which has no recipe of a100-80" in found.words
+    with pytest.raises(ConfigError, match="has a recipe for a100-80"):
+        start("26.04", "llama3-8b", "a100-80", "bf16")
+
+
+def test_over_several_kinds_of_chips_no_recipe_starts() -> None:
+    asked: dict[str, Any] = {"model": "llama3-8b", "seq_len": 8192, "gbs": 128}
+    mixed = resolve_mixed(PlanRequest(cluster="h100:8,b200:8", stack="megatron-bridge", **asked))
+    assert {part.setting.stack.launch_hidden for part in mixed.parts} == {0.0}
+    assert {part.setting.start for part in mixed.parts} == {None}
+
+
+@pytest.mark.parametrize(
+    ("layout", "kept"),
+    [
+        ("ep=8,pp=2,vpp=2", True),
+        ("ep=8,pp=2", False),  # one chunk a stage: no other micro batch is at hand
+        ("pp=2,vpp=2", False),
+        ("ep=8,recompute=full", False),
+        ("ep=8,recompute=selective,recompute_modules=moe", False),
+    ],
+)
+def test_an_exchange_hides_where_megatron_core_lets_it(layout: str, kept: bool) -> None:
+    words = Layout(**parse_layout(layout))
+    hidden = Start(a2a_overlap=True, dispatcher="hybridep")
+    assert runnable(hidden, words, find_model("qwen3-30b-a3b")).a2a_overlap is kept
 
 
 def test_what_has_no_recipe_is_refused() -> None:

@@ -17,6 +17,7 @@ from tests.software.examples import training_plan
 
 from meshwright.search.rules.check import complete_layout
 from meshwright.search.rules.rule import RuleCase
+from meshwright.search.started import started_stack
 from meshwright.software.contract import (
     Exported,
     ExportTarget,
@@ -52,6 +53,8 @@ def rebuilt(found: Imported, plan: TrainingPlan) -> TrainingPlan:
     """Return the plan that an import describes, on the chips of the exported one."""
     work = replace(found.work, gbs=plan.layout.gbs if found.work.gbs is None else found.work.gbs)
     stack = find_stack(found.stack)
+    if found.start is not None:
+        stack = started_stack(stack, found.start)
     chips = plan.cluster.num_chips
     case = RuleCase(model=found.model, work=work, num_chips=chips, stack=stack)
     layout = complete_layout(found.layout, case)
@@ -64,6 +67,7 @@ def rebuilt(found: Imported, plan: TrainingPlan) -> TrainingPlan:
         settings=found.settings,
         details=found.details,
         megatron_version=plan.megatron_version,
+        start=found.start,
     )
 
 

@@ -199,7 +199,7 @@ def test_any_text_is_read_or_refused_in_one_line(pieces: list[str]) -> None:
 @pytest.mark.parametrize("version", ["0.20", "0.15"])
 def test_bridge_exchanges_experts_through_deepep(version: str) -> None:
     plan = training_plan(
-        "mixtral-8x7b", layout="ep=8,mbs=1", stack="megatron-bridge", megatron_version=version
+        "qwen3-30b-a3b", layout="ep=8,mbs=1", stack="megatron-bridge", megatron_version=version
     )
     found = split_words(export_plan(plan, target=MEGATRON_LM).command[1:])
     assert found["--moe-token-dispatcher-type"] == ("flex",)
@@ -211,10 +211,10 @@ def test_bridge_exchanges_experts_through_deepep(version: str) -> None:
 
 
 def test_what_a_stack_counts_on_and_the_script_does_without_is_said() -> None:
-    """Stack megatron-bridge has one CUDA graph and hidden exchanges (docs/stacks.md);
-    megatron-bridge-25.09 is the same without."""
+    """Megatron-Bridge v0.6.0 runs Qwen3 30B on H100 with graphs and hidden exchanges
+    (scripts/performance); megatron-bridge-25.09 is HybridEP without."""
     plan = training_plan(
-        "mixtral-8x7b", layout="ep=8,mbs=1", stack="megatron-bridge", megatron_version="0.18"
+        "qwen3-30b-a3b", layout="ep=8,mbs=1", stack="megatron-bridge", megatron_version="0.18"
     )
     (note,) = (
         note for note in export_plan(plan, target=MEGATRON_LM).notes if note.startswith("stack")

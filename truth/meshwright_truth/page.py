@@ -20,6 +20,7 @@ from meshwright_truth.coverage import (
     Coverage,
     TableCoverage,
 )
+from meshwright_truth.plan_path import PlanPath
 from meshwright_truth.score import Figures
 from meshwright_truth.spreads import HELD
 from meshwright_truth.verdicts import FirstPlan, Verdicts
@@ -230,6 +231,10 @@ Written by `meshwright validate`. Every row of the tables is predicted without a
 - Rank correlation and regret are taken inside sets of at least 8 runs that differ in layout only. Regret is the throughput lost by
   running the layout that was predicted to be the fastest.
 - Rows whose notes say that a figure is doubtful are left out, and tiny test models are compared in memory only.
+- *As `plan`* is the mean error of step times as `plan` and `explain` price the published layouts: by model, chips, layout, software and its
+  release, and nothing else of the row. *All told* is that of the same runs with everything that their rows say, as `predict` prices them;
+  the figures behind it are `predict`'s too. *Said no* counts runs that ran and that `plan` says do not fit. Blank where the software is
+  none of ours, and for fine-tuning.
 """  # noqa: E501
 
 
@@ -239,13 +244,14 @@ def accuracy_page(
     earlier: Earlier | None = None,
     unanswered: Mapping[str, Mapping[str, int]] | None = None,
     sureness: str = "",
+    paths: Mapping[str, PlanPath] | None = None,
 ) -> str:
     """Return the page in Markdown: a summary, how sure it is, then each table with its figures,
-    beside those of before where given."""
+    beside those of before where given; `paths` are the runs as `plan` prices them."""
     parts = [
         _REPORT_HEAD,
         "## All tables\n",
-        _summary(figures),
+        _summary(figures, paths or {}),
         *([f"\n{sureness.rstrip()}"] if sureness else []),
     ]
     for name in sorted(figures):
@@ -253,6 +259,8 @@ def accuracy_page(
             f"\n## {name}\n",
             _one_table(figures[name], None if earlier is None else earlier.get(name, {})),
         ]
+        if path := (paths or {}).get(name):
+            parts.append(f"\n{_path_words(path)}")
         reasons = (unanswered or {}).get(name, {})
         parts += [
             f"\nNot answered: {counted(count, 'row')}, {_escaped(reason)}."
@@ -261,13 +269,61 @@ def accuracy_page(
     return "\n".join(parts) + "\n"
 
 
-def _summary(figures: Mapping[str, Figures]) -> str:
-    heading = ["table", *(words for _, words in SUMMARY)]
+def _summary(figures: Mapping[str, Figures], paths: Mapping[str, PlanPath]) -> str:
+    extra = _PATH_HEADING if paths else ()
+    heading = ["table", *extra, *(words for _, words in SUMMARY)]
     rows = [
-        [name, *(show(key, getattr(figures[name], key)) for key, _ in SUMMARY)]
+        [
+            name,
+            *(_path_cells(paths.get(name)) if paths else ()),
+            *(show(key, getattr(figures[name], key)) for key, _ in SUMMARY),
+        ]
         for name in sorted(figures)
     ]
+    if paths:
+        rows.append([*_mean_row(paths), *("" for _ in SUMMARY)])
     return markdown(heading, rows)
+
+
+_PATH_HEADING = ("as `plan`", "all told", "said no")
+
+
+def _path_cells(path: PlanPath | None) -> list[str]:
+    if path is None or path.plan_error is None or path.predict_error is None:
+        return ["" for _ in _PATH_HEADING]
+    errors = [f"{100 * error:.1f} %" for error in (path.plan_error, path.predict_error)]
+    return [*errors, f"{path.said_no} of {len(path.runs)}"]
+
+
+def _mean_row(paths: Mapping[str, PlanPath]) -> list[str]:
+    """Means over tables, each weighed by the root of its runs."""
+
+    def mean(errors: list[float | None]) -> str:
+        pairs = zip(errors, paths.values(), strict=True)
+        told = [(error, len(path.runs) ** 0.5) for error, path in pairs if error is not None]
+        total = sum(error * weight for error, weight in told)
+        return f"{100 * total / sum(weight for _, weight in told):.1f} %"
+
+    found = list(paths.values())
+    no, runs = sum(path.said_no for path in found), sum(len(path.runs) for path in found)
+    return [
+        "mean, weighed by the root of runs",
+        mean([path.plan_error for path in found]),
+        mean([path.predict_error for path in found]),
+        f"{no} of {runs}",
+    ]
+
+
+def _path_words(path: PlanPath) -> str:
+    """Say what became of a table's runs on `plan`'s path."""
+    assert path.inside_frac is not None
+    errors, refused = _path_cells(path), len(path.refused)
+    left = f"; {counted(refused, 'layout')} of it refused" if refused else ""
+    return (
+        f"As `plan` prices it, {counted(len(path.runs), 'run')} of a software of ours:"
+        f" {errors[0]} off in the mean ({errors[1]} with everything told),"
+        f" {100 * path.inside_frac:.0f} % inside the interval, {errors[2]} said not to fit{left}."
+    )
 
 
 def _one_table(figures: Figures, earlier: Mapping[str, float] | None) -> str:

@@ -159,16 +159,20 @@ def export(
     """Return a layout in the words of a training software: `export("tp=8,pp=4", to="megatron-lm",
     model="llama3-70b", ...)`.
 
-    The other fields are those of `explain`; settings and details that are left out follow published
-    rules. CannotExpress names the nearest plan that the software takes. Nothing is written.
+    The other fields are those of `explain`; without a stack the plan is for the target's own.
+    Settings and details that are left out follow published rules. CannotExpress names the nearest
+    plan that the software takes. Nothing is written.
     """
     from meshwright.search.problem import ask
     from meshwright.software.contract import export_plan
     from meshwright.software.plan import plan_of
     from meshwright.software.registry import find_target
 
-    asked = ask(layout, problem_of(_one_request("export", request, fields)))
-    return export_plan(plan_of(asked, settings=settings, details=details), target=find_target(to))
+    target, wanted = find_target(to), _one_request("export", request, fields)
+    if wanted.stack is None and target.stacks:
+        wanted = wanted.model_copy(update={"stack": target.stacks[0]})
+    asked = ask(layout, problem_of(wanted))
+    return export_plan(plan_of(asked, settings=settings, details=details), target=target)
 
 
 def estimate(

@@ -31,6 +31,7 @@ from meshwright.search.refine import (
 )
 from meshwright.search.request import PlanRequest
 from meshwright.search.result import PlanResult, layout_dict
+from meshwright.search.started import started_stack
 from meshwright.software.contract import Imported, import_text
 from meshwright.software.registry import find_source
 from meshwright.values.errors import ConfigError, UnknownNameError
@@ -288,9 +289,13 @@ class Run:
             ) from None
 
     def _as_it_is(self, problem: Problem) -> Problem:
-        setting = problem.setting
+        setting, start = problem.setting, self.found.start
+        stack = setting.stack if start is None else started_stack(setting.stack, start)
         return replace(
-            problem, setting=replace(setting, stack=setting.stack.without(self.found.left_off))
+            problem,
+            setting=replace(
+                setting, stack=stack.without(self.found.left_off), start=start or setting.start
+            ),
         )
 
     def set_names(self) -> list[str]:

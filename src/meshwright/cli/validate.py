@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,7 +41,8 @@ def validate(
     ones, and the regret how much throughput is lost by running the layout that was predicted to be
     the fastest. Fit is judged by balanced accuracy.
 
-    Prints a line per table; with -o it writes the page docs/accuracy.md. Files that hold no table
+    Prints a line per table; with -o it writes the page docs/accuracy.md, which also has the runs as
+    `plan` prices them, by model, chips, layout and software alone. Files that hold no table
     of measured training runs are left out with a warning. With --calibration or --profile the rows
     that they are of are predicted with them.
 
@@ -70,7 +72,7 @@ def validate(
     )
     if output is not None:
         try:
-            output.write_text(_page(found, earlier), encoding="utf-8")
+            output.write_text(_page(found, earlier, () if predictions else truth), encoding="utf-8")
         except OSError as error:
             raise ConfigError(f"{output}: cannot be written ({error.strerror})") from None
     if json_output:
@@ -79,12 +81,19 @@ def validate(
         _print_table(found)
 
 
-def _page(found: Validation, earlier: Earlier | None) -> str:
+def _page(found: Validation, earlier: Earlier | None, truth: Sequence[Path]) -> str:
+    """The page; with the runs of `truth` as `plan` prices them, which takes a minute for all."""
     from meshwright_truth.page import accuracy_page, coverage_section
+    from meshwright_truth.plan_path import plan_paths
+    from meshwright_truth.verdicts import read_measured
 
     sureness = coverage_section(found.coverage, found.verdicts)
     return accuracy_page(
-        found.figures, earlier=earlier, unanswered=found.unanswered, sureness=sureness
+        found.figures,
+        earlier=earlier,
+        unanswered=found.unanswered,
+        sureness=sureness,
+        paths=plan_paths(read_measured(truth).kept) if truth else {},
     )
 
 

@@ -139,10 +139,12 @@ def activation_bytes(
 
     Formula:  in_flight * sum over layers of what recompute leaves; full uniform keeps one input per
               unit of n layers and works on one unit; full block recomputes the first n layers of
-              each chunk; layers whose activations wait in host memory keep nothing
+              each chunk; layers whose activations wait in host memory, where there is no pipeline,
+              keep nothing
     Units:    bytes, (N, S) each.
     Source:   Korthikanti et al. (arXiv:2205.05198), sections 4 and 5; Megatron-Core
-              `--recompute-method`, `--cpu-offloading-num-layers`.
+              `--recompute-method`, `--cpu-offloading-num-layers` (which transformer_config.py
+              refuses with pp > 1).
     Valid:    all schedules of `Stages.in_flight`.
     Checked:  tests/cost/test_memory.py
     """
@@ -170,7 +172,8 @@ def activation_bytes(
         workspace = np.maximum(workspace, present * (freed + wide[:, None]))
     # Kept bytes grow with the micro batches in flight; the workspace does not, as one works back at
     # a time.
-    on_chip = 1.0 - np.minimum(1.0, acts.offloaded_layers / np.maximum(stages.layers, 1.0))
+    offloaded = acts.offloaded_layers * (layouts.pp[:, None] == 1)
+    on_chip = 1.0 - np.minimum(1.0, offloaded / np.maximum(stages.layers, 1.0))
     return kept * stages.in_flight * on_chip, workspace
 
 

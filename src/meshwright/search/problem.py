@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 from meshwright.cost.headroom import headroom_bytes
 from meshwright.search.link_rates import local_pool, profiled_pool
-from meshwright.search.quote import Setting
+from meshwright.search.quote import Setting, quotes
 from meshwright.search.request import PlanRequest
 from meshwright.search.rules.check import complete_layout, require_valid
+from meshwright.search.rules.experts import usable_modules
 from meshwright.search.rules.rule import RuleCase
-from meshwright.search.rules.software import known_version, stack_rules, usual_attention
-from meshwright.search.started import GRAPHED_SHARE, Started, started
+from meshwright.search.rules.software import (
+    NONE_OR_FULL,
+    known_version,
+    stack_rules,
+    usual_attention,
+    usual_layout,
+)
+from meshwright.search.started import GRAPHED_SHARE, Started, library_stack, started
 from meshwright.trust.calibration import Calibrated, Calibration, apply_calibration
 from meshwright.values.data import package_rows
 from meshwright.values.errors import ConfigError, UnknownNameError
@@ -56,10 +63,18 @@ DETAILS = "details"
 """Key of a model by its dims: what its training hangs on and its cost does not."""
 USUAL_PRECISIONS: tuple[Precision, ...] = ("bf16", "fp16", "fp32")
 """Of training, the first that the chips have."""
-STACK_OF = {"Google": "maxtext", "AWS": "neuron", "Huawei": "mindspeed"}
-"""The training software of makers whose chips Megatron-LM itself does not run on."""
-RUN_BY = {"Google": ("maxtext", "fsdp"), "AWS": ("neuron", "fsdp")}
+STACK_OF = {
+    "NVIDIA": "megatron-bridge",
+    "AMD": "primus",
+    "Google": "maxtext",
+    "AWS": "neuron",
+    "Huawei": "mindspeed",
+}
+"""The training software that makers ship for their chips; Megatron-LM on the others."""
+RUN_BY = {"Google": ("maxtext", "fsdp"), "AWS": ("neuron", "neuronx-nemo", "fsdp")}
 """All that runs on chips that have no CUDA-like library for torch; FSDP by torch_xla."""
+Starts = Literal["by-recipe", "as-library"]
+"""How a software with recipes is started: a recipe is for one kind of chip."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -124,6 +139,8 @@ def resolve(request: PlanRequest, *, files: Files | None = None) -> Problem:
         raise ConfigError("unlike_batch: of plans over several kinds of chips; leave it out")
     files = files or Files()
     pool = _pool(request, files)
+    if request.stack is None and files.calibration is not None:
+        request = request.model_copy(update={"stack": files.calibration.stack})
     return problem_on(pool, completed(request, [pool.node.chip]), files)
 
 
@@ -149,10 +166,14 @@ def completed(request: PlanRequest, chips: Iterable[Chip]) -> PlanRequest:
             seq_len=request.seq_len,
             has_flash=all(chip.has_flash_attention for chip in chips),
         )
+    if "routing" not in request.model_fields_set and model_of(request.model).moe is not None:
+        found["routing"] = stack_rules(find_stack(stack)).routing
     return request.model_copy(update=found) if found else request
 
 
-def problem_on(pool: Pool, request: PlanRequest, files: Files) -> Problem:
+def problem_on(
+    pool: Pool, request: PlanRequest, files: Files, *, starts: Starts = "by-recipe"
+) -> Problem:
     """Look up the names of a `completed` request for one pool of chips."""
     model = model_of(request.model)
     chip = pool.node.chip
@@ -169,6 +190,7 @@ def problem_on(pool: Pool, request: PlanRequest, files: Files) -> Problem:
         precision=cast("Precision", request.precision),
         attention=cast("AttentionKernel", request.attention),
         routing=cast("Routing", request.routing),
+        dropout=stack_rules(find_stack(str(request.stack))).dropout,
         cp_comm_type=cast("CpCommType | None", request.cp_comm_type),
         lora_rank=request.lora_rank,
     )
@@ -183,14 +205,7 @@ def problem_on(pool: Pool, request: PlanRequest, files: Files) -> Problem:
     usd_per_hour = chip.usd_per_hour if request.usd_per_hour is None else request.usd_per_hour
     _refuse_unpriced(request, chip, usd_per_hour)
     calibration = None if files.calibration is None else files.calibration.for_model(model)
-    start = started(
-        find_stack(str(request.stack)),
-        model=model,
-        chip=chip,
-        precision=work.precision,
-        num_chips=pool.num_chips,
-        task="lora" if work.lora_rank else "pretrain",
-    )
+    start = _started(request, work, model=model, pool=pool, starts=starts)
     stack, work = _graphed(request, start.stack), _adapted(request, work, start)
     _refuse_unable(chip, stack, work.precision)
     values = _calibrated(
@@ -205,6 +220,7 @@ def problem_on(pool: Pool, request: PlanRequest, files: Files) -> Problem:
         stack=values.stack,
         limit_bytes=limit,
         calibration=calibration,
+        start=start.start,
         started_by=start.words,
     )
     return Problem(
@@ -213,6 +229,22 @@ def problem_on(pool: Pool, request: PlanRequest, files: Files) -> Problem:
         headroom_bytes=_headroom_bytes(request.headroom, setting),
         max_gbs=request.gbs or request.max_gbs or batch_rule(model).max_gbs(request.seq_len),
         usd_per_chip_s=None if usd_per_hour is None else usd_per_hour / 3600.0,
+    )
+
+
+def _started(
+    request: PlanRequest, work: Workload, *, model: ModelSpec, pool: Pool, starts: Starts
+) -> Started:
+    stack = find_stack(str(request.stack))
+    if starts == "as-library":
+        return Started(stack=library_stack(stack))
+    return started(
+        stack,
+        model=model,
+        chip=pool.node.chip,
+        precision=work.precision,
+        num_chips=pool.num_chips,
+        task="lora" if work.lora_rank else "pretrain",
     )
 
 
@@ -426,11 +458,42 @@ class Asked:
     problem: Problem
 
 
+_SAYS_ALL = frozenset(("dp", "gbs"))
+"""Fields that a layout has which stands for itself, as plans are printed: what it leaves out is
+off."""
+
+
 def ask(layout: str | Mapping[str, Any], problem: Problem) -> Asked:
-    """Fill in what a layout (words, or fields) leaves open; LayoutError where it breaks a rule."""
+    """Fill in what a layout (words, or fields) leaves open, as the software's own configurations do
+    unless it has all that a printed plan has; LayoutError where it breaks a rule."""
     given = parse_layout(layout) if isinstance(layout, str) else dict(layout)
     if not given:
         raise ConfigError(f"layout {layout!r}: expected key=value words such as tp=8,pp=4,mbs=1")
-    found = complete_layout(given, problem.case)
+    found = complete_layout(_as_usual(given, problem), problem.case)
+    if "recompute" not in given and _is_short(found, problem):
+        found = complete_layout(_as_usual(given, problem, short=True), problem.case)
     require_valid(found, problem.case)
     return Asked(layout=found, problem=problem)
+
+
+def _as_usual(given: dict[str, Any], problem: Problem, *, short: bool = False) -> dict[str, Any]:
+    """A layout's fields before those of the software's own configurations that it leaves open."""
+    if given.keys() >= _SAYS_ALL:
+        return given
+    usual = usual_layout(problem.setting.stack, short=short)
+    if "recompute_modules" in usual:
+        known = usable_modules(problem.setting.model, usual["recompute_modules"])
+        usual |= {"recompute_modules": tuple(known)} if known else {"recompute": "none"}
+    if any(name.startswith("recompute") for name in given):
+        usual = {name: value for name, value in usual.items() if name == "sp"}
+    if given.get("tp", 1) == 1:
+        usual.pop("sp", None)
+    return {**usual, **given}
+
+
+def _is_short(layout: Layout, problem: Problem) -> bool:
+    """Whether the software's users recompute where it would not fit otherwise, and it does not."""
+    setting = problem.setting
+    if stack_rules(setting.stack).recompute != NONE_OR_FULL or layout.recompute != "none":
+        return False
+    return not quotes([layout], setting)[0].fits

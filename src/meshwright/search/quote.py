@@ -16,6 +16,7 @@ from meshwright.values.hardware.cluster import Pool
 from meshwright.values.layout import Layout, Layouts
 from meshwright.values.models.spec import ModelSpec
 from meshwright.values.stack import Stack
+from meshwright.values.start import Start
 from meshwright.values.workload import Workload
 
 __all__ = ["Quote", "Setting", "StageQuote", "price_in", "quotes"]
@@ -37,6 +38,8 @@ class Setting:
     """Whose rules hold in a Megatron stack."""
     calibration: Calibration | None = None
     """What the pool's and the stack's figures were fitted by."""
+    start: Start | None = None
+    """What the software's recipe switches on, which exports write; None where it has none."""
     started_by: str = ""
     """The recipe that the software's release starts this model by, for people."""
 

@@ -133,9 +133,11 @@ class PlanRequest(BaseModel):
     ] = None
     """None is the first of bf16, fp16 and fp32 that all chips have."""
     stack: Annotated[
-        str | None, Option("Training software [default: megatron, or the chip maker's own].")
+        str | None, Option("Training software [default: what the maker of the chips ships].")
     ] = None
-    """None: megatron, or what the maker of all the chips has: maxtext, mindspeed, neuron."""
+    """None: that of a calibration that is given, else what the maker of all the chips ships:
+    megatron-bridge, primus, maxtext, neuron, mindspeed; megatron for others and for several
+    makers."""
     calibration: Annotated[
         str | None, Option("What `meshwright calibrate` wrote.", metavar="FILE", is_file=True)
     ] = None
@@ -235,7 +237,8 @@ class PlanRequest(BaseModel):
     ] = []
     """By Megatron's names; none is those of the software's recipe, or else all four."""
     routing: Annotated[str, Option("Of experts: balanced, in-turn, typical or worst.")] = "balanced"
-    """How tokens spread over experts."""
+    """How tokens spread over experts; where it is not given, as the software's own benchmarks force
+    it (NeMo AutoModel's: in-turn)."""
     decoder_seq_len: Annotated[
         int | None,
         Option(

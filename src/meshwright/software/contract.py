@@ -7,12 +7,14 @@ from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass,
 from typing import Any, Literal, TypeVar, cast
 
 from meshwright.search.rules.software import parse_version
+from meshwright.search.started import runnable, started_stack
 from meshwright.software.defaults import left_out
 from meshwright.software.plan import TrainingPlan, completed
 from meshwright.software.settings import ModelDetails, TrainingSettings
 from meshwright.values.errors import ConfigError
 from meshwright.values.models.spec import ModelSpec
 from meshwright.values.stack import NATIVE_LOSS_BYTES, Feature, Stack, find_stack, stack_names
+from meshwright.values.start import Start
 from meshwright.values.workload import Precision, Workload
 
 __all__ = [
@@ -119,6 +121,8 @@ class Imported:
     stack: str = "megatron"
     left_off: tuple[Feature, ...] = ()
     """What the stack counts on and the file does not switch on."""
+    start: Start | None = None
+    """What it switches on beside the layout, where the file says."""
     settings: TrainingSettings = field(default_factory=TrainingSettings)
     details: ModelDetails = field(default_factory=ModelDetails)
     megatron_version: str | None = None
@@ -187,7 +191,7 @@ BF16_GRADIENTS = (
 """Stacks on Megatron-Core that sum gradients in bf16; the first is of what NeMo 2.0's and
 Megatron-Bridge's exports switch on."""
 _ALLTOALL = ("megatron-bridge", "nemo2")
-"""Targets that always exchange tokens of experts through NCCL."""
+"""Targets that exchange tokens of experts through NCCL where no recipe says otherwise."""
 NO_TE_LOSS_SINCE = (0, 19)
 """Version of Megatron-Core from which Megatron-LM refuses Transformer Engine's fused loss
 ("stability issues", its arguments.py)."""
@@ -203,6 +207,8 @@ _KEPT = {
     "logits_bytes": "bytes a logit of the loss",
 }
 """Fields of a stack that memory is counted with, in words."""
+_WRITES_START = "megatron-bridge"
+"""The target that has words for all that a recipe switches on."""
 _TARGETS = (*_ALLTOALL, "megatron-lm", "pai-megatron-patch")
 """Software on Megatron-Core with words for graphs and hidden exchanges; none is written: their
 conditions hang on more than a plan says."""
@@ -223,13 +229,11 @@ def counted_but_not_set(plan: TrainingPlan, *, target: str) -> tuple[str, ...]:
         return _unlike(stack, find_stack(_OWN[target]).in_precision(precision), precision=precision)
     if target not in _TARGETS or stack.embedded:
         return ()
-    dispatcher = "alltoall" if target in _ALLTOALL else stack.dispatcher
-    set_here = replace(
-        stack, launch_hidden=0.0, ep_overlap=0.0, expert_bias_fused=False, dispatcher=dispatcher
-    )
-    counted = ["CUDA graphs"] if stack.launch_hidden else []
+    set_here = _set_here(plan, target=target)
+    counted = ["CUDA graphs"] if stack.launch_hidden > set_here.launch_hidden else []
     moe = plan.model.moe
-    if stack.expert_bias_fused and moe is not None and (moe.expert_bias or moe.clamps_gate):
+    fused_here = set_here.expert_bias_fused or not stack.expert_bias_fused
+    if not fused_here and moe is not None and (moe.expert_bias or moe.clamps_gate):
         counted.append("biases and clamps of experts inside their products")
     if (
         target not in _ALLTOALL
@@ -242,13 +246,30 @@ def counted_but_not_set(plan: TrainingPlan, *, target: str) -> tuple[str, ...]:
         )
     if plan.layout.ep > 1 and stack.dispatcher != set_here.dispatcher:
         counted.append("experts through DeepEP or HybridEP")
-    if plan.layout.ep > 1 and stack.ep_overlap:
+    if plan.layout.ep > 1 and stack.ep_overlap > set_here.ep_overlap:
         counted.append("expert exchanges behind another micro batch's compute")
     if not counted:
         return ()
     listed = " and on ".join(filter(None, (", on ".join(counted[:-1]), counted[-1])))
     says = f"stack {stack.name} counts on {listed}, which these files do not switch on"
     return (says + _advice(set_here, plan.model),)
+
+
+def _set_here(plan: TrainingPlan, *, target: str) -> Stack:
+    """The stack as the files start it: by the words of its recipe, else without graphs and hidden
+    exchanges."""
+    stack = plan.stack
+    if target == _WRITES_START and plan.start is not None:
+        started = started_stack(stack, runnable(plan.start, plan.layout, plan.model))
+        return replace(
+            started,
+            rotation_factor_fused=stack.rotation_factor_fused,
+            offloaded_layers=stack.offloaded_layers,
+        )
+    dispatcher = "alltoall" if target in _ALLTOALL else stack.dispatcher
+    return replace(
+        stack, launch_hidden=0.0, ep_overlap=0.0, expert_bias_fused=False, dispatcher=dispatcher
+    )
 
 
 def _figure(value: float | str) -> str:

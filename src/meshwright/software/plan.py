@@ -18,6 +18,7 @@ from meshwright.values.hardware.cluster import Cluster, Pool
 from meshwright.values.layout import Layout
 from meshwright.values.models.spec import ModelSpec
 from meshwright.values.stack import Stack
+from meshwright.values.start import Start
 from meshwright.values.workload import Workload
 
 __all__ = ["TrainingPlan", "canonical_layout", "completed", "plan_of", "without"]
@@ -37,6 +38,8 @@ class TrainingPlan:
     settings: TrainingSettings = field(default_factory=TrainingSettings)
     details: ModelDetails = field(default_factory=ModelDetails)
     megatron_version: str = NEWEST_MEGATRON
+    start: Start | None = None
+    """What the stack is started with beside the layout; None where no recipe says."""
 
     def __post_init__(self) -> None:
         if self.work.gbs != self.layout.gbs:
@@ -81,6 +84,7 @@ def plan_of(
         settings=settings or TrainingSettings(),
         details=details,
         megatron_version=asked.problem.request.megatron_version,
+        start=setting.start,
     )
 
 

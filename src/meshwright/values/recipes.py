@@ -16,6 +16,7 @@ from typing import Literal
 
 from meshwright.values.data import package_rows
 from meshwright.values.errors import ConfigError
+from meshwright.values.start import Dispatcher, GraphMaker, Start
 from meshwright.values.workload import Precision
 
 __all__ = [
@@ -71,10 +72,10 @@ class Recipe:
     cpu_offloading_num_layers: int | None
     offload_modules: tuple[str, ...]
     """Modules whose kept inputs wait in host memory."""
-    dispatcher: Literal["alltoall", "deepep", "hybridep"] | None
+    dispatcher: Dispatcher | None
     a2a_overlap: bool
     """Exchanges of one micro-batch run beside another's compute."""
-    cuda_graph_impl: Literal["none", "local", "transformer_engine", "full_iteration"]
+    cuda_graph_impl: GraphMaker
     cuda_graph_scope: tuple[str, ...]
     megatron_fsdp: bool
     nccl_ub: bool
@@ -91,6 +92,22 @@ class Recipe:
     lora_targets: tuple[str, ...]
     source: str
     """File of the repository at the tag."""
+
+    @property
+    def start(self) -> Start:
+        """What it switches on beside the layout. One for tp=1 says nothing of what hides with
+        tensor parallelism, which is then the library's own."""
+        return Start(
+            dispatcher=self.dispatcher,
+            a2a_overlap=self.a2a_overlap,
+            cuda_graph_impl=self.cuda_graph_impl,
+            cuda_graph_scope=self.cuda_graph_scope,
+            router_fusion=self.router_fusion,
+            op_fuser=self.op_fuser,
+            tp_comm_overlap=self.tp_comm_overlap or self.tp == 1,
+            cpu_offloading_num_layers=self.cpu_offloading_num_layers or 0,
+            half_moments=self.moment_dtype == "bfloat16",
+        )
 
 
 @cache

@@ -88,6 +88,7 @@ def base() -> dict[str, Any]:
     fields = {
         "model": "tiny-llama",
         "cluster": "h100:2",
+        "stack": "megatron",
         "gpus_per_node": 2,
         "seq_len": 128,
         "gbs": 8,

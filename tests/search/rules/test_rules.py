@@ -274,7 +274,8 @@ def test_compiled_layers_of_the_embedded_trainer_are_whole() -> None:
 def test_schedules_belong_to_softwares_and_pipelines() -> None:
     assert (
         broken("pp=4,schedule=zero-bubble")["software_schedule"]
-        == "schedule=zero-bubble: stack megatron has 1f1b; stacks with it: dualpipe, fsdp, embedded"
+        == "schedule=zero-bubble: stack megatron has 1f1b; stacks with it: dualpipe, fsdp,"
+        " nemo-automodel, kempnerforge, maxtext, embedded"
     )
     assert (
         "stack torchtitan has 1f1b, gpipe"

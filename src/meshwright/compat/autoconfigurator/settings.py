@@ -253,6 +253,7 @@ def request_fields(
     fields: dict[str, Any] = {
         "model": dims_of(model),
         "cluster": f"{chip}:{settings.num_gpus}",
+        "stack": "megatron",
         "seq_len": settings.seq_length,
         "gbs": gbs,
         "pins": pins | _recompute_pins(settings.act_ckpt_layers),

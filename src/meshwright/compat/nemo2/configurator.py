@@ -199,6 +199,7 @@ class AutoConfigurator:
             {
                 "model": dims_of(given.model),
                 "cluster": f"{self.card.chip}:{given.num_gpus}",
+                "stack": "megatron",
                 "gpus_per_node": given.devices,
                 "seq_len": given.work.seq_len,
                 "decoder_seq_len": given.work.decoder_seq_len,

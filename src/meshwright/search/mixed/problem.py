@@ -134,7 +134,12 @@ def resolve_mixed(request: PlanRequest, *, files: Files | None = None) -> MixedP
             f"stack={request.stack}: a release's recipe is for one kind of chip; leave"
             f" @{str(request.stack).partition('@')[2]} out"
         )
-    parts = tuple(problem_on(pool, request, Files()) for pool in cluster.pools)
+    parts = tuple(
+        problem_on(
+            pool, request, Files(), starts="as-library" if len(cluster.pools) > 1 else "by-recipe"
+        )
+        for pool in cluster.pools
+    )
     return MixedProblem(request=request, cluster=cluster, parts=parts, num_gpus=num_gpus)
 
 

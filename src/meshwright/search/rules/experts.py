@@ -234,16 +234,11 @@ def _is_own(own: tuple[int, ...] | None, split: tuple[int, ...] | None, case: Ru
         return True
     each, rest = divmod(case.model.num_layers, len(own))
     even = None if rest else (each,) * len(own)
-    return min(own[:-1]) > 0 and own == (split or even)
+    return own == (split or even)
 
 
 def _cut_message(layout: Layout, case: RuleCase) -> str:
     own = own_split(case.model, pp=layout.pp) or ()
-    if min(own[:-1]) < 1:
-        return (
-            f"pp={layout.pp}: stack {case.stack.name} cuts by cost and would leave a stage without"
-            f" layers; pp={max(1, layout.pp // 2)}"
-        )
     return (
         f"stack {case.stack.name} cuts by cost, and nothing changes that:"
         f" layers_per_stage={'+'.join(map(str, own))} with pp={layout.pp}"

@@ -17,7 +17,6 @@ from meshwright.search.rules.rule import (
 from meshwright.search.rules.software import stack_rules, stacks_with_schedule
 from meshwright.search.rules.split import even_split, split_words
 from meshwright.values.layout import SCHEDULES, SHARDINGS, Layout, Layouts
-from meshwright.values.models.spec import ModelSpec
 from meshwright.values.stack import Stack
 
 __all__ = ["BATCH_RULES", "PIPELINE_RULES", "wants_fill", "wants_whole_rounds"]
@@ -66,7 +65,8 @@ def _even_message(layout: Layout, case: RuleCase) -> str:
     )
 
 
-def _split_fault(layout: Layout, model: ModelSpec) -> str | None:
+def _split_fault(layout: Layout, case: RuleCase) -> str | None:
+    model = case.model
     split, layers = layout.layers_per_stage or (), model.total_layers
     shown = "+".join(map(str, split))
     if len(split) not in (layout.pp, layout.pp * layout.vpp):
@@ -81,7 +81,8 @@ def _split_fault(layout: Layout, model: ModelSpec) -> str | None:
         if model.mtp_layers and split[-1] == 0 and len(split) == layout.pp * layout.vpp
         else split[1:-1]
     )
-    if any(entry < 1 for entry in between) or min(split) < 0:
+    by_cost = stack_rules(case.stack).splits == "cost"
+    if (any(entry < 1 for entry in between) and not by_cost) or min(split) < 0:
         also = (
             ", and the last two, of which one then holds multi-token prediction alone"
             if model.mtp_layers
@@ -101,7 +102,7 @@ def _keeps_split(layouts: Layouts, case: RuleCase) -> Any:
     if layouts.chunk_layers is None:
         return True
     rows = [
-        entry is None or _split_fault(layouts.row(i), case.model) is None
+        entry is None or _split_fault(layouts.row(i), case) is None
         for i, entry in enumerate(layouts.chunk_layers)
     ]
     return np.array(rows, dtype=bool)
@@ -209,7 +210,7 @@ PIPELINE_RULES = (
         _stages_message,
     ),
     rule("even_split", _keeps_even, _even_message),
-    rule("split", _keeps_split, lambda layout, case: _split_fault(layout, case.model) or ""),
+    rule("split", _keeps_split, lambda layout, case: _split_fault(layout, case) or ""),
     rule(
         "interleaving",
         lambda layouts, case: (layouts.vpp == 1) | (layouts.pp > 1),

@@ -10,14 +10,15 @@ from functools import cache
 from typing import Any, Literal, cast, get_args
 
 from meshwright.values.errors import ConfigError, UnknownNameError
-from meshwright.values.layout import RECOMPUTE_MODULES, SCHEDULES, SHARDINGS
+from meshwright.values.layout import RECOMPUTE_MODULES, RECOMPUTES, SCHEDULES, SHARDINGS
 from meshwright.values.stack import Stack, find_stack, stack_names
 from meshwright.values.stack_files import StackEntry, all_entries, find_entry
-from meshwright.values.workload import PRECISIONS, AttentionKernel
+from meshwright.values.workload import PRECISIONS, ROUTINGS, AttentionKernel, Routing
 
 __all__ = [
     "DEALT",
     "NEWEST_MEGATRON",
+    "NONE_OR_FULL",
     "StackRules",
     "known_version",
     "parse_version",
@@ -25,10 +26,12 @@ __all__ = [
     "stacks_with_axis",
     "stacks_with_schedule",
     "usual_attention",
+    "usual_layout",
 ]
 
 DEALT = ("any", "filled")
 """Values of `StackRules.splits` where a configuration says how many layers each stage holds."""
+NONE_OR_FULL = "none or full"
 NEWEST_MEGATRON = "0.20"
 """Version of Megatron-Core that the rules were last read against."""
 
@@ -64,6 +67,15 @@ class StackRules:
     attention: str
     """The kernel that it runs where nobody says: its name, or `NAME to TOKENS` where longer
     sequences take flash attention."""
+    recompute: str
+    """What it runs again where nobody says: none, selective (with modules behind it) or full; `none
+    or full` is full where it would not fit otherwise."""
+    sequence_parallel: bool
+    """Whether tensor parallelism splits the sequence too where nobody says."""
+    dropout: bool
+    """Whether it trains with dropout where nobody says."""
+    routing: Routing
+    """How its published benchmarks spread tokens over experts."""
     half_by_sharding: bool
     """Whether it computes in half precision only where data parallelism shards, or does all."""
     kv_copies_from: tuple[int, ...] | None
@@ -115,6 +127,7 @@ def _with_own(entry: StackEntry, own: dict[str, Any], basis: StackRules | None) 
     read = {name: _READ[name](name, value, entry.place) for name, value in own.items()}
     if basis is not None:
         return replace(basis, stack=entry.name, **read)
+    read = {**_OPEN, **read}
     missing = [name for name in _READ if name not in read]
     if missing:
         raise ConfigError(f"{entry.place}: its rules lack {', '.join(missing)}")
@@ -148,6 +161,22 @@ def _kernel(name: str, value: Any, place: str) -> str:
         raise UnknownNameError(f"{place}: {name}", kernel, get_args(AttentionKernel))
     if most and not most.isdecimal():
         raise ConfigError(f"{place}: {name}={value}: expected a kernel, or `KERNEL to TOKENS`")
+    return str(value)
+
+
+def _recompute(name: str, value: Any, place: str) -> str:
+    mode, _, modules = str(value).partition(" ")
+    if value in RECOMPUTES or value == NONE_OR_FULL:
+        return str(value)
+    if mode != "selective":
+        raise UnknownNameError(f"{place}: {name}", str(value), (*RECOMPUTES, NONE_OR_FULL))
+    _MODULES(name, modules.split("+"), place)
+    return str(value)
+
+
+def _routing(name: str, value: Any, place: str) -> str:
+    if value not in ROUTINGS:
+        raise UnknownNameError(f"{place}: {name}", str(value), ROUTINGS)
     return str(value)
 
 
@@ -189,11 +218,34 @@ _READ: dict[str, _Reader] = {
     "splits": _split,
     "precisions": _listed(PRECISIONS),
     "attention": _kernel,
+    "recompute": _recompute,
+    "sequence_parallel": _flag,
+    "dropout": _flag,
+    "routing": _routing,
     "half_by_sharding": _flag,
     "kv_copies_from": _version,
     "source": _text,
 }
 """What a file may say, and how it is read."""
+_OPEN: dict[str, Any] = {
+    **{"recompute": "none", "sequence_parallel": True, "dropout": False},
+    "routing": "balanced",
+}
+"""Where neither a software nor what it builds on says."""
+
+
+def usual_layout(stack: Stack, *, short: bool = False) -> dict[str, Any]:
+    """Return what a software's own configurations set of a layout where nobody says: sequence
+    parallelism and recompute; `short` where the layout would not fit without any."""
+    rules = stack_rules(stack)
+    found: dict[str, Any] = {} if rules.sequence_parallel else {"sp": False}
+    mode, _, modules = rules.recompute.partition(" ")
+    if rules.recompute == NONE_OR_FULL:
+        return found | ({"recompute": "full"} if short else {})
+    if mode == "none":
+        return found
+    listed = {"recompute_modules": tuple(modules.split("+"))} if modules else {}
+    return found | {"recompute": mode, **listed}
 
 
 def usual_attention(

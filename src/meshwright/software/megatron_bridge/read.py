@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 from typing import Any, cast
 
+from meshwright.search.started import started_stack
 from meshwright.software.contract import BF16_GRADIENTS, Imported, ImportSource, left_off
 from meshwright.software.megatron_bridge.sections import (
     DECAYS,
@@ -17,6 +18,7 @@ from meshwright.software.megatron_bridge.sections import (
     read_mixed_precision,
     take_family,
 )
+from meshwright.software.megatron_bridge.start import take_start
 from meshwright.software.megatron_core.layout import (
     read_context,
     read_ddp,
@@ -43,6 +45,7 @@ def _read(text: str) -> Imported:
             " to code; give the whole model"
         )
     words.drop({"train.eval_iters": 0})
+    start = take_start(words)
     more_of_model, more_details = take_family(words)
     model, details = read_model(words, prefix="model.", what=NAME, activation=_activation(text))
     model, details = replace(model, **more_of_model), replace(details, **more_details)
@@ -57,8 +60,9 @@ def _read(text: str) -> Imported:
     given: frozenset[Feature] = frozenset(
         ("tp_overlap",) if words.flag("comm_overlap.tp_comm_overlap", False) else ()
     )
+    plain = find_stack(stack) if start is None else started_stack(find_stack(stack), start)
     missing = left_off(
-        find_stack(stack).in_precision(precision),
+        plain.in_precision(precision),
         model,
         layout,
         switches={"tp_overlap": "comm_overlap.tp_comm_overlap"},
@@ -82,6 +86,7 @@ def _read(text: str) -> Imported:
         layout=layout,
         stack=stack,
         left_off=missing.features,
+        start=start,
         settings=_settings(words),
         details=details,
         warnings=missing.warnings,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from meshwright.software.defaults import train_steps
+from meshwright.software.megatron_bridge.start import start_words
 from meshwright.software.megatron_core.layout import (
     SHARDED,
     context_words,
@@ -297,7 +298,7 @@ def sections(plan: TrainingPlan) -> dict[str, Any]:
     says = "its recipes of mixed precision start from half-precision weights"
     require_one_of(plan, "work.precision", KINDS, name=NAME, says=says)
     steps = train_steps(plan.settings, plan.work)
-    return {
+    found: dict[str, dict[str, Any]] = {
         "model": {
             **_CLEARED,
             **bridge_model(plan, name=NAME),
@@ -324,6 +325,9 @@ def sections(plan: TrainingPlan) -> dict[str, Any]:
         "logger": WORDS.written(plan, "logger."),
         "rng": WORDS.written(plan, "rng."),
     }
+    for section, words in start_words(plan).items():
+        found[section] = {**found.get(section, {}), **words}
+    return found
 
 
 def _scheduler(plan: TrainingPlan, steps: int) -> dict[str, Any]:

@@ -1,0 +1,241 @@
+"""Published layouts as `plan` prices them: by the software's name, its release, and no more."""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+import statistics
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from meshwright.runs.measured.cells import TruthTable
+from meshwright.runs.measured.files import step_time_of
+from meshwright.runs.measured.predict import predict_rows
+from meshwright.runs.measured.rows import Case, read_row
+from meshwright.search.problem import Files, Problem, ask, dims_of, model_of, resolve
+from meshwright.search.quote import Quote, quotes
+from meshwright.search.refine import requote, setting_of
+from meshwright.search.request import PlanRequest
+from meshwright.search.rules.experts import usable_modules
+from meshwright.trust.intervals import Fits
+from meshwright.values.errors import MeshwrightError
+from meshwright.values.hardware.cluster import Cluster, Pool
+from meshwright.values.layout import Layout
+from meshwright.values.models.spec import ModelSpec
+
+__all__ = ["PlanPath", "PlanPriced", "asked_of", "named_stack", "plan_path", "plan_paths", "priced"]
+
+Row = Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlanPriced:
+    """One run that ran: what it took, and what two commands say of it."""
+
+    row_id: str
+    measured_s: float
+    plan_s: float
+    predict_s: float
+    """By everything that its row says."""
+    verdict: Fits
+    """Of `plan`."""
+    inside: bool
+    """Whether the measured time lies in the interval that `plan` prints."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlanPath:
+    """The runs of one table."""
+
+    runs: tuple[PlanPriced, ...]
+    refused: tuple[tuple[str, str], ...]
+    """(row, reason) of those that `plan` does not price, though their software is one of ours."""
+
+    @property
+    def plan_error(self) -> float | None:
+        """Mean of |priced / measured - 1|; None without runs."""
+        return _error((run.plan_s, run.measured_s) for run in self.runs)
+
+    @property
+    def predict_error(self) -> float | None:
+        """The same of what `predict` says of the same runs."""
+        return _error((run.predict_s, run.measured_s) for run in self.runs)
+
+    @property
+    def inside_frac(self) -> float | None:
+        """Share of measured times within their interval."""
+        return statistics.fmean(run.inside for run in self.runs) if self.runs else None
+
+    @property
+    def said_no(self) -> int:
+        """Runs that ran and are said not to fit."""
+        return sum(run.verdict == "no" for run in self.runs)
+
+
+def _error(pairs: Iterable[tuple[float, float]]) -> float | None:
+    errors = [abs(priced / measured - 1.0) for priced, measured in pairs]
+    return statistics.fmean(errors) if errors else None
+
+
+def plan_path(table: TruthTable) -> PlanPath:
+    """Price the pre-training runs of a table whose software is one of ours, on chips of one kind,
+    and that `predict` answers."""
+    timed: list[tuple[Row, Case, float]] = []
+    for row in table.rows:
+        case, measured_s = read_row(row, source=table.name), step_time_of(table.name, row)
+        if measured_s is not None and isinstance(case, Case) and _is_asked(row, case, table.name):
+            timed.append((row, case, measured_s))
+    told = {p.row_id: p.step_s for p in predict_rows([case for _, case, _ in timed]).predictions}
+    runs, refused = [], []
+    for described, case, measured_s in timed:
+        if case.row_id not in told:
+            continue
+        try:
+            stack = named_stack(described, table=table.name) or ""
+            problem, quote = priced(described, case, stack=stack)
+        except (MeshwrightError, ValueError) as error:
+            refused.append((case.row_id, str(error)))
+            continue
+        low, high = problem.setting.intervals(quote).step_s
+        runs.append(
+            PlanPriced(
+                row_id=case.row_id,
+                measured_s=measured_s,
+                plan_s=quote.step_s,
+                predict_s=told[case.row_id],
+                verdict=quote.verdict,
+                inside=low <= measured_s <= high,
+            )
+        )
+    return PlanPath(runs=tuple(runs), refused=tuple(refused))
+
+
+def plan_paths(tables: Iterable[TruthTable]) -> dict[str, PlanPath]:
+    """Return the runs of every table that has some on a software of ours."""
+    found = {table.name: plan_path(table) for table in tables}
+    return {name: path for name, path in found.items() if path.runs}
+
+
+def _is_asked(row: Row, case: Case, table: str) -> bool:
+    """Whether it is a run that a user of `plan` can ask for."""
+    trains_all = case.task == "pretrain" and not case.workload.lora_rank
+    return trains_all and not case.machines.mixed and named_stack(row, table=table) is not None
+
+
+@cache
+def _stacks() -> tuple[tuple[re.Pattern[str], re.Pattern[str], str], ...]:
+    path = Path(__file__).with_name("plan_stacks.csv")
+    with path.open(encoding="utf-8", newline="") as lines:
+        return tuple(
+            (re.compile(line["table"]), re.compile(line["framework"], re.IGNORECASE), line["stack"])
+            for line in csv.DictReader(lines)
+        )
+
+
+def named_stack(row: Row, *, table: str) -> str | None:
+    """Return the software as a user names it, `@` its release where the row has one; None where it
+    is none of ours."""
+    name = next(
+        (
+            stack
+            for tables, framework, stack in _stacks()
+            if tables.fullmatch(table) and framework.search(row["framework"])
+        ),
+        None,
+    )
+    if name is None or not name.endswith("@row"):
+        return name
+    released = re.search(r"[0-9]+\.[0-9]+(?:\.[0-9]+)*", row["release"])
+    return name.replace("@row", f"@{released[0]}" if released else "")
+
+
+def asked_of(row: Row, layout: Layout, model: ModelSpec) -> dict[str, Any]:
+    """Return the fields of the row's layout that the row itself names; the others are left to
+    `plan`."""
+    fields: dict[str, Any] = {"mbs": layout.mbs}
+    fields |= {
+        name: getattr(layout, name)
+        for name in ("tp", "cp", "pp", "vpp", "ep")
+        if getattr(layout, name) > 1
+    }
+    if row["sp"] and layout.tp > 1:
+        fields["sp"] = layout.sp
+    if layout.ep > 1:
+        fields["etp"] = layout.expert_tp
+    if row["zero"]:
+        fields["sharding"] = layout.sharding
+        if layout.sharding == "hybrid":
+            fields["shard_size"] = layout.shard_size
+    if row["recompute"]:
+        fields |= _recompute_of(layout, model)
+    if layout.schedule != "1f1b":
+        fields["schedule"] = layout.schedule
+    if layout.layers_per_stage is not None:
+        fields["layers_per_stage"] = layout.layers_per_stage
+    return fields
+
+
+def _recompute_of(layout: Layout, model: ModelSpec) -> dict[str, Any]:
+    """Modules that the model has; and block recompute of a chunk's layers at most, which
+    Megatron-Core takes larger numbers for."""
+    fields: dict[str, Any] = {"recompute": layout.recompute}
+    if layout.recompute == "selective":
+        known = usable_modules(model, layout.recompute_modules)
+        return {**fields, "recompute_modules": tuple(known)} if known else {"recompute": "none"}
+    chunk = -(-model.total_layers // (layout.pp * layout.vpp))
+    if layout.recompute == "full" and layout.recompute_layers is not None:
+        fields["recompute_method"] = layout.recompute_method
+        fields["recompute_layers"] = min(layout.recompute_layers, chunk)
+    return fields
+
+
+def priced(row: Row, case: Case, *, stack: str) -> tuple[Problem, Quote]:
+    """Return the row's run as `explain` prices it; MeshwrightError where it is refused.
+
+    The chips are those of a cluster file where the row describes how they are linked, else a kind
+    and a count.
+    """
+    [(chip, _)] = case.machines.pools
+    pool = Pool(node=case.machines.nodes[0], num_chips=case.machines.num_chips)
+    files = Files(cluster=Cluster(pools=(pool,)) if row["interconnect"] else None)
+    problem = resolve(
+        PlanRequest.of(
+            {
+                "model": _model_words(row, case),
+                "cluster": f"{chip}:{case.machines.num_chips}",
+                "seq_len": case.workload.seq_len,
+                "gbs": case.layout.gbs,
+                "precision": case.workload.precision,
+                "stack": stack,
+                "gpus_per_node": int(float(row["gpus_per_node"])) if row["gpus_per_node"] else None,
+            }
+        ),
+        files=files,
+    )
+    fields = asked_of(row, case.layout, case.model)
+    try:
+        asked = ask(fields, problem)
+    except MeshwrightError as error:  # the message names the uneven split that works
+        split = re.search(r"layers_per_stage=([\d+]+)", str(error))
+        if split is None or "layers_per_stage" in fields:
+            raise
+        layers = tuple(int(part) for part in split[1].split("+"))
+        asked = ask({**fields, "layers_per_stage": layers}, problem)
+    [quote] = requote(quotes([asked.layout], setting_of(problem)), problem)
+    if not math.isfinite(quote.step_s):
+        raise ValueError("no finite time")
+    return problem, quote
+
+
+def _model_words(row: Row, case: Case) -> str | dict[str, Any]:
+    """The model's name where the catalogue has it so, else the dims that the row gives."""
+    try:
+        named = model_of(row["model"])
+    except MeshwrightError:
+        return dims_of(case.model)
+    same = replace(named, name="", max_positions=0) == replace(case.model, name="", max_positions=0)
+    return row["model"] if same else dims_of(case.model)
