@@ -149,10 +149,6 @@ def test_other_chips_than_the_scripts_change_its_replicas_only(
         ([], "the file does not say which chips it runs on; add --cluster"),
         (["--cluster", "h100:64", "llama3-8b"], "names a model of its own"),
         (
-            ["--cluster", "h100:64", "--to", "megatron-lm"],
-            "--to megatron-lm: of no effect without --export",
-        ),
-        (
             ["--cluster", "h100:64", "--export", "x", "--to", "megatron"],
             "did you mean 'megatron-lm'",
         ),

@@ -102,6 +102,7 @@ def test_text_says_how_processes_are_started_and_why_variables_are_set(name: str
         ("5D", 5 * DAY),
         ("5d", 5 * DAY),
         ("10h", 10 * HOUR),
+        ("1.5h", 90 * MINUTE),
         ("1D12H", 36 * HOUR),
         ("90s", 90),
         ("2d3h4m5s", 2 * DAY + 3 * HOUR + 4 * MINUTE + 5),
@@ -117,9 +118,7 @@ def test_durations_are_read(text: str, seconds: int) -> None:
     assert parse_duration(text) == seconds
 
 
-@pytest.mark.parametrize(
-    "text", ["", "60", "2:30", "0h", "h", "5x", "1.5h", "-5D", "1:2:3", "5D 3"]
-)
+@pytest.mark.parametrize("text", ["", "60", "2:30", "0h", "h", "5x", "-5D", "1:2:3", "5D 3"])
 def test_durations_that_could_mean_two_things_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="expected a duration such as 30d"):
         parse_duration(text, name="time")

@@ -143,13 +143,13 @@ def named_stack(row: Row, *, table: str) -> str | None:
         (
             stack
             for tables, framework, stack in _stacks()
-            if tables.fullmatch(table) and framework.search(row["framework"])
+            if tables.fullmatch(table) and framework.search(row.get("framework", ""))
         ),
         None,
     )
     if name is None or not name.endswith("@row"):
         return name
-    released = re.search(r"[0-9]+\.[0-9]+(?:\.[0-9]+)*", row["release"])
+    released = re.search(r"[0-9]+\.[0-9]+(?:\.[0-9]+)*", row.get("release", ""))
     return name.replace("@row", f"@{released[0]}" if released else "")
 
 
@@ -162,15 +162,15 @@ def asked_of(row: Row, layout: Layout, model: ModelSpec) -> dict[str, Any]:
         for name in ("tp", "cp", "pp", "vpp", "ep")
         if getattr(layout, name) > 1
     }
-    if row["sp"] and layout.tp > 1:
+    if row.get("sp", "") and layout.tp > 1:
         fields["sp"] = layout.sp
     if layout.ep > 1:
         fields["etp"] = layout.expert_tp
-    if row["zero"]:
+    if row.get("zero", ""):
         fields["sharding"] = layout.sharding
         if layout.sharding == "hybrid":
             fields["shard_size"] = layout.shard_size
-    if row["recompute"]:
+    if row.get("recompute", ""):
         fields |= _recompute_of(layout, model)
     if layout.schedule != "1f1b":
         fields["schedule"] = layout.schedule
@@ -201,7 +201,7 @@ def priced(row: Row, case: Case, *, stack: str) -> tuple[Problem, Quote]:
     """
     [(chip, _)] = case.machines.pools
     pool = Pool(node=case.machines.nodes[0], num_chips=case.machines.num_chips)
-    files = Files(cluster=Cluster(pools=(pool,)) if row["interconnect"] else None)
+    files = Files(cluster=Cluster(pools=(pool,)) if row.get("interconnect", "") else None)
     problem = resolve(
         PlanRequest.of(
             {
@@ -211,7 +211,9 @@ def priced(row: Row, case: Case, *, stack: str) -> tuple[Problem, Quote]:
                 "gbs": case.layout.gbs,
                 "precision": case.workload.precision,
                 "stack": stack,
-                "gpus_per_node": int(float(row["gpus_per_node"])) if row["gpus_per_node"] else None,
+                "gpus_per_node": int(float(row.get("gpus_per_node", "")))
+                if row.get("gpus_per_node", "")
+                else None,
             }
         ),
         files=files,
