@@ -9,15 +9,17 @@ from meshwright.search.request import PlanRequest
 from meshwright.software.plan import TrainingPlan, plan_of
 
 
+_USUAL = {"seq_len": 8192, "gbs": 128, "stack": "megatron"}
+
+
 def training_plan(
     model: Any = "llama3-8b",
     cluster: str = "h100:64",
     layout: str = "tp=2,pp=2,mbs=1",
     **given: Any,
 ) -> TrainingPlan:
-    """Return a plan; what is no field of a request is one of the plan (settings, details)."""
+    """Return a plan, for Megatron-Core where nothing else is asked; what is no field of a request is
+    one of the plan (settings, details)."""
     parts = {key: given.pop(key) for key in ("settings", "details") if key in given}
-    problem = resolve(
-        PlanRequest.of({"seq_len": 8192, "gbs": 128, **given, "model": model, "cluster": cluster})
-    )
+    problem = resolve(PlanRequest.of({**_USUAL, **given, "model": model, "cluster": cluster}))
     return plan_of(ask(layout, problem), **parts)

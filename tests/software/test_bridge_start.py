@@ -99,3 +99,13 @@ def test_what_a_layout_refuses_is_not_written_and_said() -> None:
     exported = export_plan(plan, target=MEGATRON_BRIDGE)
     assert "cuda_graph_impl: none" in exported.files[1].text
     assert any("counts on CUDA graphs" in note for note in exported.notes)
+
+
+def test_moments_in_half_precision_are_written_as_dtypes_and_read_back() -> None:
+    plan = STARTED["graphs of attention"]()
+    assert plan.start is not None and plan.start.half_moments
+    exported = export_plan(plan, target=MEGATRON_BRIDGE)
+    assert "cfg.optimizer.exp_avg_dtype = torch.bfloat16" in exported.files[0].text
+    assert "exp_avg_sq_dtype: torch.bfloat16" in exported.files[1].text
+    read = import_text(exported.files[1].text, source=BRIDGE_SOURCE)
+    assert read.start is not None and read.start.half_moments

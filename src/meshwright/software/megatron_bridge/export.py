@@ -106,7 +106,10 @@ def _script(found: dict[str, Any], activation: Code) -> str:
                 f" {python_call('MixedPrecisionConfig', _dtypes_as(Code, values), indent=1)}"
             )
         elif section != "model":
-            lines += [f"    cfg.{section}.{key} = {value!r}" for key, value in values.items()]
+            lines += [
+                f"    cfg.{section}.{key} = {value!r}"
+                for key, value in _dtypes_as(Code, values).items()
+            ]
     head = _HEAD.format(folder=provider.module, provider=provider.name) + _IMPORTS.get(
         str(activation), ""
     )
