@@ -61,7 +61,7 @@ def test_table(capsys: Capture) -> None:
     assert any(
         re.fullmatch(
             r"#1 takes \S+ m?s, likely \S+ to \S+ \(\d+ published runs [^()]*like it\), and \S+"
-            r" GiB, likely \S+ to \S+ \(\d+ runs [^()]*like it\)",
+            r" GiB, likely \S+ to \S+ \(\d+ (other runs|runs like it)\)",
             line,
         )
         for line in lines

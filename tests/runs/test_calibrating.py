@@ -66,7 +66,7 @@ def test_a_study_gives_its_runs(tmp_path: Path) -> None:
     assert (first.case.workload.seq_len, first.case.workload.gbs, first.case.stack_name) == (
         8192,
         64,
-        "megatron",
+        "megatron-bridge",
     )
     assert (out.case.layout.mbs, out.step_s, out.fitted) == (2, None, False)
     assert (last.case.layout.mbs, last.peak_bytes, last.case.memory.kind) == (
@@ -87,7 +87,7 @@ def test_calibrate_takes_a_study(tmp_path: Path, capsys: pytest.CaptureFixture[s
     target = tmp_path / "calibration.yaml"
     assert cli.run(["calibrate", str(store.folder), "-o", str(target)]) == 0
     out, err = capsys.readouterr()
-    assert "calibrated on 2 runs with megatron on h100" in out
+    assert "calibrated on 2 runs with megatron-bridge on h100" in out
     assert err.count("warning: left out: mine ") == 1
     assert (
         cli.run(

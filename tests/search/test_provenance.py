@@ -46,14 +46,23 @@ PLANS: dict[str, tuple[str, dict[str, Any]]] = {
         {"model": "mixtral-8x7b", "cluster": "h100:64", "seq_len": 4096, "gbs": 256},
     ),
     "fsdp": ("mbs=1", {"model": "llama3-8b", "cluster": "h100:8", "gbs": 32, "stack": "fsdp"}),
-    "tpu": ("tp=4", {"model": "llama3-8b", "cluster": "tpu-v5p:64", "seq_len": 4096, "gbs": 256}),
+    "tpu": (
+        "tp=4",
+        {
+            **{"model": "llama3-8b", "cluster": "tpu-v5p:64", "stack": "maxtext"},
+            **{"seq_len": 4096, "gbs": 256},
+        },
+    ),
 }
 """Plans that are held to it on every run: one of each kind."""
 MORE: dict[str, tuple[str, dict[str, Any]]] = {
     "amd": ("tp=8", {"model": "llama3-70b", "cluster": "mi300x:64", "gbs": 64}),
     "ascend": (
         "tp=8,pp=4",
-        {"model": "llama3-70b", "cluster": "ascend-910b:64", "seq_len": 4096, "gbs": 64},
+        {
+            **{"model": "llama3-70b", "cluster": "ascend-910b:64", "stack": "mindspeed"},
+            **{"seq_len": 4096, "gbs": 64},
+        },
     ),
     "interleaved": (
         "tp=8,pp=8,vpp=2,recompute=full",

@@ -57,7 +57,6 @@ def print_explanation(
     if way := found.context_way:
         hanging(console, way.words(), indent="")
     console.print(f"\nBinding: {found.binding}")
-    console.print()
     for line in _short_lines(found):
         hanging(console, line, indent="")
     if "tables" in parts:
@@ -123,7 +122,6 @@ def _header_lines(quote: Quote, setting: Setting) -> list[str]:
     return [
         f"{asked}, stack {setting.stack.name}",
         f"layout {layout.words()}",
-        "",
         f"step {likely_step(quote.step_s, sure)}",
         (
             f"{rate:,.0f} tokens/s per GPU, {_mfu_words(rate, setting)};"

@@ -22,6 +22,7 @@ def likely_step(step_s: float, found: Intervals) -> str:
 
 
 def likely_memory(found: Intervals) -> str:
-    """Write the interval of a peak in GiB."""
+    """Write the interval of a peak in GiB, with how many runs it stands on."""
     low, high = (end / GIB for end in found.peak_bytes)
-    return likely(low, high, found.memory_known_by.replace("published ", "", 1))
+    runs, _, like = found.memory_known_by.replace("published ", "", 1).partition(" of ")
+    return likely(low, high, runs.replace(" ", " other ", 1) if like else runs)
