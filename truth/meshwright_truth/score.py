@@ -20,6 +20,7 @@ from typing import Any
 from meshwright.runs.measured.cells import TruthTable
 from meshwright.runs.measured.files import fit_known, peak_memory_of, step_time_of
 from meshwright.runs.measured.predict import SCORED, Answers
+from meshwright.runs.replay import ALIKE, SMALLEST_GROUP, comparison_of
 from meshwright.values.errors import ConfigError
 
 __all__ = [
@@ -36,10 +37,6 @@ __all__ = [
 ]
 
 Row = Mapping[str, str]
-SMALLEST_GROUP = 8
-"""Finished runs that a set needs for ranks to say something."""
-ALIKE = ("group", "gpu", "num_gpus", "seq_len", "gbs", "precision", "release", "task")
-"""Runs are ranked only among those that agree in all of these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,11 +194,6 @@ def _compare(pairs: _Pairs, table: str, row: Row, guess: Guess) -> None:
         pairs.wanted["m"] += 1
         if guess.peak_gib:
             pairs.memory_ratios.append(guess.peak_gib / measured)
-
-
-def comparison_of(row: Row) -> tuple[str, ...]:
-    """Return what runs agree in that are compared with each other: they differ in layout alone."""
-    return tuple(row.get(column) or "" for column in ALIKE)
 
 
 def _time_figures(ratios: Sequence[float]) -> dict[str, float | int]:

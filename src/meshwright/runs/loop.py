@@ -11,7 +11,16 @@ from typing import Annotated, Any, Generic, Literal, Protocol, TypeVar
 
 from meshwright.platforms.executor import Executor, JobStatus
 from meshwright.platforms.job import Job
-from meshwright.runs.choose import STRATEGIES, Choice, Options, Stop, Strategy, Tried, choose
+from meshwright.runs.choose import (
+    CONFIDENCE,
+    STRATEGIES,
+    Choice,
+    Options,
+    Stop,
+    Strategy,
+    Tried,
+    choose,
+)
 from meshwright.runs.lock import Lock
 from meshwright.runs.outcome import Failure, FailureClass, RunWork, outcome_of, read_run_logs
 from meshwright.runs.record import AnyRun, Course, Event, EventName, Outcome
@@ -56,12 +65,18 @@ class StudyLimits:
     ] = None
     tolerance: Annotated[
         float,
-        Option("Stop when no layout is faster by more than this share, with 90 % confidence."),
+        Option("Stop when no layout is likely to be faster than the best by more than this share."),
     ] = 0.02
+    confidence: Annotated[float, Option("How likely that must be, from 0.5 to below 1.")] = (
+        CONFIDENCE
+    )
+    run_all: Annotated[bool, Option("Run every candidate, the most promising first.")] = False
     strategy: Annotated[Strategy, Option("predicted, grid, random or optuna.")] = "predicted"
 
     def __post_init__(self) -> None:
         """Check every number."""
+        if not 0.5 <= self.confidence < 1:
+            raise ConfigError(f"confidence={self.confidence:g}: expected 0.5 or more, and below 1")
         if self.strategy not in STRATEGIES:
             raise UnknownNameError("strategy", str(self.strategy), STRATEGIES)
         for name in ("max_runs", "parallel"):
@@ -311,7 +326,7 @@ class Tuner(Generic[AnyRun]):
     def _spent(self, *, is_new: bool) -> Stop | None:
         """Why no further run may start; what runs is reckoned with its whole limit of time."""
         limits = self.limits
-        if is_new and len(self.records) >= limits.max_runs:
+        if is_new and not limits.run_all and len(self.records) >= limits.max_runs:
             runs = counted(len(self.records), "run")
             return Stop(because=f"{runs}, as many as --max-runs allows")
         for record in self.records.values():
@@ -334,7 +349,8 @@ class Tuner(Generic[AnyRun]):
             self.options,
             self._tried(),
             strategy=limits.strategy,
-            tolerance=limits.tolerance,
+            tolerance=-1.0 if limits.run_all else limits.tolerance,
+            confidence=limits.confidence,
             seed=int(self.store.study.study_id[:8], 16),
         )
         return found if isinstance(found, Stop) else self._plan(found)

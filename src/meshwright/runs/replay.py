@@ -1,0 +1,225 @@
+"""A table of measured runs in place of a cluster: what a study would have run, and how it ended."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from meshwright.runs.choose import (
+    CONFIDENCE,
+    Forecast,
+    Options,
+    Stop,
+    Strategy,
+    Tried,
+    choose,
+    options_of,
+)
+from meshwright.runs.measured.cells import TruthTable
+from meshwright.runs.measured.files import fit_known, step_time_of
+from meshwright.runs.measured.predict import Prediction, predict_rows
+from meshwright.runs.measured.rows import Case, read_row
+from meshwright.trust.intervals import intervals_of
+from meshwright.values.errors import ConfigError, UnknownNameError
+
+__all__ = [
+    "ALIKE",
+    "NEAR",
+    "SMALLEST_GROUP",
+    "ComparisonSet",
+    "Replayed",
+    "comparison_of",
+    "forecasts_of",
+    "replay",
+    "replay_table",
+    "sets_of",
+]
+
+ALIKE = (
+    *("group", "gpu", "num_gpus", "seq_len", "gbs", "precision"),
+    *("release", "task"),
+)
+"""Columns that runs agree in that are compared with each other."""
+SMALLEST_GROUP = 8
+"""Finished runs that a set needs."""
+NEAR = 0.02
+"""How near to the fastest of its set a layout must be, of its step time."""
+Row = Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ComparisonSet:
+    """Measured runs that differ in layout alone."""
+
+    table: str
+    column: str
+    """The cell of `group`."""
+    group: str
+    """All cells of ALIKE."""
+    measured: tuple[float, ...]
+    """Seconds; infinite where it ran out of memory."""
+    cases: tuple[Case, ...]
+    """What each row says of its run; rows that can't be predicted are left out of the set."""
+    unanswered: int
+    predictions: tuple[Prediction, ...]
+
+    @property
+    def name(self) -> str:
+        """The table and the group."""
+        return f"{self.table} {self.group}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Replayed:
+    """How a study of one set went."""
+
+    group: str
+    layouts: int
+    runs_to_2_percent: int | None
+    """Runs until one within NEAR of the fastest was measured; None where the study would have gone
+    on to the end without."""
+    stopped_after: int
+    stated_confidence: float
+    """That no layout was faster than the best by more than the tolerance, when it stopped."""
+    regret_frac: float
+    """Step time lost against the fastest of the set."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it in plain types."""
+        return asdict(self)
+
+
+def comparison_of(row: Row) -> tuple[str, ...]:
+    """Return what runs agree in that are compared with each other: they differ in layout alone."""
+    return tuple(row.get(column) or "" for column in ALIKE)
+
+
+def sets_of(table: TruthTable) -> Iterator[ComparisonSet]:
+    """Yield the sets of at least SMALLEST_GROUP finished runs of a table."""
+    members: dict[tuple[str, ...], list[tuple[Row, float]]] = defaultdict(list)
+    for row in table.rows:
+        step_s = step_time_of(table.name, row)
+        if step_s is not None:
+            members[comparison_of(row)].append((row, step_s))
+        elif fit_known(row) is False:
+            members[comparison_of(row)].append((row, math.inf))
+    for key, rows in members.items():
+        if sum(math.isfinite(step_s) for _, step_s in rows) >= SMALLEST_GROUP:
+            yield _set_of(table.name, key, rows)
+
+
+def _set_of(table: str, key: tuple[str, ...], rows: Sequence[tuple[Row, float]]) -> ComparisonSet:
+    found = [read_row(row, source=table) for row, _ in rows]
+    answers = {p.row_id: p for p in predict_rows(found).predictions}
+    kept = [
+        (case, answers[case.row_id], step_s)
+        for case, (_, step_s) in zip(found, rows, strict=True)
+        if isinstance(case, Case) and case.row_id in answers
+    ]
+    return ComparisonSet(
+        table=table,
+        column=key[0],
+        group=" ".join(filter(None, key)),
+        measured=tuple(step_s for *_, step_s in kept),
+        cases=tuple(case for case, *_ in kept),
+        unanswered=len(rows) - len(kept),
+        predictions=tuple(answer for _, answer, _ in kept),
+    )
+
+
+def forecasts_of(found: ComparisonSet) -> list[Forecast]:
+    """Return what is believed of each layout before any run."""
+    return [
+        Forecast(
+            case=case,
+            step_s=answer.step_s,
+            used_bytes=answer.used_bytes,
+            limit_bytes=min(node.chip.usable_bytes for node in case.machines.nodes),
+            intervals=intervals_of(
+                answer.case.kind,
+                step_s=answer.step_s,
+                peak_bytes=answer.used_bytes,
+                assumptions=answer.case.assumptions,
+            ),
+        )
+        for case, answer in zip(found.cases, found.predictions, strict=True)
+    ]
+
+
+def replay(
+    measured: Sequence[float],
+    options: Options,
+    *,
+    group: str = "",
+    strategy: Strategy = "predicted",
+    tolerance: float = NEAR,
+    confidence: float = CONFIDENCE,
+    seed: int = 0,
+) -> Replayed:
+    """Return how a study goes whose runs take what was measured, infinite where memory ran out."""
+    fastest = min(measured)
+    tried: dict[int, Tried] = {}
+    reached: int | None = None
+    stopped: tuple[int, float] | None = None
+    while stopped is None or reached is None:
+        found = choose(
+            options,
+            tried,
+            strategy=strategy,
+            tolerance=tolerance if stopped is None else -1.0,
+            confidence=confidence,
+            seed=seed,
+        )
+        if isinstance(found, Stop):
+            stopped = stopped or (len(tried), found.confidence)
+            if len(tried) == len(measured):
+                break
+            continue
+        step_s = measured[found.index]
+        tried[found.index] = Tried(ran_out=True) if math.isinf(step_s) else Tried(step_s=step_s)
+        if reached is None and step_s <= fastest * (1.0 + NEAR):
+            reached = len(tried)
+    assert stopped is not None
+    runs = list(tried)[: stopped[0]]
+    return Replayed(
+        group=group,
+        layouts=len(measured),
+        runs_to_2_percent=reached,
+        stopped_after=stopped[0],
+        stated_confidence=round(stopped[1], 4),
+        regret_frac=round(min(measured[i] for i in runs) / fastest - 1.0, 6),
+    )
+
+
+def replay_table(
+    table: TruthTable,
+    *,
+    group: str | None = None,
+    tolerance: float = NEAR,
+    confidence: float = CONFIDENCE,
+) -> list[Replayed]:
+    """Return how a study of each set of a table goes; ConfigError where it has none,
+    UnknownNameError where it has not that one."""
+    found = list(sets_of(table))
+    if not found:
+        columns = ", ".join(ALIKE)
+        raise ConfigError(
+            f"{table.name}: no set of {SMALLEST_GROUP} finished runs that agree in {columns}"
+        )
+    chosen = [one for one in found if group in (None, one.group, one.column)]
+    if group is not None and not chosen:
+        raise UnknownNameError("group", group, sorted({one.column for one in found}))
+    return [
+        replay(
+            one.measured,
+            options_of(forecasts_of(one)),
+            group=one.group,
+            tolerance=tolerance,
+            confidence=confidence,
+        )
+        for one in chosen
+        if one.cases
+    ]
