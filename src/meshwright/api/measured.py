@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from meshwright import __version__
 from meshwright.api import problem_of, read_calibration
 from meshwright.platforms.given import find_local_cluster, load_profile
+from meshwright.runs.choose import CONFIDENCE
 from meshwright.runs.measured.files import (
     NOTHING,
     Own,
@@ -26,6 +27,7 @@ from meshwright.runs.measured.fit import FitReport, fit_runs
 from meshwright.runs.measured.predict import Answers, predictions_csv
 from meshwright.runs.measured.results import is_study, read_results, runs_of_study
 from meshwright.runs.measured.rows import Given
+from meshwright.runs.replay import NEAR, Replayed, replay_table
 from meshwright.runs.store import read_store
 from meshwright.search.request import PlanRequest
 from meshwright.trust.calibration import check_profile
@@ -50,6 +52,7 @@ __all__ = [
     "predict",
     "profile",
     "read_own",
+    "replay",
     "study_runs",
     "validate",
 ]
@@ -83,6 +86,27 @@ def predict(
     if output is not None:
         _write(Path(output), predictions_csv(answers).encode("utf-8"))
     return answers
+
+
+def replay(
+    table: str | Path,
+    /,
+    *,
+    group: str | None = None,
+    tolerance: float = NEAR,
+    confidence: float = CONFIDENCE,
+) -> list[Replayed]:
+    """Return how `tune` would have gone on each set of measured runs of a table that differ in
+    layout alone: `replay("truth/vtrain.csv")`.
+
+    ConfigError where the table has no set of 8 such runs, UnknownNameError where not that group.
+    """
+    tables = _kept(read_measured(_paths(table)), _warn)
+    found = [
+        replay_table(t, group=group, tolerance=tolerance, confidence=confidence)
+        for t in tables.kept
+    ]
+    return [one for some in found for one in some]
 
 
 def validate(

@@ -9,12 +9,21 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from meshwright import api
+from meshwright.api import measured
 from meshwright.cli.export import read_settings
 from meshwright.cli.flags import RUN_JOB, HfFlag, JobFileFlag, job_options, model_words
 from meshwright.cli.options import Given, command, fields_of, option
 from meshwright.cli.plan_files import read_request
 from meshwright.cli.study_view import interruptible, print_result, progress
-from meshwright.cli.terminal import JsonFlag, QuietFlag, print_json, tell, warn
+from meshwright.cli.terminal import (
+    JsonFlag,
+    QuietFlag,
+    narrow_console,
+    print_json,
+    tell,
+    warn,
+)
+from meshwright.report.explain_text import plain_table
 from meshwright.runs.loop import StudyLimits
 from meshwright.runs.trial import OWN_TRAINER, Trial
 from meshwright.runs.tune import Prepared, StudyResult, Tuning, default_folder, first_job, run_study
@@ -65,6 +74,10 @@ def tune(
         None, "With --wandb: the key is its first line [default: wandb's own].", metavar="FILE"
     ),
     wandb_offline: bool = option(False, "With --wandb: leave runs for `wandb sync`."),
+    replay: Path | None = option(
+        None, "Measured runs that answer in place of a cluster.", metavar="TABLE.csv"
+    ),
+    group: str | None = option(None, "With --replay: one set of its runs alone."),
     dry_run: bool = option(False, "Print the candidates and the first job, and start nothing."),
     quiet: QuietFlag = False,
     json_output: JsonFlag = False,
@@ -80,6 +93,10 @@ def tune(
     repeats no finished run. Prints runs that finished, the fastest first, with what was predicted,
     then those that failed, with why. Exit code 1: no run finished.
 
+    --replay takes every set of 8 or more measured runs of a table (columns of `meshwright predict`,
+    measured ones too) that differ in layout alone, and says after how many runs one within 2 % of
+    the fastest was measured, when the study would have stopped, how sure it was and what it lost.
+
     Examples:
 
       meshwright tune tiny-llama --cluster local
@@ -87,7 +104,14 @@ def tune(
       meshwright tune llama3-8b --cluster h100:16 --seq 8192 --gbs 128 --launcher slurm --partition gpu --max-runs 6
 
       meshwright tune llama3-8b --cluster h100:16 --seq 8192 --gbs 128 --to megatron-lm --program /opt/Megatron-LM/pretrain_gpt.py --dry-run
+
+      meshwright tune --replay truth/vtrain.csv
     """  # noqa: E501
+    if replay is not None:
+        _replay(replay, group, asked, StudyLimits(**limits), json_output=json_output)
+        return
+    if group is not None:
+        raise ConfigError("--group has no effect without --replay TABLE.csv")
     if request is None or hf is not None:
         asked["model"] = model_words(asked.get("model"), hf)
     fields = {**(read_request(request) if request is not None else {}), **asked}
@@ -113,6 +137,47 @@ def tune(
     _print(result, json_output=json_output)
     if result.view.best is None:
         raise typer.Exit(1)
+
+
+def _replay(
+    table: Path,
+    group: str | None,
+    asked: dict[str, Any],
+    limits: StudyLimits,
+    *,
+    json_output: bool,
+) -> None:
+    """Print how a study of each set goes."""
+    if asked:
+        raise ConfigError(
+            f"--replay takes everything from {table}: leave {', '.join(sorted(asked))} out"
+        )
+    found = measured.replay(
+        table, group=group, tolerance=limits.tolerance, confidence=limits.confidence
+    )
+    if json_output:
+        print_json({"sets": [one.to_dict() for one in found]})
+        return
+    shown = plain_table(
+        f"{counted(len(found), 'study')} of {table.name}",
+        "group",
+        *("layouts", "runs to 2 %", "stopped after", "said", "lost"),
+    )
+    for one in found:
+        reached = "-" if one.runs_to_2_percent is None else str(one.runs_to_2_percent)
+        shown.add_row(
+            one.group,
+            *(str(one.layouts), reached, str(one.stopped_after)),
+            *(f"{one.stated_confidence:.0%}", f"{one.regret_frac:.1%}"),
+        )
+    narrow_console().print(shown)
+    right = sum(one.regret_frac <= limits.tolerance for one in found)
+    stopped = sum(one.stopped_after for one in found) / len(found)
+    said = sum(one.stated_confidence for one in found) / len(found)
+    print(
+        f"\nstopped after {stopped:.2f} runs in the mean; {right} of {len(found)} with the best"
+        f" within {limits.tolerance:.0%}, where {said:.0%} was said in the mean"
+    )
 
 
 def _tuning(

@@ -1,5 +1,5 @@
-"""What is believed of layouts that were not run: distributions of logarithms, moved by the runs that
-were. Pure.
+"""What is believed of layouts that were not run: distributions of logarithms, moved by the runs
+that were. Pure.
 
 The logarithm of measured over predicted step time of layout i is taken to be
 
@@ -8,13 +8,13 @@ The logarithm of measured over predicted step time of layout i is taken to be
 `common` is one number for the whole study; `factor[k]` says how far compute, exchanges, launches
 are off (the factors of `calibrate`), and slope[i, k] is the share of the step that follows it;
 `alike` is a smooth function of the layout's axes; `own` belongs to one layout. So one run moves all
-layouts, and those like it most. How large each part is differs from study to study: each hypothesis
-has its own sizes and a weight from published studies, which the runs move, so that misses widen what
-is believed of the rest. A share of all runs is slow for reasons that are not the layout's (a busy
-network, a bad node); such a run tells nothing of others.
+layouts, and those like it most. How large each part is differs from study to study: each
+hypothesis has its own sizes and a weight from published studies, which the runs move, so that
+misses widen what is believed of the rest. A share of all runs is slow for reasons that are not the
+layout's (a busy network, a bad node); such a run tells nothing of others.
 
-The same sum, with sizes that are known, holds of the memory that a layout needs, of which a run tells
-on which side of the limit it lies.
+The same sum, with sizes that are known, holds of the memory that a layout needs, of which a run
+tells on which side of the limit it lies.
 """
 
 from __future__ import annotations
@@ -225,8 +225,8 @@ def drawn_logs(
     Every hypothesis is weighed by how well it explains what was seen, with none, one or two of the
     runs taken to be slow for reasons that are not their own.
 
-    Formula:  weight * N(seen - mean; shared + own + noise**2) * slow terms, over hypotheses and slow
-              runs; then draws of the normal distribution that each leaves, plus slow ones
+    Formula:  weight * N(seen - mean; shared + own + noise**2) * slow terms, over hypotheses and
+              slow runs; then draws of the normal distribution that each leaves, plus slow ones
     Units:    logarithms.
     Source:   Gaussian process regression (Rasmussen and Williams, 2.2) under each hypothesis;
               Bayes' rule over them.

@@ -52,9 +52,9 @@ CONFIDENCE = 0.9
 DRAWS = 1536
 """Of the joint distribution: a probability near 0.1 is found to within a percent."""
 SLOW = Slow(share=0.1, mean=0.6)
-"""Of 2,000 published runs in 70 studies 5.8 % took more than 1.4 times what their study's others took
-of their predictions, x2.13 in the median (scripts/fit_beliefs): an exponential of mean (ln 2.13 - ln
-1.4) / ln 2, of which that share lies beyond 1.4."""
+"""Of the published runs in 70 studies 5.8 % took more than 1.4 times what their study's others took
+of their predictions, x2.13 in the median (scripts/fit_beliefs): an exponential of mean (ln 2.13 -
+ln 1.4) / ln 2, of which that share lies beyond 1.4."""
 _SEED = 20261121
 """Of the draws, so that a choice can be made again."""
 
@@ -175,8 +175,8 @@ def _by_prediction(
 
 
 def _drawn(options: Options, runs: Runs) -> Floats:
-    """Logarithms of what runs of all layouts might show together, (DRAWS, N): what was seen of those
-    that ran, infinite where memory does not suffice or did not."""
+    """Logarithms of what runs of all layouts might show together, (DRAWS, N): what was seen of
+    those that ran, infinite where memory does not suffice or did not."""
     chance = np.random.default_rng(_SEED)
     timed = [index for index, tried in runs.items() if tried.step_s is not None]
     logs = np.array([math.log(runs[index].step_s or math.nan) for index in timed])
