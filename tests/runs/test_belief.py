@@ -9,11 +9,17 @@ import pytest
 
 from meshwright.runs.belief import (
     Belief,
+    Hypothesis,
     Prior,
+    Sizes,
+    Slow,
     believe_bounds,
     believe_values,
     correlations,
+    drawn_logs,
+    hypotheses_of,
     normal_cdf,
+    read_sizes,
 )
 
 
@@ -135,3 +141,65 @@ def test_the_normal_distribution() -> None:
     assert normal_cdf(np.array([0.0, 1.2815515655446004, -1.2815515655446004])) == pytest.approx(
         [0.5, 0.9, 0.1]
     )
+
+
+def drawn(prior: Prior, rows: list[int], seen: list[float], count: int = 48_000) -> np.ndarray:
+    noise, chance = np.zeros(len(rows)), np.random.default_rng(4)
+    return drawn_logs(prior, rows, np.array(seen), noise=noise, count=count, chance=chance)
+
+
+def test_one_hypothesis_draws_what_the_belief_says() -> None:
+    # By hand as above: a run 0.2 above moves a twin by 0.15, and leaves a variance of 0.0175.
+    prior = Prior(mean=np.zeros(2), shared=np.full((2, 2), 0.03), own=0.01)
+    found = drawn(prior, [0], [0.2])[:, 1]
+    assert found.mean() == pytest.approx(0.15, abs=0.005)
+    assert found.var() == pytest.approx(0.0175, rel=0.05)
+
+
+def test_a_miss_is_explained_by_the_wider_hypothesis() -> None:
+    """Two layouts believed alike to 2 or to 40 %: a run 0.5 off the other leaves the wide one, by
+    normal densities at 0.5 of deviations 0.0283 and 0.566, e**-156 against e**-0.39."""
+    shared = np.full((3, 3), 0.09)
+    told = tuple(Hypothesis(shared=shared, own=own, weight=0.5) for own in (0.02**2, 0.4**2))
+    prior = Prior(mean=np.zeros(3), shared=shared, own=0.02**2, hypotheses=told)
+    assert drawn(prior, [0, 1], [0.0, 0.5])[:, 2].std() > 0.35
+    assert drawn(prior, [0, 1], [0.0, 0.01])[:, 2].std() < 0.15
+
+
+def test_a_run_slow_for_reasons_of_its_own_tells_nothing_of_others() -> None:
+    """Three twins, two of which took what was predicted and one twice as long: the fourth is as
+    the two, where no run is ever slow it is between."""
+    shared, seen = np.full((4, 4), 0.04), [0.0, 0.0, math.log(2.0)]
+    usual = Prior(mean=np.zeros(4), shared=shared, own=0.01**2)
+    slow = Prior(mean=np.zeros(4), shared=shared, own=0.01**2, slow=Slow(share=0.1, mean=0.6))
+    assert np.median(drawn(usual, [0, 1, 2], seen)[:, 3]) == pytest.approx(
+        math.log(2) / 3, abs=0.01
+    )
+    assert abs(np.median(drawn(slow, [0, 1, 2], seen)[:, 3])) < 0.01
+
+
+def test_a_tenth_of_the_runs_to_come_may_be_slow() -> None:
+    prior = Prior(
+        mean=np.zeros(1), shared=np.zeros((1, 1)), own=1e-6, slow=Slow(share=0.1, mean=0.6)
+    )
+    found = drawn(prior, [], [])[:, 0]
+    assert (found > 0.1).mean() == pytest.approx(0.1 * math.exp(-0.1 / 0.6), abs=0.005)
+
+
+def test_hypotheses_have_the_sizes_of_their_parts() -> None:
+    size = Sizes(factors=0.5, trend=0.1, alike=0.2, octaves=1.0, own=0.03, weight=1.0)
+    [found] = hypotheses_of(
+        [size],
+        slopes=np.array([[1.0], [0.0]]),
+        widths=np.array([0.4]),
+        axes=np.array([[0.0], [2.0]]),
+        common=0.3,
+    )
+    # 0.5**2 * 0.4**2 + 0.1**2 * 1 + 0.2**2 + 0.3**2; across: -0.01 + 0.04 * exp(-2) + 0.09
+    assert found.shared[0, 0] == pytest.approx(0.04 + 0.01 + 0.04 + 0.09)
+    assert found.shared[0, 1] == pytest.approx(-0.01 + 0.04 * math.exp(-2.0) + 0.09)
+    assert found.own == pytest.approx(0.0009)
+
+
+def test_the_shipped_sizes_are_shares_of_all_studies() -> None:
+    assert sum(size.weight for size in read_sizes()) == pytest.approx(1.0, abs=0.01)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
-from meshwright.runs.belief import Belief, Prior
+from meshwright.runs.belief import Prior
 from meshwright.runs.choose import (
     STRATEGIES,
     Choice,
@@ -16,7 +15,6 @@ from meshwright.runs.choose import (
     Stop,
     Tried,
     choose,
-    expected_improvement,
 )
 
 
@@ -35,24 +33,6 @@ def options(
         step=Prior(mean=np.log(np.array(steps)), shared=shared, own=own),
         fill=Prior(mean=fill, shared=np.full((size, size), 0.01), own=0.01),
         axes=np.arange(size, dtype=float)[:, None],
-    )
-
-
-def test_expected_improvement_by_hand() -> None:
-    # ln T ~ N(0, 0.2**2), best 1: z = 0, so 1 * 0.5 - exp(0.02) * Phi(-0.2) = 0.5 - 1.020201 *
-    # 0.420740 = 0.070760
-    belief = Belief(mean=np.zeros(2), shared=np.diag([0.03, 0.03]), own=0.01)
-    gains = expected_improvement(belief, best_s=1.0, fit_frac=np.array([1.0, 0.25]))
-    assert gains == pytest.approx([0.070760, 0.25 * 0.070760], abs=2e-6)
-
-
-def test_expected_improvement_against_sampling() -> None:
-    belief = Belief(mean=np.array([math.log(1.1)]), shared=np.array([[0.04]]), own=0.02)
-    times = np.exp(
-        math.log(1.1) + math.sqrt(0.06) * np.random.default_rng(0).standard_normal(400_000)
-    )
-    assert expected_improvement(belief, best_s=1.0, fit_frac=np.ones(1))[0] == pytest.approx(
-        np.maximum(0, 1 - times).mean(), rel=0.02
     )
 
 

@@ -101,12 +101,11 @@ def replay(
 
     ConfigError where the table has no set of 8 such runs, UnknownNameError where not that group.
     """
-    tables = _kept(read_measured(_paths(table)), _warn)
-    found = [
-        replay_table(t, group=group, tolerance=tolerance, confidence=confidence)
-        for t in tables.kept
+    return [
+        one
+        for kept in _kept(read_tables(_paths(table)), _warn).kept
+        for one in replay_table(kept, group=group, tolerance=tolerance, confidence=confidence)
     ]
-    return [one for some in found for one in some]
 
 
 def validate(

@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 
 __all__ = ["tune"]
 
+_GROUP_SHOWN = 36
+"""Characters of a group that a table shows; --json has all."""
+
 
 @command
 def tune(
@@ -166,7 +169,7 @@ def _replay(
     for one in found:
         reached = "-" if one.runs_to_2_percent is None else str(one.runs_to_2_percent)
         shown.add_row(
-            one.group,
+            one.group[:_GROUP_SHOWN],
             *(str(one.layouts), reached, str(one.stopped_after)),
             *(f"{one.stated_confidence:.0%}", f"{one.regret_frac:.1%}"),
         )

@@ -52,8 +52,8 @@ ALIKE_OCTAVES = 1.5
 Of 1.0, 1.5 and 2.5, the replays (docs/tune.md) tell hardly any difference."""
 SETTLED = 1e-6
 ROUNDS = 50
-PARTICLES = 24
-"""Pairs of a hypothesis and slow runs that draws are made of."""
+LEAST_SHARE = 1e-3
+"""Of all draws, below which a hypothesis is left out."""
 MOST_SLOW, PAIRS_UP_TO = 2, 8
 """Runs that may be slow together; beyond so many runs one only, for pairs grow as their square."""
 EARLY, EARLY_WIDTH = 1e-3, 0.1
@@ -242,14 +242,15 @@ def drawn_logs(
         [_evidence(one, prior.slow, chosen, left, noise**2, kept) for one, kept in told]
     )
     shares = np.exp(logs - logs.max())
+    shares[shares < LEAST_SHARE * shares.sum()] = 0.0
     parts = []
     for (one, kept), times in zip(
-        told, chance.multinomial(PARTICLES, shares / shares.sum()), strict=True
+        told, chance.multinomial(count, shares / shares.sum()), strict=True
     ):
         if times:
-            draws = math.ceil(count / PARTICLES) * int(times)
-            parts.append(_left_over(one, chosen[kept], left[kept], noise[kept] ** 2, draws, chance))
-    drawn = prior.mean + chance.permutation(np.concatenate(parts))[:count]
+            seen_of = chosen[kept], left[kept], noise[kept] ** 2
+            parts.append(_left_over(one, *seen_of, int(times), chance))
+    drawn = prior.mean + chance.permutation(np.concatenate(parts))
     slow = chance.random(drawn.shape) < prior.slow.share
     return np.asarray(drawn + slow * chance.exponential(prior.slow.mean, drawn.shape))
 

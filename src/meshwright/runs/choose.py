@@ -47,7 +47,7 @@ __all__ = [
 Floats = NDArray[np.float64]
 Strategy = Literal["predicted", "grid", "random", "optuna"]
 STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
-CONFIDENCE = 0.9
+CONFIDENCE = 0.8
 """With which a study ends unless told otherwise."""
 DRAWS = 1536
 """Of the joint distribution: a probability near 0.1 is found to within a percent."""
