@@ -31,7 +31,8 @@ SCAN_KERNELS = (5.0, 14.0)
 """Kernels of a scan: forward sums of decays, states of chunks, states passed on, products of B and
 C, outputs; backward the first four again, gradients of states, states passed back, those of inputs,
 B, C and their products (two more kernels), of decays in chunks and of their sums
-(`_mamba_chunk_scan_combined_fwd` and `_bwd` of mamba_ssm/ops/triton/ssd_combined.py)."""
+(`_mamba_chunk_scan_combined_fwd` and `_bwd` of mamba_ssm/ops/triton/ssd_combined.py at d757aef,
+without a gate; copies and sums that PyTorch launches between them are left out)."""
 
 
 @makes("attention")
