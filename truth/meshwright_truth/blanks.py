@@ -15,6 +15,7 @@ from meshwright.runs.measured.files import peak_memory_of, step_time_of
 from meshwright.runs.measured.predict import Prediction, predict_rows
 from meshwright.runs.measured.rows import Case, read_row
 from meshwright.trust.intervals import QUANTITIES, Assumption, Doubt
+from meshwright.values.layout import Layout
 from meshwright.values.text import csv_text
 from meshwright_truth.score import comparison_of
 from meshwright_truth.spreads import quantiles
@@ -38,6 +39,7 @@ HIDDEN: Mapping[Assumption, tuple[str, ...]] = {
     "precision": ("precision",),
     "sequence length": ("seq_len",),
     "number of chips": ("num_gpus", "dp"),
+    "parallel axes": ("tp", "pp", "vpp", "cp", "ep", "dp", "dp_shard"),
 }
 """Columns that tell it; hidden together."""
 MOST_ROWS = 120
@@ -73,6 +75,7 @@ class Hidden:
             "precision": taken.workload.precision == told.workload.precision,
             "sequence length": taken.workload.seq_len == told.workload.seq_len,
             "number of chips": layout.num_chips == told.layout.num_chips,
+            "parallel axes": _axes(layout) == _axes(told.layout),
         }
         return same[self.assumption]
 
@@ -126,6 +129,10 @@ def _measured(table: TruthTable) -> list[Row]:
         for row in table.rows
         if step_time_of(table.name, row) is not None or peak_memory_of(row) is not None
     ]
+
+
+def _axes(layout: Layout) -> tuple[int, ...]:
+    return layout.tp, layout.pp, layout.vpp, layout.cp, layout.ep, layout.dp
 
 
 def _spaced(rows: Sequence[Row], most: int) -> list[Row]:

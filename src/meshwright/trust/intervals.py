@@ -63,6 +63,7 @@ Assumption = Literal[
     "precision",
     "sequence length",
     "number of chips",
+    "parallel axes",
 ]
 """What a run may leave untold, so that something is taken for it."""
 QUANTITIES: tuple[Quantity, ...] = get_args(Quantity)

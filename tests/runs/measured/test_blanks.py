@@ -69,6 +69,38 @@ def test_interleaved_stages_take_sizes_that_come_in_rounds() -> None:
     assert sizes(case_of(LLAMA, mbs="", vpp="2")) == [[1, 2, 4]]
 
 
+UNCUT = dict.fromkeys(("tp", "pp", "vpp", "dp"), "")
+
+
+def test_axes_that_are_not_told_are_such_that_the_run_fits() -> None:
+    """By hand: 175 billion parameters of 16 bytes and more are over 2.8 TB, and 128 chips of 80 GB
+    hold them in cuts alone: distributed optimizers leave 6 bytes and more of each unshared."""
+    row = {**UNCUT, "model": "gpt3-175b", "num_gpus": "128", "gbs": "1536", "mbs": ""}
+    taken = answer(case_of(LLAMA, **row, zero="1", recompute=""))
+    layout = taken.case.layout
+    assert taken.fits and layout.tp * layout.pp >= 14
+    assert layout.num_chips == 128 and 8 % layout.tp == 0 and 96 % layout.pp == 0
+    said = f"parallel axes not told: tp={layout.tp} pp={layout.pp} cp=1 ep=1 taken"
+    assert said in taken.case.assumed
+
+
+def test_axes_stay_uncut_where_that_fits_or_one_is_told() -> None:
+    small = answer(case_of(SMALL_GPT, **UNCUT))
+    assert small.fits and small.case.layout.tp == small.case.layout.pp == 1
+    row = {**UNCUT, "tp": "1", "model": "gpt3-175b", "num_gpus": "128", "gbs": "1536"}
+    told = answer(case_of(LLAMA, **row, zero="1", recompute=""))
+    assert not told.fits and "parallel axes" not in told.case.assumptions
+
+
+def test_experts_are_shared_where_nothing_is_told_of_them_either() -> None:
+    row = {**UNCUT, "model": "mixtral-8x7b", "arch": "", "num_gpus": "16", "gbs": "64"}
+    open_cuts = [layout for tier in case_of(LLAMA, **row, ep="").choices[1:] for layout in tier]
+    assert {layout.ep for layout in open_cuts} == {1, 2, 4, 8}
+    told = [layout for tier in case_of(LLAMA, **row, ep="4").choices for layout in tier]
+    assert {layout.ep for layout in told} == {4}
+    assert all(cut.tp * cut.dp % (cut.ep * (cut.etp or 1)) == 0 for cut in open_cuts)
+
+
 def test_what_is_told_is_kept() -> None:
     assert case_of(LLAMA).choices == ()
     assert case_of(LLAMA, mbs="", ga="4").choices == ()

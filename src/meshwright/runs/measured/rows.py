@@ -148,7 +148,9 @@ def _case(cells: Cells, *, source: str, row_id: str) -> Case:
         layout=layout,
         memory=_memory(cells),
         schedule_name=_schedule_name(cells),
-        choices=choices_of_row(cells, framework, layout),
+        choices=choices_of_row(
+            cells, framework, layout, model=model, node_size=machines.nodes[0].chips_per_node
+        ),
         model_assumed=model_assumed,
         assumptions=assumptions_of_row(cells, layout),
     )

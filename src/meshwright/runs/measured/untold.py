@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from meshwright.runs.measured.blanks import axes_untold
 from meshwright.runs.measured.cells import Cells
 from meshwright.trust.intervals import Assumption
 from meshwright.values.layout import Layout
@@ -26,6 +27,7 @@ def assumptions_of_row(cells: Cells, layout: Layout) -> tuple[Assumption, ...]:
         "precision": not _told(cells, "precision"),
         "sequence length": not _told(cells, "seq_len"),
         "number of chips": not _told(cells, "num_gpus"),
+        "parallel axes": axes_untold(cells) and layout.num_chips > 1,
     }
     return tuple(name for name, is_blank in blank.items() if is_blank)
 
@@ -47,5 +49,6 @@ def words_of(
         "precision": workload.precision,
         "sequence length": str(workload.seq_len),
         "number of chips": str(layout.num_chips),
+        "parallel axes": f"tp={layout.tp} pp={layout.pp} cp={layout.cp} ep={layout.ep}",
     }
     return tuple(f"{name} not told: {taken[name]} taken" for name in assumptions)
