@@ -356,8 +356,8 @@ def workload_of_row(
 
 SQUAD_TOKENS = 200
 """Tokens of a mean sample of SQuAD, on which NeMo's pages fine-tune: a paragraph of Wikipedia, a
-question and an answer of a few words (arXiv:1606.05250, which gives no mean length). Assumed, to a
-factor of two; attention inside a sample is all that it moves."""
+question and an answer of a few words (arXiv:1606.05250, where no mean length was found). Assumed,
+to a factor of two; attention inside a sample is all that it moves."""
 
 
 def _sample_len(cells: Cells, seq_len: int) -> int | None:
