@@ -270,6 +270,16 @@ SLOW = pytest.mark.slow
 """Of an example that searches dozens of clusters."""
 
 
+LAUNCHED = """#!/bin/bash
+TP=8
+torchrun --nproc-per-node 8 --nnodes 8 pretrain_gpt.py --num-layers 32 --hidden-size 4096 \\
+    --num-attention-heads 32 --seq-length 4096 --max-position-embeddings 4096 --vocab-size 50257 \\
+    --tensor-model-parallel-size $TP --sequence-parallel --use-distributed-optimizer --bf16 \\
+    --micro-batch-size 1 --global-batch-size 128 --save $1
+"""
+"""A launch script that `fix` edits."""
+
+
 @pytest.fixture(scope="module")
 def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the files that the examples name."""
@@ -300,6 +310,7 @@ def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Path:
             writer = csv.DictWriter(handle, list(SERVED))
             writer.writeheader()
             writer.writerow(SERVED)
+    (folder / "train.sh").write_text(LAUNCHED)
     return folder
 
 

@@ -9,8 +9,8 @@ import pytest
 
 import meshwright
 from meshwright.api import problem_of
+from meshwright.api.existing import price_of
 from meshwright.cli import run
-from meshwright.cli.plan_files import price_of
 from meshwright.search.problem import ask
 from meshwright.search.request import PlanRequest
 

@@ -32,6 +32,7 @@ _GROUPS: Mapping[str, Mapping[str, str]] = {
         **dict.fromkeys(("size", "estimate"), "sizing"),
         "compare": "compare",
         "plan": "plan",
+        "fix": "fix",
         **dict.fromkeys(("explain", "why-oom", "diff"), "layouts"),
     },
     "Prove": {

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import get_args
 
+from meshwright.api.existing import price_of
 from meshwright.cli.flags import HOW, LAYOUT, WHERE, HfFlag, asked_with, model_words
 from meshwright.cli.options import REQUIRED, Given, argument, command, fields_of, option
-from meshwright.cli.plan_files import Side, price_of, read_side
+from meshwright.cli.plan_files import Side, read_side
 from meshwright.cli.terminal import JsonFlag, narrow_console, print_json
 from meshwright.cli.traces import write_step
 from meshwright.report.diff_text import print_comparison, print_ladder, print_prices

@@ -22,7 +22,7 @@ PANELS: dict[str, tuple[str, ...]] = {
     "Goal": (
         *("tokens", "steps", "days", "deadline", "max_cost", "objective", "min_tokens_per_s"),
         *("pareto", "ttft_s", "tpot_s", "e2e_s", "ttft", "tpot", "e2e", "latency", "target_rate"),
-        *("top", "tflops"),
+        *("top", "tflops", "fix:best"),
     ),
     "Layout: what is held, not searched": (
         *("layout", "pins", "tp", "cp", "pp", "vpp", "ep", "etp", "dp", "mbs", "recompute"),
@@ -82,7 +82,7 @@ PANELS: dict[str, tuple[str, ...]] = {
     "Answer": (
         *("output", "output_prefix", "export_dir", "dry_run", "force", "overwrite"),
         *("workers", "request", "save_request", "csv_path", "trace", "term"),
-        *("tables", "rivals", "sources", "quiet", "json_output"),
+        *("tables", "rivals", "sources", "quiet", "json_output", "write"),
     ),
 }
 """Titles with their parameters, in the order of `--help-all`. `GROUP:NAME` holds in a group's
@@ -98,6 +98,7 @@ FIRST: dict[str, tuple[str, ...]] = {
         *("cluster", "seq_len", "gbs", "hf", "from_file", "pins", "tp", "stack", "tokens"),
         *("deadline", "export_dir", "to"),
     ),
+    "fix": ("cluster", "best", "write", "pins", "tp", "seq_len", "gbs"),
     "explain": (
         *("cluster", "seq_len", "gbs", "layout", "tp", "hf", "stack", "tables", "rivals", "term"),
         *("sources", "trace"),

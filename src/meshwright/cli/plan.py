@@ -17,14 +17,12 @@ from rich.console import Console
 from rich.progress import Progress
 
 from meshwright import api
+from meshwright.api.existing import Run, price_of, read_run
 from meshwright.cli.export import LEAVE_OUT, Delivery, export_first, for_export, left_names
 from meshwright.cli.options import Given, command, fields_of, option
 from meshwright.cli.plan_files import (
-    Run,
-    price_of,
     print_change,
     read_request,
-    read_run,
     request_to_yaml,
     side_of,
 )

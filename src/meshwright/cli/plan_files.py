@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from meshwright import api
+from meshwright.api.existing import price_of
 from meshwright.api.problems import read_text
 from meshwright.cli.terminal import narrow_console
 from meshwright.report.diff_text import print_comparison, print_prices
@@ -20,33 +20,23 @@ from meshwright.search.mixed.problem import MixedProblem, resolve_mixed
 from meshwright.search.problem import (
     Asked,
     Problem,
-    ask,
-    dims_of,
 )
-from meshwright.search.quote import Quote, quotes
+from meshwright.search.quote import Quote
 from meshwright.search.ran import ran_words
 from meshwright.search.refine import (
-    requote,
     setting_of,
 )
 from meshwright.search.request import PlanRequest
 from meshwright.search.result import PlanResult, layout_dict
-from meshwright.search.started import started_stack
-from meshwright.software.contract import Imported, import_text
-from meshwright.software.registry import find_source
 from meshwright.values.errors import ConfigError, UnknownNameError
 from meshwright.values.layout import Layout, parse_layout
 from meshwright.values.mixed_layout import MixedLayout
-from meshwright.values.models.said_size import wrong_size
 
 __all__ = [
-    "Run",
     "Side",
-    "price_of",
     "print_change",
     "read_mixed",
     "read_request",
-    "read_run",
     "read_side",
     "request_to_yaml",
     "side_of",
@@ -238,115 +228,6 @@ def _layout_fields(layout: dict[str, Any], name: str) -> dict[str, Any]:
     except (TypeError, AttributeError):
         raise ConfigError(f"{name}: a value of its layout has the wrong type") from None
     return values
-
-
-_OF_WORK = ("seq_len", "gbs", "decoder_seq_len", "precision", "attention", "cp_comm_type")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Run:
-    """A file and what was read from it."""
-
-    path: Path
-    found: Imported
-
-    def fields(self) -> dict[str, Any]:
-        """Return what the file says of a request."""
-        found = self.found
-        details = {
-            name: value for name, value in asdict(found.details).items() if value is not None
-        }
-        values: dict[str, Any] = {name: getattr(found.work, name) for name in _OF_WORK}
-        values |= {
-            "gbs": found.layout.get("gbs"),
-            "stack": found.stack,
-            "megatron_version": found.megatron_version,
-        }
-        return {
-            "model": dims_of(found.model, details=details),
-            **{name: value for name, value in values.items() if value is not None},
-        }
-
-    def asked(self, problem: Problem) -> Asked:
-        """Return the file's layout in the problem, without what the file leaves off of its
-        software; on other chips than its own the number of replicas follows."""
-        layout = {name: value for name, value in self.found.layout.items() if name != "gbs"}
-        if self.found.num_chips != problem.num_chips:
-            layout.pop("dp", None)
-        if problem.request.gbs is None and "gbs" in self.found.layout:
-            layout["gbs"] = self.found.layout["gbs"]
-        if problem.request.gbs is None and "gbs" not in layout:
-            raise ConfigError(
-                f"{self.path}: the file leaves the global batch to its software; add"
-                f" --gbs{_usual_batch(layout, problem)}"
-            )
-        try:
-            return ask(layout, self._as_it_is(problem))
-        except ConfigError as error:
-            raise ConfigError(
-                f"{self.path}: its layout does not run as it is: {error}; leave its words out of"
-                " the file to plan without it"
-            ) from None
-
-    def _as_it_is(self, problem: Problem) -> Problem:
-        setting, start = problem.setting, self.found.start
-        stack = setting.stack if start is None else started_stack(setting.stack, start)
-        return replace(
-            problem,
-            setting=replace(
-                setting, stack=stack.without(self.found.left_off), start=start or setting.start
-            ),
-        )
-
-    def set_names(self) -> list[str]:
-        """Return the names of the training settings that the file gives: no part of a request."""
-        settings = self.found.settings
-        return [
-            field.name
-            for field in fields(settings)
-            if getattr(settings, field.name) != field.default
-        ]
-
-    def lines(self) -> Iterator[str]:
-        """Yield what a reader must know."""
-        found = self.found
-        yield f"{self.path}: {found.model.name} as {found.source} has it"
-        for warning in (*found.warnings, *filter(None, [wrong_size(found.model)])):
-            yield f"warning: {warning}"
-        if found.passed_through:
-            yield f"passed through: {' '.join(found.passed_through)}"
-
-
-def _usual_batch(layout: dict[str, Any], problem: Problem) -> str:
-    """One micro batch for each rank of the file's layout, where its ranks are whole."""
-    split = layout.get("tp", 1) * layout.get("cp", 1) * layout.get("pp", 1)
-    replicas, rest = divmod(problem.num_chips, split)
-    if rest or layout.get("pp", 1) > 1 or "mbs" not in layout:
-        return " N"
-    return f" {layout['mbs'] * replicas}, which is {layout['mbs']} on each of {replicas} ranks"
-
-
-def read_run(path: Path, flags: dict[str, Any]) -> Run:
-    """Read a file of any known kind; ConfigError where a flag and the file both name the model."""
-    text = read_text(path, str(path))
-    if "model" in flags:
-        raise ConfigError(f"--from {path} names a model of its own; leave the other out")
-    if "cluster" not in flags:
-        raise ConfigError(
-            f"--from {path}: the file does not say which chips it runs on; add --cluster, such as"
-            " h100:64"
-        )
-    source = find_source(path.name, text)
-    try:
-        found = import_text(text, source=source)
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from None
-    return Run(path=path, found=found)
-
-
-def price_of(asked: Asked) -> Quote:
-    """Return the simulated price of a layout in its problem."""
-    return requote(quotes([asked.layout], setting_of(asked.problem)), asked.problem)[0]
 
 
 def print_change(current: Asked, result: PlanResult, *, problem: Problem) -> None:

@@ -20,7 +20,7 @@ from meshwright.search.quote import quotes
 from meshwright.search.rank import ranked_plans, with_close_call
 from meshwright.search.refine import reprice
 from meshwright.search.request import PlanRequest
-from meshwright.search.result import NearestMiss, PlanResult, Remedy
+from meshwright.search.result import NearestMiss, Plan, PlanResult, Remedy
 from meshwright.search.rules.check import check_layout, complete_layout
 from meshwright.search.rules.rule import some
 from meshwright.search.rules.software import stack_rules
@@ -33,6 +33,7 @@ from meshwright.values.models.said_size import model_notes
 __all__ = [
     "Scaled",
     "explain_empty_space",
+    "fitting_plans",
     "nearest_miss",
     "scaling",
     "search_plans",
@@ -76,6 +77,15 @@ def search_problem(
         ),
         facts=_facts(problem),
     )
+
+
+def fitting_plans(problem: Problem) -> tuple[Plan, ...]:
+    """Return the plans of a problem alone, the fastest first; none where none fits, or where no
+    layout keeps the rules."""
+    rejections = Rejections()
+    space = make_space(problem, axes_of(problem), rejections)
+    harvest = search_space(problem, space, rejections)
+    return ranked_plans(problem, harvest.fitting, harvest.at_risk) if harvest.priced else ()
 
 
 def _notes(problem: Problem, axes: Axes) -> list[str]:

@@ -27,6 +27,7 @@ __all__ = [
     "ImportSource",
     "Imported",
     "LeftOff",
+    "Mended",
     "RunsOn",
     "TrainedLayers",
     "bf16_gradients",
@@ -135,6 +136,15 @@ class Imported:
     passed_through: tuple[str, ...] = ()
     """Words without a place in a plan, in their order; `import_text` appends them to
     `settings.extra`, so that an export hands them on."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Mended:
+    """A file of a training run, edited to run another layout."""
+
+    text: str
+    notes: tuple[str, ...] = ()
+    """What a reader must know besides the edit."""
 
 
 T = TypeVar("T")
@@ -399,6 +409,9 @@ class ImportSource:
     """The run that a text describes; ConfigError says what is wrong, in one line."""
     last: bool = False
     """Whether it is tried after the others, because it takes what may be theirs."""
+    mend: Callable[[str, Imported, TrainingPlan], Mended] | None = None
+    """The smallest edit of a text, of what was read from it, that runs a plan's layout; None where
+    such files are not edited."""
 
 
 def export_plan(plan: TrainingPlan, *, target: ExportTarget) -> Exported:

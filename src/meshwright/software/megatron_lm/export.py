@@ -23,6 +23,8 @@ from meshwright.software.megatron_lm.pipeline import (
     write_layout,
     write_pipeline,
 )
+from meshwright.software.megatron_lm.ramp import RAMP, fitting_ramp, ramp_note, ramp_unit
+from meshwright.software.megatron_lm.shell import names_position, quoted
 from meshwright.software.megatron_lm.words import NAME, Words, bound_flags, minor
 from meshwright.software.plan import TrainingPlan
 from meshwright.software.split import expert_tp
@@ -157,11 +159,14 @@ def _script_text(
         lines += [
             "",
             f"{group.upper()}_ARGS=(",
-            *(f"    {shlex.join(entry)}" for entry in entries),
+            *(f"    {' '.join(map(quoted, entry))}" for entry in entries),
             ")",
         ]
     arrays = " ".join(f'"${{{group.upper()}_ARGS[@]}}"' for group in groups)
-    lines += ["", f'torchrun "${{LAUNCH_ARGS[@]}}" {program} {arrays} "$@"']
+    # words that a caller adds would be those that $1 stands for already
+    own = any(names_position(word) for entries in groups.values() for e in entries for word in e)
+    rest = "" if own else ' "$@"'
+    lines += ["", f'torchrun "${{LAUNCH_ARGS[@]}}" {program} {arrays}{rest}']
     return "\n".join(lines) + "\n"
 
 
@@ -401,7 +406,9 @@ def _write(plan: TrainingPlan) -> Exported:
     write_pipeline(words, model=plan.model, layout=plan.layout)
     write_layout(words, plan)
     _write_training(words, plan)
-    variables, extra = environment(plan), plan.settings.extra
+    variables, extra = environment(plan), _extra(plan)
+    for group in words.groups:  # what is handed on stands once
+        words.groups[group] = [entry for entry in words.groups[group] if entry[0] not in extra]
     per_node = min(plan.pool.node.chips_per_node, plan.pool.num_chips)
     nodes = -(-plan.pool.num_chips // per_node)
     text = _script_text(
@@ -417,8 +424,22 @@ def _write(plan: TrainingPlan) -> Exported:
     )
 
 
+def _extra(plan: TrainingPlan) -> tuple[str, ...]:
+    """Return the words that are handed on, a batch ramp as the layout runs it."""
+    words = plan.settings.extra
+    if RAMP not in words:
+        return words
+    at = words.index(RAMP)
+    ramp = words[at + 1 : at + 4]
+    fits = fitting_ramp(ramp, unit=ramp_unit(plan.layout), to=plan.layout.gbs)
+    return (*words[:at], *(() if fits is None else (RAMP, *fits)), *words[at + 1 + len(ramp) :])
+
+
 def _notes(plan: TrainingPlan) -> tuple[str, ...]:
     notes = []
+    if (extra := _extra(plan)) != plan.settings.extra:
+        fits = extra[(at := extra.index(RAMP)) + 1 : at + 4] if RAMP in extra else None
+        notes.append(ramp_note(fits, unit=ramp_unit(plan.layout)))
     if plan.model.family != "decoder" and plan.settings.tokenizer_kind == "null":
         notes.append(
             "T5 and BERT mask words of their tokenizer: give tokenizer_kind=bert-wordpiece,"

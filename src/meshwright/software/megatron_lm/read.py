@@ -12,6 +12,7 @@ from meshwright.software.contract import Imported, ImportSource, bf16_gradients,
 from meshwright.software.megatron_core.layout import STRATEGIES
 from meshwright.software.megatron_core.model import FP8_WEIGHTS
 from meshwright.software.megatron_lm.export import NULL_COUNTS_EOD, split_words
+from meshwright.software.megatron_lm.mend import mended
 from meshwright.software.megatron_lm.pipeline import PRECISION_FLAGS, read_chunks
 from meshwright.software.megatron_lm.read_model import fields_below, read_model
 from meshwright.software.megatron_lm.shell import Script, read_script
@@ -392,11 +393,13 @@ def _settings(
     whole = steps or samples or 0
     unit, per_step = ("samples", gbs or 1) if samples and not steps else ("iters", 1)
     warmup, share = args.count(f"--lr-warmup-{unit}"), args.number("--lr-warmup-fraction")
+    decay = args.count(f"--lr-decay-{unit}")
     if warmup is not None or share is not None:
-        values["warmup_steps"] = round(
-            (warmup or 0) / per_step if share is None else share * whole / per_step
-        )
-    args.drop(f"--lr-decay-{unit}", str(whole))
+        # a share is one of the decay (Megatron-LM's training.py), which lasts the run unless said
+        part = (warmup or 0) if share is None else share * (decay or whole)
+        values["warmup_steps"] = round(part / per_step)
+    if decay not in (None, whole):
+        args.hand_on(f"--lr-decay-{unit}", str(decay))
     if values.get("decay_style") == "warmup-stable-decay":
         args.drop("--lr-wsd-decay-style", "exponential")
         args.drop(f"--lr-wsd-decay-{unit}", str(max(1, whole // 10)))
@@ -465,4 +468,5 @@ MEGATRON_LM_SOURCE = ImportSource(
     matches=lambda _, text: _FLAGS.search(text) is not None,
     read=_read,
     last=True,
+    mend=mended,
 )

@@ -179,7 +179,9 @@ def _vocab(args: Args, fields: Fields, null_adds: int) -> int | None:
     given, padded = args.count("--vocab-size"), args.count("--padded-vocab-size")
     if given is not None:
         return given + null_adds * (fields.get("settings.tokenizer_kind") == "null")
-    return padded or _VOCAB_OF.get(fields.get("tokenizer_word", ""))
+    # merges alone name GPT-2's words: pretrain_gpt.py takes its tokenizer unless told otherwise
+    unsaid = "GPT2BPETokenizer" if fields.get("settings.merge_file") else ""
+    return padded or _VOCAB_OF.get(fields.get("tokenizer_word", unsaid))
 
 
 def _named(args: Args, model: ModelSpec, *, known_vocab: bool) -> ModelSpec:

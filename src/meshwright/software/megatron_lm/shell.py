@@ -8,10 +8,11 @@ import re
 import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from meshwright.values.errors import ConfigError
 
-__all__ = ["Script", "read_script"]
+__all__ = ["Script", "names_position", "quoted", "read_script"]
 
 _PUNCTUATION = "();&|<>\n"
 _KEYWORDS = {
@@ -95,6 +96,7 @@ def _commands(text: str) -> Iterator[list[str]]:
         text,
     )
     text = re.sub(r"\$\([^()]*\)|`[^`]*`", "${?}", text)
+    text = re.sub(r"(?<=\s)\d(?=[<>])", "", text)  # the stream of a redirection: 2>&1
     lexer = shlex.shlex(text, posix=True, punctuation_chars=_PUNCTUATION)
     lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t\r", True, ""
     words: list[str] = []
@@ -226,9 +228,28 @@ def _training(words: list[str]) -> Script | None:
 
 def _unquoted(words: list[str]) -> tuple[str, ...]:
     """Split words such as "--split 99,1,0", which scripts put into arrays and leave to the shell to
-    split."""
+    split; what a caller of the script adds, "$@", is left out."""
     return tuple(
         part
         for word in words
+        if word not in ("$@", "$*", "${@}")
         for part in (_split(word) if re.match(r"--[\w-]+\s", word) else [word])
     )
+
+
+_VARIABLE = re.compile(r"\$(?:[A-Za-z_]\w*|[1-9]|\{\w+\})")
+
+
+def names_position(word: str) -> bool:
+    """Whether a word names what the caller of a script gives it, such as $1."""
+    return re.search(r"\$(?:[1-9]|\{[1-9]\d*\})", word) is not None
+
+
+def quoted(word: str) -> str:
+    """Quote a word for a shell; variables that a script leaves to its caller stay such."""
+    if not _VARIABLE.search(word):
+        return shlex.quote(word)
+    ends = [0, *(at for found in _VARIABLE.finditer(word) for at in found.span()), len(word)]
+    parts = [word[start:end] for start, end in pairwise(ends)]  # text and variable in turns
+    parts[::2] = [re.sub(r"([\\\"`$])", r"\\\1", text) for text in parts[::2]]
+    return f'"{"".join(parts)}"'

@@ -1,0 +1,94 @@
+"""`meshwright fix`: the smallest edit of a launch script that makes it run, and run well."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import typer
+
+from meshwright.api.fixing import Fixed, changes, fix_run
+from meshwright.api.problems import read_text
+from meshwright.cli.options import REQUIRED, Given, argument, command, fields_of, option
+from meshwright.cli.terminal import JsonFlag, print_json, tell, tell_notes
+from meshwright.search.request import PlanRequest
+from meshwright.values.errors import ConfigError
+
+__all__ = ["fix"]
+
+
+@command
+def fix(
+    script: Path = argument(REQUIRED, "The launch script to edit.", metavar="FILE"),
+    given: Given = fields_of(
+        PlanRequest,
+        *("cluster", "seq_len", "gbs", "pins", "stack", "megatron_version"),
+        *("max_memory_gib", "headroom", "gpus_per_node"),
+        seq_len="Tokens in one sequence [default: the file's].",
+        gbs="Global batch in sequences [default: the file's].",
+        stack="Training software [default: by the file's flags].",
+        required=("cluster",),
+    ),
+    best: bool = option(False, "Edit it for the fastest layout, not for the nearest that fits."),
+    write: bool = option(False, "Apply the edit to the file."),
+    json_output: JsonFlag = False,
+) -> None:
+    """Edit a Megatron-LM launch script in place, by as little as makes it fit and run.
+
+    The layout that changes the fewest of the script's flags, fits in memory and keeps the
+    software's rules is taken; with --best the fastest one. Values change where they are set, in the
+    variable, the array or the line; a new flag goes to the end of its block. Comments, `$1`, data
+    paths and all other bytes stay. What the script switches off of its software stays off.
+
+    Prints a unified diff for `patch -p1`, and on stderr both layouts with their prices. Nothing is
+    written without --write. The edited text is read again first, and must say the layout. Exit code
+    1: no layout fits.
+
+    Examples:
+
+      meshwright fix train.sh --cluster h100:64
+
+      meshwright fix train.sh --cluster h100:64 --best --write
+
+      meshwright fix train.sh --cluster a100-80:128 --set tp=8 --json
+    """
+    fixed = fix_run(script, given, best=best)
+    if fixed is None:
+        tell(
+            f"{script}: no layout fits on {given['cluster']}; `meshwright plan --from {script}"
+            f" --cluster {given['cluster']}` says why"
+        )
+        raise typer.Exit(1)
+    if json_output:
+        print_json(fixed.to_dict())
+    else:
+        print(fixed.diff, end="")
+    for line in (*fixed.run.lines(), *changes(fixed)):
+        tell(line)
+    tell_notes(fixed.notes)
+    if not fixed.diff:
+        tell(
+            "nothing is to change; --best edits it for the fastest layout"
+            if not best
+            else "nothing is to change"
+        )
+    elif write:
+        _write(script, fixed)
+        tell(f"wrote {script}")
+
+
+def _write(path: Path, fixed: Fixed) -> None:
+    """Put the edited text in the file's place at once, with its mode."""
+    try:
+        if read_text(path, str(path)) != fixed.run.text:
+            raise ConfigError(f"{path}: it changed while it was read; run the command again")
+        target = path.resolve()
+        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        with os.fdopen(handle, "w", encoding="utf-8", newline="") as out:
+            out.write(fixed.text)
+        shutil.copymode(target, name)
+        Path(name).replace(target)
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror or error}") from None
