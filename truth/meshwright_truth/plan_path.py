@@ -21,6 +21,7 @@ from meshwright.search.quote import Quote, quotes
 from meshwright.search.refine import requote, setting_of
 from meshwright.search.request import PlanRequest
 from meshwright.search.rules.experts import usable_modules
+from meshwright.search.rules.software import stack_rules
 from meshwright.trust.intervals import Fits
 from meshwright.values.errors import MeshwrightError
 from meshwright.values.hardware.cluster import Cluster, Pool
@@ -223,7 +224,8 @@ def priced(row: Row, case: Case, *, stack: str) -> tuple[Problem, Quote]:
         asked = ask(fields, problem)
     except MeshwrightError as error:  # the message names the uneven split that works
         split = re.search(r"layers_per_stage=([\d+]+)", str(error))
-        if split is None or "layers_per_stage" in fields:
+        own = stack_rules(problem.setting.stack).splits == "cost"  # as its newest release cuts
+        if split is None or ("layers_per_stage" in fields and not own):
             raise
         layers = tuple(int(part) for part in split[1].split("+"))
         asked = ask({**fields, "layers_per_stage": layers}, problem)

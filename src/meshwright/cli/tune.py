@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from meshwright import api
-from meshwright.api import measured
 from meshwright.cli.export import read_settings
 from meshwright.cli.flags import RUN_JOB, HfFlag, JobFileFlag, job_options, model_words
 from meshwright.cli.options import Given, command, fields_of, option
@@ -151,6 +150,8 @@ def _replay(
     json_output: bool,
 ) -> None:
     """Print how a study of each set goes."""
+    from meshwright.api import measured
+
     if asked:
         raise ConfigError(
             f"--replay takes everything from {table}: leave {', '.join(sorted(asked))} out"
