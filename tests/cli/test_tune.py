@@ -283,7 +283,7 @@ def test_ctrl_c_leaves_what_runs_and_the_next_start_picks_it_up(
     tuner = subprocess.Popen(
         words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, text=True
     )
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while not list(tmp_path.glob("study/runs/*/job/start.json")) and time.monotonic() < deadline:
         time.sleep(0.05)
     tuner.send_signal(signal.SIGINT)
