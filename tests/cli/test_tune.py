@@ -284,7 +284,10 @@ def test_ctrl_c_leaves_what_runs_and_the_next_start_picks_it_up(
         words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, text=True
     )
     deadline = time.monotonic() + 120
-    while not list(tmp_path.glob("study/runs/*/job/start.json")) and time.monotonic() < deadline:
+    written = "study/runs/*/events.jsonl"
+    while time.monotonic() < deadline:
+        if any('"submitted"' in path.read_text() for path in tmp_path.glob(written)):
+            break
         time.sleep(0.05)
     tuner.send_signal(signal.SIGINT)
     _, err = tuner.communicate(timeout=60)
