@@ -150,6 +150,32 @@ def test_a_type_checker_knows_what_comes_back() -> None:
     assert_type(meshwright.doctor(), Health)
 
 
+def test_a_model_and_a_cluster_need_no_names() -> None:
+    named = meshwright.plan(model="tiny-llama", cluster="h100:8", seq_len=512, gbs=8, top=2)
+    short = meshwright.plan("tiny-llama", "h100:8", seq=512, gbs=8, top=2)
+    assert short.request == named.request
+    assert short.best == named.best
+    why = meshwright.explain("tp=1", "tiny-llama", "h100:8", seq=512, gbs=8)
+    assert why.quote.layout.tp == 1
+    with pytest.raises(meshwright.MeshwrightError, match="h100:2: nothing fits"):
+        _ = meshwright.plan("llama3-70b", "h100:2", seq=8192, gbs=64).best
+
+
+@pytest.mark.parametrize(
+    ("words", "fields", "message"),
+    [
+        (("tiny-llama",), {"model": "llama3-8b"}, "plan: model is given twice"),
+        (("tiny-llama", "h100:8"), {"seq": 1, "seq_len": 2}, "plan: seq and seq_len are one"),
+        (("tiny-llama", "h100:8"), {}, "seq_len: not given"),
+    ],
+)
+def test_what_is_given_twice_or_not_at_all_is_said(
+    words: tuple[str, ...], fields: dict[str, object], message: str
+) -> None:
+    with pytest.raises(meshwright.ConfigError, match=message):
+        meshwright.plan(*words, **fields)
+
+
 def test_importing_the_package_loads_no_room() -> None:
     code = (
         "import sys, meshwright; print([name for name in sys.modules if"

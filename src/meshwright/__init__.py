@@ -1,7 +1,7 @@
 """Find the fastest way to train or serve a large language model on a given cluster.
 
 Commands have a function of their name here, which takes the same words:
-`meshwright.plan(model="llama3-70b", cluster="h100:256", seq_len=8192, gbs=512)`. Steps of a corpus
+`meshwright.plan("llama3-70b", "h100:256", seq=8192, gbs=512)`. Steps of a corpus
 are in `meshwright.data`, inference in `meshwright.serving`.
 """
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import MagicMock
 from xml.etree import ElementTree
 
 import pytest
@@ -15,6 +17,7 @@ from meshwright.runs.outcome import Measured
 from meshwright.runs.record import Predicted, RunRecord
 from meshwright.runs.store import Study
 from meshwright.runs.tune import StudyResult
+from meshwright.values.errors import MissingExtraError
 from meshwright.values.layout import Layout
 from meshwright.values.models.catalogue import named_model
 from meshwright.values.text import html_table
@@ -66,12 +69,47 @@ def test_a_model_shows_its_parts() -> None:
 def test_plans_show_their_figures_and_no_plans_the_reasons() -> None:
     found = api.plan(model="llama3-8b", cluster="h100:8", seq_len=8192, gbs=32, top=2)
     heading, first, _ = cells_of(found._repr_html_())
-    assert heading[:3] == ["#", "layout", "step, s"]
-    assert first[1] == found.plans[0].layout.words()
-    assert first[2] == f"{found.plans[0].step_s:.4g}"
+    assert heading[:2] + heading[-1:] == ["#", "step, s", "layout"]  # the long one last
+    assert first[1] == f"{found.best.step_s:.4g}"
+    assert first[-1].replace(", ", ",") == found.best.layout.words()
+    shown = dict(row[:2] for row in cells_of(found.best._repr_html_())[1:])
+    assert shown["step, s"] == f"{found.best.step_s:.4g}"
+    assert shown["matrix products"] == f"{found.best.time_s['matmul']:.4g}"
+    assert len(repr(found)) < 300
     nothing = api.plan(model="llama3-70b", cluster="h100:2", seq_len=8192, gbs=8)
     assert "nothing fits" in nothing._repr_html_()
     assert "GiB too large" in nothing._repr_html_()
+
+
+def test_plans_are_a_frame_and_bars(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside stand-ins for pandas and matplotlib, which keep what they are given."""
+    found = api.plan("llama3-70b", "h100:64", seq=8192, gbs=64, top=3)
+    monkeypatch.setitem(sys.modules, "pandas", cast("Any", SimpleNamespace(DataFrame=list)))
+    frame = found.to_pandas()
+    assert [row["step_s"] for row in frame] == [plan.step_s for plan in found.plans]
+    assert all("layout" not in row and row["tp"] >= 1 for row in frame)
+
+    bars: list[tuple[str, list[float], list[float]]] = []
+    axes = MagicMock()
+    axes.barh = lambda names, seconds, *, left, label, color: bars.append((label, seconds, left))
+    pyplot = SimpleNamespace(
+        get_cmap=lambda name: SimpleNamespace(colors=[str(k) for k in range(20)])
+    )
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", cast("Any", pyplot))
+    assert found.plot(axes) is axes
+    ends = [[start + more for start, more in zip(left, s, strict=True)] for _, s, left in bars]
+    assert ends[-1] == pytest.approx([plan.step_s for plan in found.plans])
+    assert len({label for label, _, _ in bars}) == len(bars) > 5
+
+
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = api.plan("tiny-llama", "h100:8", seq=512, gbs=8, top=1)
+    for name in ("pandas", "matplotlib.pyplot"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(MissingExtraError, match=r"pandas.*\[notebook\]"):
+        found.to_pandas()
+    with pytest.raises(MissingExtraError, match=r"matplotlib.*\[notebook\]"):
+        found.plot()
 
 
 def test_a_study_shows_every_run_beside_its_prediction() -> None:

@@ -13,8 +13,10 @@ from meshwright.api.problems import (
     cluster_file_of,
     files_of,
     mixed_problem_of,
+    one_request,
     problem_of,
     read_calibration,
+    request_fields,
 )
 from meshwright.values.errors import ConfigError
 from meshwright.values.units import DAY_S, TERA
@@ -70,14 +72,18 @@ SOME_PARAMS = 1e9
 
 
 def plan(
-    request: PlanRequest | None = None,
+    request: PlanRequest | str | None = None,
+    cluster: str | None = None,
     /,
     *,
     progress: Callable[[int, int], None] | None = None,
     **fields: Any,
 ) -> PlanResult:
-    """Return the ranked layouts of a request, or of its fields: `plan(model="llama3-70b",
-    cluster="h100:256", seq_len=8192, gbs=512)`.
+    """Return the ranked layouts of a model on a cluster: `plan("llama3-70b", "h100:256", seq=8192,
+    gbs=512)`; or of a request.
+
+    The other fields are those of PlanRequest; `seq` is `seq_len`. The result has `best`, `plans`,
+    `to_pandas()` and `plot()`.
 
     `progress` is called with the layouts priced so far and a bound of all. ConfigError says what is
     wrong with a request; a result without plans has `rejected` and `nearest_miss`. Several kinds of
@@ -89,7 +95,7 @@ def plan(
     from meshwright.search.plan import search_plans
 
     start = perf_counter()
-    asked = _one_request("plan", request, fields)
+    asked = one_request("plan", request, cluster, fields)
     known = cluster_file_of(asked)
     result = (
         search_mixed_plans(asked, files=known)
@@ -100,7 +106,12 @@ def plan(
 
 
 def plan_front(
-    request: PlanRequest | None = None, /, *, points: int | None = None, **fields: Any
+    request: PlanRequest | str | None = None,
+    cluster: str | None = None,
+    /,
+    *,
+    points: int | None = None,
+    **fields: Any,
 ) -> tuple[Plan, ...]:
     """Return plans of which no other is both faster and cheaper, the cheapest first: the Pareto
     front of throughput and cost.
@@ -112,13 +123,17 @@ def plan_front(
     from meshwright.search.mixed.front import MOST_POINTS
     from meshwright.search.mixed.front import plan_front as found_front
 
-    asked = _one_request("plan_front", request, fields)
+    asked = one_request("plan_front", request, cluster, fields)
     most = MOST_POINTS if points is None else points
     return found_front(asked, points=most, files=cluster_file_of(asked))
 
 
 def explain(
-    layout: str | Mapping[str, Any], /, request: PlanRequest | None = None, **fields: Any
+    layout: str | Mapping[str, Any],
+    /,
+    request: PlanRequest | str | None = None,
+    cluster: str | None = None,
+    **fields: Any,
 ) -> Explanation:
     """Return where time and memory of a layout go: `explain("tp=8,pp=4", model="llama3-70b",
     cluster="h100:256", seq_len=8192, gbs=512)`.
@@ -129,12 +144,16 @@ def explain(
     from meshwright.search.explain import explain as explain_layout
     from meshwright.search.problem import ask
 
-    asked = ask(layout, problem_of(_one_request("explain", request, fields)))
+    asked = ask(layout, problem_of(one_request("explain", request, cluster, fields)))
     return explain_layout(asked.layout, asked.problem, depth="constants")
 
 
 def why_oom(
-    layout: str | Mapping[str, Any], /, request: PlanRequest | None = None, **fields: Any
+    layout: str | Mapping[str, Any],
+    /,
+    request: PlanRequest | str | None = None,
+    cluster: str | None = None,
+    **fields: Any,
 ) -> Ladder:
     """Return what fills a layout's memory, and priced fixes; arguments are those of `explain`."""
     from meshwright.search.oom import why_oom as mend_layout
@@ -142,14 +161,15 @@ def why_oom(
         ask,
     )
 
-    asked = ask(layout, problem_of(_one_request("why_oom", request, fields)))
+    asked = ask(layout, problem_of(one_request("why_oom", request, cluster, fields)))
     return mend_layout(asked.layout, asked.problem)
 
 
 def export(
     layout: str | Mapping[str, Any],
     /,
-    request: PlanRequest | None = None,
+    request: PlanRequest | str | None = None,
+    cluster: str | None = None,
     *,
     to: str,
     settings: TrainingSettings | None = None,
@@ -168,7 +188,7 @@ def export(
     from meshwright.software.plan import plan_of
     from meshwright.software.registry import find_target
 
-    target, wanted = find_target(to), _one_request("export", request, fields)
+    target, wanted = find_target(to), one_request("export", request, cluster, fields)
     if wanted.stack is None and target.stacks:
         wanted = wanted.model_copy(update={"stack": target.stacks[0]})
     asked = ask(layout, problem_of(wanted))
@@ -176,7 +196,8 @@ def export(
 
 
 def estimate(
-    request: PlanRequest | None = None,
+    request: PlanRequest | str | None = None,
+    cluster: str | None = None,
     /,
     *,
     training: Training | int,
@@ -195,7 +216,7 @@ def estimate(
     from meshwright.sizing.duration import Training
     from meshwright.sizing.estimate import Limits, estimate_run
 
-    problem = problem_of(_one_request("estimate", request, fields))
+    problem = problem_of(one_request("estimate", request, cluster, fields))
     trained = Training(tokens=training) if isinstance(training, int) else training
     return estimate_run(
         problem,
@@ -268,7 +289,8 @@ def series_of(model: str) -> str:
 
 
 def tune(
-    request: PlanRequest | None = None,
+    request: PlanRequest | str | None = None,
+    cluster: str | None = None,
     /,
     *,
     folder: str | Path | None = None,
@@ -290,7 +312,7 @@ def tune(
     """
     from meshwright.runs.tune import Tuning, default_folder, run_study
 
-    asked = fields if request is None else _one_request("tune", request, fields).to_dict()
+    asked = request_fields("tune", request, cluster, fields)
     parts = {"trial": trial, "limits": limits, "job": job, "tracking": tracking}
     chosen: dict[str, Any] = {name: part for name, part in parts.items() if part is not None}
     tuning = Tuning(
@@ -455,11 +477,3 @@ def ui(
         files, **{name: str(path) for name, path in names.items() if path is not None}
     )
     serve(answers, port=port, state=state, ready=ready)
-
-
-def _one_request(name: str, request: PlanRequest | None, fields: Mapping[str, Any]) -> PlanRequest:
-    from meshwright.search.request import PlanRequest
-
-    if request is not None and fields:
-        raise ConfigError(f"{name}: give a request or fields ({', '.join(fields)}), not both")
-    return request if request is not None else PlanRequest.of(fields)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from meshwright.values.errors import ConfigError
 
@@ -17,10 +18,42 @@ __all__ = [
     "cluster_file_of",
     "files_of",
     "mixed_problem_of",
+    "one_request",
     "problem_of",
     "read_calibration",
     "read_text",
+    "request_fields",
 ]
+
+
+def one_request(
+    name: str, asked: PlanRequest | str | None, cluster: str | None, fields: Mapping[str, Any]
+) -> PlanRequest:
+    """Return what a function `name` was asked: a request, or a model, a cluster and fields."""
+    from meshwright.search.request import PlanRequest
+
+    if isinstance(asked, PlanRequest) and not fields and cluster is None:
+        return asked
+    return PlanRequest.of(request_fields(name, asked, cluster, fields))
+
+
+def request_fields(
+    name: str, asked: PlanRequest | str | None, cluster: str | None, fields: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the fields of what was asked, with `seq` by its name `seq_len`; ConfigError for
+    anything given twice."""
+    named = {"model": asked, "cluster": cluster}
+    given = {key: value for key, value in named.items() if value is not None}
+    if asked is not None and not isinstance(asked, str):
+        if fields or cluster is not None:
+            more = [*fields, *(["cluster"] if cluster is not None else [])]
+            raise ConfigError(f"{name}: give a request or fields ({', '.join(more)}), not both")
+        return asked.to_dict()
+    if twice := given.keys() & fields.keys():
+        raise ConfigError(f"{name}: {', '.join(sorted(twice))} is given twice")
+    if "seq" in fields and "seq_len" in fields:
+        raise ConfigError(f"{name}: seq and seq_len are one; give either")
+    return given | {"seq_len" if key == "seq" else key: value for key, value in fields.items()}
 
 
 def problem_of(request: PlanRequest) -> Problem:

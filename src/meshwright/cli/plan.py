@@ -31,7 +31,7 @@ from meshwright.cli.traces import make_folder, write_steps
 from meshwright.platforms.given import read_hf_config
 from meshwright.report.columns import say
 from meshwright.report.mixed_table import print_mixed_miss, print_mixed_plans
-from meshwright.report.plan_table import cost_words, plan_rows, print_front, print_miss, print_plans
+from meshwright.report.plan_table import cost_words, print_front, print_miss, print_plans
 from meshwright.search.mixed.problem import MixedProblem
 from meshwright.search.problem import (
     Asked,
@@ -316,7 +316,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _csv(result: PlanResult) -> str:
-    rows = plan_rows(result)
+    rows = result.to_rows()
     text = io.StringIO()
     writer = csv.DictWriter(
         text, fieldnames=list(rows[0]) if rows else ["rank"], lineterminator="\n"

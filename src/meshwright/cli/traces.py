@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from meshwright.cli.terminal import tell
-from meshwright.report.layout_words import mixed_words
 from meshwright.report.trace import chrome_trace, write_trace
 from meshwright.search.mixed.problem import MixedProblem
 from meshwright.search.problem import Problem
@@ -14,6 +13,7 @@ from meshwright.search.result import Plan, PlanResult
 from meshwright.search.traced import TracedStep, traced_layout, traced_mixed
 from meshwright.values.errors import ConfigError
 from meshwright.values.layout import Layout
+from meshwright.values.mixed_layout import mixed_words
 
 __all__ = ["make_folder", "write_step", "write_steps"]
 

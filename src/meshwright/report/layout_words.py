@@ -10,29 +10,8 @@ from meshwright.values.mixed_layout import MixedLayout, StageLayout
 __all__ = [
     "chunks_words",
     "inline_words",
-    "layers_words",
-    "mixed_words",
     "recompute_words",
-    "runs_of",
 ]
-
-
-def runs_of(layout: MixedLayout) -> list[tuple[StageLayout, ...]]:
-    """Return the stages in runs that share the chip and how it is cut."""
-    return [
-        tuple(run)
-        for _, run in groupby(
-            layout.stages, key=lambda stage: (stage.pool, stage.tp, stage.dp, stage.mbs)
-        )
-    ]
-
-
-def layers_words(run: tuple[StageLayout, ...]) -> str:
-    """Write the layers of a run of stages, `13x5+12` for five stages of 13 and one of 12."""
-    counts = [
-        (layers, len(list(group))) for layers, group in groupby(stage.layers for stage in run)
-    ]
-    return "+".join(f"{layers}x{count}" if count > 1 else str(layers) for layers, count in counts)
 
 
 def recompute_words(run: tuple[StageLayout, ...]) -> str:
@@ -67,11 +46,6 @@ def inline_words(layout: Layout) -> str:
             numbers = len(layout.layers_per_stage or ())
             parts[place] = f"layers_per_stage=({numbers} numbers, which --json has)"
     return ",".join(parts)
-
-
-def mixed_words(layout: MixedLayout) -> str:
-    """Write the pipeline in a line: `h800 tp4 13x5 | a800 tp4 5x3`."""
-    return " | ".join(f"{run[0].chip} tp{run[0].tp} {layers_words(run)}" for run in runs_of(layout))
 
 
 def chunks_words(layout: MixedLayout) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from rich.console import Console
 
 from meshwright.report.columns import Column, print_items, say
-from meshwright.report.layout_words import chunks_words, mixed_words, recompute_words, runs_of
+from meshwright.report.layout_words import chunks_words, recompute_words
 from meshwright.report.plan_table import (
     PLAN_FIGURES,
     asked_line,
@@ -17,6 +17,7 @@ from meshwright.report.plan_table import (
     tokens_per_dollar_words,
 )
 from meshwright.search.result import Plan, PlanResult
+from meshwright.values.mixed_layout import mixed_words, runs_of
 from meshwright.values.units import GIB
 
 __all__ = ["print_mixed_miss", "print_mixed_plans"]

@@ -9,10 +9,11 @@ from typing import Any
 from rich.console import Console
 
 from meshwright.report.columns import Column, print_items, say, shown_columns, table_width
-from meshwright.report.layout_words import inline_words, mixed_words
+from meshwright.report.layout_words import inline_words
 from meshwright.report.likely import likely_memory, likely_step
-from meshwright.search.result import NearestMiss, Plan, PlanResult, layout_dict, mixed_dict
+from meshwright.search.result import NearestMiss, Plan, PlanResult
 from meshwright.values.layout import Layout
+from meshwright.values.mixed_layout import mixed_words
 from meshwright.values.units import DAY_S, GIB, TERA, format_count, format_seconds
 
 __all__ = [
@@ -20,7 +21,6 @@ __all__ = [
     "asked_line",
     "chips_line",
     "cost_words",
-    "plan_rows",
     "print_front",
     "print_miss",
     "print_plans",
@@ -258,41 +258,6 @@ def _miss_lines(miss: NearestMiss) -> list[str]:
         if miss.remedies
         else [*lines, "no larger cluster of this chip that was tried fits either"]
     )
-
-
-def plan_rows(result: PlanResult) -> list[dict[str, Any]]:
-    """Return one row per plan for a CSV: layout, figures, terms."""
-    return [_row(plan) for plan in result.plans]
-
-
-def _row(plan: Plan) -> dict[str, Any]:
-    fields = layout_dict(plan.layout) if plan.mixed is None else mixed_dict(plan.mixed)["layout"]
-    layout = {
-        name: "+".join(map(str, value)) if isinstance(value, list) else value
-        for name, value in fields.items()
-    }
-    if plan.mixed is not None:
-        layout["stages"] = mixed_words(plan.mixed)
-    (low_s, high_s), (low_bytes, high_bytes) = plan.intervals.step_s, plan.intervals.peak_bytes
-    return {
-        "rank": plan.rank,
-        **layout,
-        "step_s": plan.step_s,
-        "tokens_per_s_per_gpu": plan.tokens_per_s_per_gpu,
-        "mfu": plan.mfu,
-        "causal_mfu": plan.causal_mfu,
-        "tflops_per_gpu": plan.flops_per_s_per_gpu / TERA,
-        "tokens_per_dollar": plan.tokens_per_dollar,
-        "fits": plan.fits,
-        "step_s_low": low_s,
-        "step_s_high": high_s,
-        "peak_memory_gib_low": low_bytes / GIB,
-        "peak_memory_gib_high": high_bytes / GIB,
-        "peak_memory_gib": plan.peak_bytes / GIB,
-        **{f"{term}_s": seconds for term, seconds in plan.time_s.items()},
-        **{f"{term}_gib": size / GIB for term, size in plan.memory_bytes.items()},
-        "beats_next": plan.beats_next,
-    }
 
 
 def _chips_in_use(plan: Plan) -> str:

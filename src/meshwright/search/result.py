@@ -7,16 +7,18 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from meshwright.search.request import PlanRequest
+from meshwright.search.titles import TIME_READINGS
 from meshwright.trust.intervals import Fits, Intervals
+from meshwright.values.errors import MeshwrightError, load_extra
 from meshwright.values.layout import Layout
-from meshwright.values.mixed_layout import MixedLayout, StageLayout
+from meshwright.values.mixed_layout import MixedLayout, StageLayout, mixed_words
 from meshwright.values.text import html_table
 from meshwright.values.units import GIB, TERA
 
 __all__ = ["NearestMiss", "Plan", "PlanResult", "Proof", "Remedy", "layout_dict", "mixed_dict"]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class Plan:
     """One layout with what it is predicted to do."""
 
@@ -60,6 +62,35 @@ class Plan:
     def peak_bytes(self) -> float:
         """What the fullest chip shows."""
         return max(self.peak_memory_bytes)
+
+    @property
+    def words(self) -> str:
+        """The layout as `--layout` takes it; over several kinds of chips, the pipeline in a
+        line."""
+        return self.layout.words() if self.mixed is None else mixed_words(self.mixed)
+
+    def __repr__(self) -> str:
+        return f"Plan(#{self.rank}: {self.step_s:.4g} s a step, {self.words})"
+
+    def _repr_html_(self) -> str:
+        """Show the figures in a notebook, then where the step goes."""
+        low_s, high_s = self.intervals.step_s
+        figures = (
+            ("step, s", self.step_s, f"80 %: {low_s:.3g} to {high_s:.3g}"),
+            ("tokens/s/GPU", self.tokens_per_s_per_gpu, ""),
+            ("MFU, %", 100 * self.mfu, ""),
+            ("peak, GiB", self.peak_bytes / GIB, f"fits: {self.fits}"),
+        )
+        terms = (
+            (TIME_READINGS[term].title, seconds, f"{seconds / self.step_s:.1%} of the step")
+            for term, seconds in sorted(self.time_s.items(), key=lambda item: -item[1])
+            if seconds > 0
+        )
+        return html_table(
+            f"#{self.rank}: {self.words.replace(',', ', ')}",
+            ("figure", "value", ""),
+            (*figures, *terms),
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as the contract has it."""
@@ -155,7 +186,7 @@ class Proof:
         }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class PlanResult:
     """The answer to a PlanRequest."""
 
@@ -179,9 +210,57 @@ class PlanResult:
     front: tuple[Plan, ...] | None = None
     """Plans of which no other is both faster and cheaper, the cheapest first; None: not asked."""
 
+    @property
+    def best(self) -> Plan:
+        """The first plan; MeshwrightError where nothing fits."""
+        if not self.plans:
+            raise MeshwrightError(f"{self._asked}: nothing fits; nearest_miss says what is missing")
+        return self.plans[0]
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        """Return one row per plan, as `plan --csv` has them: layout, figures, terms."""
+        return [_row(plan) for plan in self.plans]
+
+    def to_pandas(self) -> Any:
+        """Return `to_rows` as a DataFrame; MissingExtraError without pandas."""
+        return load_extra("pandas", "notebook").DataFrame(self.to_rows())
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw where the step of each plan goes, the best on top; return matplotlib's axes.
+
+        `ax` are axes to draw on; without them a new figure has them. MissingExtraError without
+        matplotlib.
+        """
+        pyplot = load_extra("matplotlib.pyplot", "notebook")
+        if ax is None:
+            _, ax = pyplot.subplots(figsize=(9, 1.2 + 0.4 * len(self.plans)), layout="constrained")
+        left = [0.0] * len(self.plans)
+        names = [f"#{plan.rank} {_short(plan)}" for plan in self.plans]
+        colours = pyplot.get_cmap("tab20").colors
+        terms = dict.fromkeys(term for plan in self.plans for term in plan.time_s)
+        for place, term in enumerate(terms):
+            seconds, colour = [plan.time_s.get(term, 0.0) for plan in self.plans], colours[place]
+            if any(seconds):
+                title = TIME_READINGS[term].title
+                ax.barh(names, seconds, left=left, label=title, color=colour)
+                left = [start + more for start, more in zip(left, seconds, strict=True)]
+        ax.invert_yaxis()
+        ax.set_xlabel("seconds of a step")
+        ax.set_title(self._asked)
+        ax.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize="small")
+        return ax
+
+    @property
+    def _asked(self) -> str:
+        return f"{self.facts.get('model', self.request.model)} on {self.request.cluster}"
+
+    def __repr__(self) -> str:
+        found = f"{len(self.plans)} plans, the best {self.plans[0]}" if self.plans else "no plans"
+        return f"PlanResult({self._asked}: {found})"
+
     def _repr_html_(self) -> str:
-        """Show the ranked plans in a notebook; where nothing fits, why."""
-        asked = f"{self.facts.get('model', self.request.model)} on {self.request.cluster}"
+        """Show the ranked plans in a notebook, figures before layouts; where nothing fits, why."""
+        asked = self._asked
         if not self.plans:
             miss = (
                 ""
@@ -191,7 +270,7 @@ class PlanResult:
             return html_table(
                 f"{asked}: nothing fits", ("reason", "layouts"), self.rejected.items(), note=miss
             )
-        headings = ("#", "layout", "step, s", "80 %", "tokens/s/GPU", "MFU, %", "peak, GiB", "fits")
+        headings = ("#", "step, s", "80 %", "tokens/s/GPU", "MFU, %", "peak, GiB", "fits", "layout")
         best = self.plans[0]
         note = (
             f"{self.layouts:,} layouts priced; stands on: {best.provenance['kernels']};"
@@ -227,15 +306,53 @@ class PlanResult:
 
 
 def _cells(plan: Plan) -> tuple[object, ...]:
-    """One row of the table in a notebook."""
-    words = (
-        plan.layout.words()
-        if plan.mixed is None
-        else ", ".join(f"{s.chip} tp={s.tp} {s.layers} layers" for s in plan.mixed.stages)
-    )
+    """One row of the table in a notebook; the layout, which may be long, is last and may wrap."""
     between = "{:.3g} to {:.3g}".format(*plan.intervals.step_s)
     speed = (plan.step_s, between, plan.tokens_per_s_per_gpu, 100 * plan.mfu)
-    return (plan.rank, words, *speed, plan.peak_bytes / GIB, plan.fits)
+    words = plan.words.replace(",", ", ")
+    return (plan.rank, *speed, plan.peak_bytes / GIB, plan.fits, words)
+
+
+_DRAWN_AXES = ("tp", "cp", "pp", "vpp", "ep", "dp", "mbs")
+
+
+def _short(plan: Plan) -> str:
+    """The axes that cut the model, for a label."""
+    if plan.mixed is not None:
+        return mixed_words(plan.mixed)
+    sizes = ((name, getattr(plan.layout, name)) for name in _DRAWN_AXES)
+    return " ".join(f"{name}{size}" for name, size in sizes if size > 1) or "one chip a replica"
+
+
+def _row(plan: Plan) -> dict[str, Any]:
+    """One row of `to_rows`."""
+    fields = layout_dict(plan.layout) if plan.mixed is None else mixed_dict(plan.mixed)["layout"]
+    layout = {
+        name: "+".join(map(str, value)) if isinstance(value, list) else value
+        for name, value in fields.items()
+    }
+    if plan.mixed is not None:
+        layout["stages"] = mixed_words(plan.mixed)
+    (low_s, high_s), (low_bytes, high_bytes) = plan.intervals.step_s, plan.intervals.peak_bytes
+    return {
+        "rank": plan.rank,
+        **layout,
+        "step_s": plan.step_s,
+        "tokens_per_s_per_gpu": plan.tokens_per_s_per_gpu,
+        "mfu": plan.mfu,
+        "causal_mfu": plan.causal_mfu,
+        "tflops_per_gpu": plan.flops_per_s_per_gpu / TERA,
+        "tokens_per_dollar": plan.tokens_per_dollar,
+        "fits": plan.fits,
+        "step_s_low": low_s,
+        "step_s_high": high_s,
+        "peak_memory_gib_low": low_bytes / GIB,
+        "peak_memory_gib_high": high_bytes / GIB,
+        "peak_memory_gib": plan.peak_bytes / GIB,
+        **{f"{term}_s": seconds for term, seconds in plan.time_s.items()},
+        **{f"{term}_gib": size / GIB for term, size in plan.memory_bytes.items()},
+        "beats_next": plan.beats_next,
+    }
 
 
 def layout_dict(layout: Layout) -> dict[str, Any]:
