@@ -1,17 +1,17 @@
 """How many runs `tune` needs: published sets of layouts answer in place of a cluster.
 
-    python benchmarks/replay.py TRUTH_DIR [--seeds 20]
+    python benchmarks/replay.py TRUTH_DIR [--refit] [--seeds 5] [--sets]
 
-A set is what score.py --groups compares: at least 8 finished runs that differ in layout only; rows
-that ran out of memory belong to it and cost a run. Each strategy runs layouts of a set until one
-within 2 % of the set's best has been measured; the mean number of runs is printed by table.
-`predicted` is what `tune` does; `predicted order` learns nothing; grid is the mean over --seeds
-orders of the axes, Optuna's TPE that over as many seeds. Rows that can't be predicted come last, in
-any order.
+A set is one of `meshwright tune --replay`: at least 8 finished runs that differ in layout only;
+rows that ran out of memory belong to it and cost a run. The hypotheses of `tune` are fitted again
+without the table of the set. With --refit so is everything else that the table was part of, which
+takes 20 minutes: calibration priors, intervals and the sustained share of the chip; host times and
+fragmentation of a software that were fitted on it are the median of its family.
 
-No figure that a table was part of is used on it: calibration priors, intervals and the sustained
-share of the chip are fitted again without the table, and host times and fragmentation of a software
-that were fitted on it are the median of its family.
+The first table is what `tune` says at the end, beside what is true; the second the mean number of
+runs until one within 2 % of the set's best, by strategy: ranking learns nothing, NeMo's order is
+that of AutoConfigurator, random is the expectation, and the samplers of Optuna are means over
+--seeds; that of a Gaussian process needs scipy and torch.
 """
 
 from __future__ import annotations
@@ -22,33 +22,51 @@ import platform
 import statistics
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
+from functools import cache
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
-from meshwright.runs.choose import Choice, Forecast, Options, Strategy, Tried, choose, options_of
+from meshwright.runs.belief import Sizes
+from meshwright.runs.choose import (
+    Forecast,
+    Options,
+    Tried,
+    next_by_optuna,
+    options_of,
+    slopes_and_axes,
+)
 from meshwright.runs.measured.cells import TruthTable, read_table_file
-from meshwright.runs.measured.files import fit_known, step_time_of
 from meshwright.runs.measured.predict import predict_rows
-from meshwright.runs.measured.rows import Case, read_row, read_table
+from meshwright.runs.measured.rows import Case, read_table
+from meshwright.runs.replay import (
+    NEAR,
+    ComparisonSet,
+    Moment,
+    Replayed,
+    answers_of,
+    course,
+    forecasts_of,
+    judged,
+    sets_of,
+)
 from meshwright.trust.intervals import Intervals, find_spread
 from meshwright.trust.ridge import Priors
+from meshwright.values.layout import RECOMPUTES
 from meshwright.values.stack import find_stack, stack_names
 from meshwright_truth.coverage import widening_of
 from meshwright_truth.residuals import residuals_of, unknown_software
-from meshwright_truth.score import SMALLEST_GROUP, comparison_of
 from meshwright_truth.spreads import fit_spreads
 
-TABLES = ("aleph_alpha_layouts", "nanotron_ultrascale", "vtrain", "amp")
-NEAR = 0.02
-"""How near to the best of its set a layout must be."""
-FITTED_FIELDS = {
+CONFIDENCES = (0.8, 0.9, 0.95)
+FITTED_FIELDS: dict[str, dict[str, tuple[str, ...]]] = {
     "aleph_alpha_layouts": {"eager": ("fragmentation_frac",)},
     "nanotron_ultrascale": {
         "nanotron": (
@@ -59,28 +77,13 @@ FITTED_FIELDS = {
         )
     },
     "vtrain": {"megatron-deepspeed": ("step_overhead_s", "kernels_per_layer_scale")},
-    "amp": {},
 }
 """Figures of software/*/stack.toml that were fitted on a table."""
+Floats = NDArray[np.float64]
 SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Set:
-    """One comparison set."""
-
-    table: str
-    name: str
-    measured: tuple[float, ...]
-    """Seconds; infinite where it ran out of memory."""
-    cases: tuple[Case | None, ...]
-    """None where the row can't be predicted."""
-
-    @property
-    def goal(self) -> float:
-        return min(self.measured) * (1.0 + NEAR)
-
-
+@cache
 def script(name: str) -> Any:
     """Load a script as a module."""
     loader = SourceFileLoader(name.removesuffix(".py"), str(SCRIPTS / name))
@@ -92,29 +95,67 @@ def script(name: str) -> Any:
     return module
 
 
-def sets_of(table: TruthTable) -> Iterator[Set]:
-    """Yield the comparison sets of a table, by score.py's rules."""
-    members: dict[tuple[str, ...], list[tuple[dict[str, str], float]]] = defaultdict(list)
-    for row in table.rows:
-        step_s = step_time_of(table.name, row)
-        if step_s is not None:
-            members[comparison_of(row)].append((dict(row), step_s))
-        elif fit_known(row) is False:
-            members[comparison_of(row)].append((dict(row), math.inf))
-    for key, rows in members.items():
-        if sum(math.isfinite(step_s) for _, step_s in rows) >= SMALLEST_GROUP:
-            found = [read_row(row, source=table.name) for row, _ in rows]
-            answered = {p.row_id for p in predict_rows(found).predictions}
-            cases = tuple(
-                case if isinstance(case, Case) and case.row_id in answered else None
-                for case in found
-            )
-            yield Set(
-                table=table.name,
-                name=" ".join(filter(None, key)),
-                measured=tuple(s for _, s in rows),
-                cases=cases,
-            )
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Study:
+    """A set, and what is believed of it by somebody who never saw its table."""
+
+    found: ComparisonSet
+    options: Options
+    slopes: Floats
+    """How the logarithm of each step follows each factor of time, (N, K)."""
+
+
+def studies_of(folder: Path, *, refit: bool = False) -> list[Study]:
+    """Return every set of the tables of a folder with its beliefs."""
+    paths = sorted(folder.glob("*.csv"))
+    tables = [table for path in paths if isinstance(table := read_table_file(path), TruthTable)]
+    sets = [one for table in tables for one in sets_of(table) if one.cases]
+    fit = script("fit_beliefs")
+    grid = fit.every_size()
+    logs = np.array([fit.evidence(one, grid) for one in sets])
+    names = np.array([one.table for one in sets])
+    found = []
+    for name in dict.fromkeys(names.tolist()):
+        rest = names != name
+        sizes = fit.fitted(names[rest].tolist(), logs[rest])
+        known = elsewhere(tables, paths, name) if refit else None
+        found += [
+            believed(one, sizes, known) for one, own in zip(sets, names, strict=True) if own == name
+        ]
+    return found
+
+
+def believed(found: ComparisonSet, sizes: Sequence[Sizes], known: Elsewhere | None) -> Study:
+    """What is believed of a set before its first run."""
+    if known is None:
+        return study_of(found, forecasts_of(found), sizes, None)
+    cases = tuple(known.applied(case) for case in found.cases)
+    answers = tuple(predict_rows(cases).predictions)
+    again = replace(found, cases=cases, predictions=answers)
+    forecasts = [
+        replace(
+            forecast,
+            intervals=Intervals(
+                step_s=known.around(forecast.case, "step_time", forecast.step_s),
+                peak_bytes=known.around(forecast.case, "peak_memory", forecast.used_bytes),
+                error="",
+                memory_error="",
+            ),
+        )
+        for forecast in forecasts_of(again)
+    ]
+    return study_of(again, forecasts, sizes, known.priors)
+
+
+def study_of(
+    found: ComparisonSet,
+    forecasts: Sequence[Forecast],
+    sizes: Sequence[Sizes],
+    priors: Priors | None,
+) -> Study:
+    """Form the beliefs."""
+    options = options_of(forecasts, priors=priors, sizes=sizes)
+    return Study(found=found, options=options, slopes=slopes_and_axes(forecasts)[0])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -126,6 +167,12 @@ class Elsewhere:
     shares: dict[str, float]
     """Sustained shares by chip."""
     stack_fields: dict[str, dict[str, float]]
+
+    def around(
+        self, case: Case, quantity: Literal["step_time", "peak_memory"], figure: float
+    ) -> tuple[float, float]:
+        """The 80 % interval of a figure."""
+        return find_spread(self.spreads, case.kind, quantity).around(figure)
 
     def applied(self, case: Case) -> Case:
         """Return the run as somebody would predict it who never saw the table."""
@@ -167,7 +214,7 @@ def elsewhere(tables: Sequence[TruthTable], paths: Sequence[Path], without: str)
     )
     fields = {
         stack: {name: family_median(stack, name) for name in names}
-        for stack, names in FITTED_FIELDS[without].items()
+        for stack, names in FITTED_FIELDS.get(without, {}).items()
     }
     return Elsewhere(
         priors=priors_of(others),
@@ -215,167 +262,142 @@ def shares_of(paths: Sequence[Path], without: str) -> dict[str, float]:
     return {chip: fitted[own] for chip, own in kin.items() if own in fitted}
 
 
-def options_for(found: Set, known: Elsewhere) -> tuple[Options, list[int]]:
-    """What is believed of the rows of a set that can be predicted, and which they are."""
-    rows = [i for i, case in enumerate(found.cases) if case is not None]
-    cases = [known.applied(case) for i in rows if (case := found.cases[i]) is not None]
-    answers = predict_rows(cases).predictions
-    assert len(answers) == len(cases)
-    forecasts = []
-    for case, answer in zip(cases, answers, strict=True):
-        kind = case.kind
-        intervals = Intervals(
-            step_s=find_spread(known.spreads, kind, "step_time").around(answer.step_s),
-            peak_bytes=find_spread(known.spreads, kind, "peak_memory").around(answer.used_bytes),
-            error="",
-            memory_error="",
-        )
-        limit = min(node.chip.usable_bytes for node in case.machines.nodes)
-        forecasts.append(
-            Forecast(
-                case=case,
-                step_s=answer.step_s,
-                used_bytes=answer.used_bytes,
-                limit_bytes=limit,
-                intervals=intervals,
-            )
-        )
-    return options_of(forecasts, priors=known.priors), rows
+Order = Callable[[Study, int], Iterable[int]]
+"""Layouts in the order in which a strategy runs them, by a seed."""
 
 
-def runs_needed(
-    found: Set, options: Options, rows: Sequence[int], strategy: Strategy, *, seed: int = 0
-) -> float:
-    """Run layouts until one is near the best; layouts that can't be predicted come last, in any
-    order."""
-    tried: dict[int, Tried] = {}
-    while len(tried) < len(rows):
-        choice = choose(options, tried, strategy=strategy, tolerance=-math.inf, seed=seed)
-        assert isinstance(choice, Choice)
-        step_s = found.measured[rows[choice.index]]
-        tried[choice.index] = Tried(ran_out=True) if math.isinf(step_s) else Tried(step_s=step_s)
-        if step_s <= found.goal:
-            return len(tried)
-    rest = [s for i, s in enumerate(found.measured) if i not in rows]
-    return len(rows) + expected_at_random(rest, found.goal)
+def by_ranking(study: Study, seed: int) -> Iterable[int]:
+    """Nothing is learnt: predicted times in order, those that are predicted not to fit last."""
+    answers = study.found.predictions
+    return sorted(range(len(answers)), key=lambda i: (not answers[i].fits, answers[i].step_s))
 
 
-def expected_at_random(steps: Sequence[float], goal: float) -> float:
+def by_nemo(study: Study, seed: int) -> Iterable[int]:
+    """The order in which AutoConfigurator of NeMo 1.x launches a grid: more recomputation later,
+    then by tp, pp and micro batch (NeMo-Framework-Launcher, autoconfig/training_config.py,
+    generate_grid_search_configs at 0b2d3fa)."""
+
+    def key(i: int) -> tuple[int, ...]:
+        layout = study.found.cases[i].layout
+        return RECOMPUTES.index(layout.recompute), layout.tp, layout.pp, layout.mbs, i
+
+    return sorted(range(len(study.found.cases)), key=key)
+
+
+def by_optuna(sampler: Literal["tpe", "gp"]) -> Order:
+    """A sampler of Optuna, told every run."""
+
+    def order(study: Study, seed: int) -> Iterator[int]:
+        answer = answers_of(study.found.measured)
+        tried: dict[int, Tried] = {}
+        while left := [i for i in range(len(study.options)) if i not in tried]:
+            index = next_by_optuna(study.options.axes, tried, left, seed=seed, sampler=sampler)
+            tried[index] = answer(index)
+            yield index
+
+    return order
+
+
+ORDERS: dict[str, Order] = {
+    "ranking": by_ranking,
+    "NeMo's order": by_nemo,
+    "TPE": by_optuna("tpe"),
+    "GP": by_optuna("gp"),
+}
+SEEDED = ("TPE", "GP")
+
+
+def runs_needed(study: Study, order: Iterable[int]) -> int:
+    """Runs until one is near the best."""
+    measured = study.found.measured
+    goal = min(measured) * (1.0 + NEAR)
+    return next(runs for runs, index in enumerate(order, start=1) if measured[index] <= goal)
+
+
+def at_random(study: Study) -> float:
     """Mean number of draws without replacement until one of those near the best."""
-    return (len(steps) + 1) / (sum(s <= goal for s in steps) + 1)
+    measured = study.found.measured
+    goal = min(measured) * (1.0 + NEAR)
+    return (len(measured) + 1) / (sum(s <= goal for s in measured) + 1)
 
 
-def by_predicted_order(found: Set, known: Elsewhere) -> float:
-    """Runs where nothing is learnt: predicted times in order, those that are predicted not to fit
-    last."""
-    rows = [i for i, case in enumerate(found.cases) if case is not None]
-    answers = predict_rows(
-        [known.applied(case) for i in rows if (case := found.cases[i]) is not None]
-    ).predictions
-    order = sorted(range(len(rows)), key=lambda i: (not answers[i].fits, answers[i].step_s))
-    for count, i in enumerate(order, start=1):
-        if found.measured[rows[i]] <= found.goal:
-            return count
-    return len(rows) + expected_at_random(
-        [s for i, s in enumerate(found.measured) if i not in rows], found.goal
-    )
+def told(study: Study) -> dict[float, Replayed]:
+    """How a study goes that ends with each confidence; its choices are the same."""
+    measured = study.found.measured
+    moments = as_far(course(study.options, answers_of(measured)), measured)
+    return {c: judged(moments, measured, confidence=c) for c in CONFIDENCES}
 
 
-def grid_runs(found: Set, seeds: int) -> float:
-    """Mean over orders of the axes of an exhaustive walk."""
-    keys = [row_axes(case, i) for i, case in enumerate(found.cases)]
-    counts = []
-    for seed in range(seeds):
-        order = np.random.default_rng(seed).permutation(len(keys[0]) - 1)
-        walk = sorted(range(len(keys)), key=lambda i: (*(keys[i][k] for k in order), keys[i][-1]))
-        counts.append(
-            next(n for n, i in enumerate(walk, start=1) if found.measured[i] <= found.goal)
-        )
-    return statistics.fmean(counts)
-
-
-def row_axes(case: Case | None, place: int) -> tuple[float, ...]:
-    """What a sweep walks over."""
-    if case is None:
-        return (*(0.0,) * 7, float(place))
-    layout = case.layout
-    return (
-        layout.tp,
-        layout.pp,
-        layout.dp,
-        layout.mbs,
-        layout.sp,
-        layout.sharding != "none",
-        layout.recompute != "none",
-        float(place),
-    )
+def as_far(moments: Iterable[Moment], truth: Sequence[float]) -> list[Moment]:
+    """A study's moments until it has found the best and is as sure as any end asks for."""
+    kept: list[Moment] = []
+    found, goal = False, min(truth) * (1.0 + NEAR)
+    for moment in moments:
+        kept.append(moment)
+        found = found or truth[moment.index] <= goal
+        if found and moment.best is not None and moment.confidence >= max(CONFIDENCES):
+            break
+    return kept
 
 
 def main() -> int:
-    """Replay every set by every strategy and print the table."""
+    """Replay every set by every strategy and print the tables."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("truth", type=Path)
-    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--refit", action="store_true", help="Fit all else again too (20 minutes).")
+    parser.add_argument("--seeds", type=int, default=5, help="Of Optuna's samplers; 0 without.")
     parser.add_argument("--sets", action="store_true", help="Print a line per set.")
-    options = parser.parse_args()
-    paths = sorted(path for path in options.truth.glob("*.csv"))
-    tables = [table for path in paths if isinstance(table := read_table_file(path), TruthTable)]
-    paths = [path for path in paths if path.stem in {table.name for table in tables}]
-    columns: dict[str, dict[str, list[float]]] = {}
-    for table in tables:
-        if table.name not in TABLES:
-            continue
-        known = elsewhere(tables, paths, table.name)
-        columns[table.name] = defaultdict(list)
-        for found in sets_of(table):
-            for name, runs in replayed(found, known, options.seeds).items():
-                columns[table.name][name].append(runs)
-            if options.sets:
-                print(
-                    found.name,
-                    {name: round(values[-1], 1) for name, values in columns[table.name].items()},
-                    file=sys.stderr,
-                )
-    show(columns)
+    asked = parser.parse_args()
+    studies = studies_of(asked.truth, refit=asked.refit)
+    ends: dict[str, list[dict[float, Replayed]]] = defaultdict(list)
+    needed: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for study in studies:
+        table, found = study.found.table, told(study)
+        ends[table].append(found)
+        runs: dict[str, float] = {"tune": found[CONFIDENCES[0]].runs_to_2_percent or math.inf}
+        for name, order in ORDERS.items():
+            seeds = asked.seeds if name in SEEDED else 1
+            if seeds:
+                counts = [runs_needed(study, order(study, seed)) for seed in range(seeds)]
+                runs[name] = statistics.fmean(counts)
+        runs["random"] = at_random(study)
+        for name, count in runs.items():
+            needed[table][name].append(count)
+        if asked.sets:
+            words = {name: round(count, 1) for name, count in runs.items()}
+            print(study.found.name, words, file=sys.stderr)
+    print(f"{date.today().isoformat()}, {platform.machine()}, Python {platform.python_version()}\n")
+    show_ends([end for ends_of in ends.values() for end in ends_of])
+    show_needed(needed)
     return 0
 
 
-def replayed(found: Set, known: Elsewhere, seeds: int) -> dict[str, float]:
-    """Runs of one set by strategy."""
-    alone = all(case is None for case in found.cases)
-    asked, rows = (None, []) if alone else options_for(found, known)
-
-    def mean(strategy: Strategy) -> float:
-        assert asked is not None
-        return statistics.fmean(
-            runs_needed(found, asked, rows, strategy, seed=seed) for seed in range(seeds)
-        )
-
-    blind = expected_at_random(found.measured, found.goal)
-    steps: dict[str, Callable[[], float]] = {
-        "predicted": lambda: (
-            blind if asked is None else runs_needed(found, asked, rows, "predicted")
-        ),
-        "predicted order": lambda: by_predicted_order(found, known),
-        "TPE": lambda: blind if asked is None else mean("optuna"),
-        "random": lambda: blind,
-        "grid": lambda: blind if alone else grid_runs(found, seeds),
-    }
-    return {name: step() for name, step in steps.items()}
+def show_ends(ends: Sequence[dict[float, Replayed]]) -> None:
+    """Print in Markdown what was said at the end beside what was true."""
+    print(
+        "| --confidence | stopped after | said | right | lost in the mean |\n|---|---|---|---|---|"
+    )
+    for confidence in CONFIDENCES:
+        found = [end[confidence] for end in ends]
+        right = statistics.fmean(one.regret_frac <= NEAR for one in found)
+        said = statistics.fmean(one.stated_confidence for one in found)
+        after = statistics.fmean(one.stopped_after for one in found)
+        lost = statistics.fmean(one.regret_frac for one in found)
+        print(f"| {confidence:.0%} | {after:.2f} | {said:.1%} | {right:.1%} | {lost:.1%} |")
 
 
-def show(columns: dict[str, dict[str, list[float]]]) -> None:
-    """Print the table in Markdown."""
-    names = list(next(iter(columns.values())))
-    print(f"{date.today().isoformat()}, {platform.machine()}, Python {platform.python_version()}\n")
-    print(f"| table | sets | {' | '.join(names)} | most, predicted |")
+def show_needed(needed: dict[str, dict[str, list[float]]]) -> None:
+    """Print in Markdown the runs until one is near the best."""
+    names = list(next(iter(needed.values())))
+    every = {name: [runs for table in needed.values() for runs in table[name]] for name in names}
+    print(f"\n| table | sets | {' | '.join(names)} | tune within 3 |")
     print(f"|---|---|{'---|' * (len(names) + 1)}")
-    every = {name: [runs for table in columns.values() for runs in table[name]] for name in names}
-    for table, found in {**columns, "all sets": every}.items():
-        cells = " | ".join(f"{statistics.fmean(found[name]):.1f}" for name in names)
-        print(f"| {table} | {len(found['predicted'])} | {cells} | {max(found['predicted']):.0f} |")
+    for table, found in {**needed, "all sets": every}.items():
+        cells = " | ".join(f"{statistics.fmean(found[name]):.2f}" for name in names)
+        within = statistics.fmean(runs <= 3 for runs in found["tune"])
+        print(f"| {table} | {len(found['tune'])} | {cells} | {within:.0%} |")
 
 
 if __name__ == "__main__":

@@ -40,6 +40,7 @@ __all__ = [
     "Tried",
     "axes_of",
     "choose",
+    "next_by_optuna",
     "options_of",
     "slopes_and_axes",
 ]
@@ -134,7 +135,7 @@ def choose(
         index = int(next(i for i in order if i in set(left)))
         return Choice(index=index, because="drawn at random")
     if strategy == "optuna":
-        index = next_by_tpe(options.axes, runs, left, seed=seed)
+        index = next_by_optuna(options.axes, runs, left, seed=seed)
         return Choice(index=index, because="by Optuna's TPE")
     return _by_prediction(options, runs, left, tolerance, confidence)
 
@@ -197,11 +198,16 @@ _FAILED_TIMES = 2.0
 """A run that failed counts as so many times the slowest that finished."""
 
 
-def next_by_tpe(
-    axes: NDArray[np.float64], runs: Mapping[int, Tried], left: Sequence[int], *, seed: int
+def next_by_optuna(
+    axes: NDArray[np.float64],
+    runs: Mapping[int, Tried],
+    left: Sequence[int],
+    *,
+    seed: int,
+    sampler: Literal["tpe", "gp"] = "tpe",
 ) -> int:
     """Return the layout of `left` nearest to what the sampler asks for, told all finished and
-    failed runs."""
+    failed runs; that of a Gaussian process needs scipy and torch."""
     try:
         import optuna
     except ImportError:
@@ -215,10 +221,13 @@ def next_by_tpe(
     }
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        sampler = optuna.samplers.TPESampler(
-            seed=seed + len(runs), multivariate=True, constant_liar=True
+        start = seed + len(runs)
+        asks = (
+            optuna.samplers.TPESampler(seed=start, multivariate=True, constant_liar=True)
+            if sampler == "tpe"
+            else optuna.samplers.GPSampler(seed=start)
         )
-        study = optuna.create_study(sampler=sampler)
+        study = optuna.create_study(sampler=asks)
         for index, value in _values(runs).items():
             params = {str(k): float(axes[index, k]) for k in columns}
             trial = optuna.trial.create_trial(params=params, distributions=choices, value=value)
@@ -261,8 +270,14 @@ class Forecast:
     intervals: Intervals
 
 
-def options_of(forecasts: Sequence[Forecast], *, priors: Priors | None = None) -> Options:
-    """Return what is believed of some layouts of one model on one cluster."""
+def options_of(
+    forecasts: Sequence[Forecast],
+    *,
+    priors: Priors | None = None,
+    sizes: Sequence[Sizes] | None = None,
+) -> Options:
+    """Return what is believed of some layouts of one model on one cluster, by what ships unless
+    others are given."""
     known = priors or read_priors()
     axes = axes_of([forecast.case for forecast in forecasts])
     step_low, step_high = np.array([forecast.intervals.step_s for forecast in forecasts]).T
@@ -287,7 +302,7 @@ def options_of(forecasts: Sequence[Forecast], *, priors: Priors | None = None) -
     peaks = (peak_low / limits, peak_high / limits)
     step = prior(time, TIME_FACTORS, known.step_time_noise, (step_low, step_high))
     hypotheses = hypotheses_of(
-        [_wider(size, wide) for size in read_sizes()],
+        [_wider(size, wide) for size in sizes or read_sizes()],
         slopes=time,
         widths=np.array([known.widths[name] for name in TIME_FACTORS]),
         axes=axes,

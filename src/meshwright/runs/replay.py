@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -29,10 +29,15 @@ __all__ = [
     "ALIKE",
     "NEAR",
     "SMALLEST_GROUP",
+    "Answer",
     "ComparisonSet",
+    "Moment",
     "Replayed",
+    "answers_of",
     "comparison_of",
+    "course",
     "forecasts_of",
+    "judged",
     "replay",
     "replay_table",
     "sets_of",
@@ -149,6 +154,61 @@ def forecasts_of(found: ComparisonSet) -> list[Forecast]:
     ]
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Moment:
+    """A study after one of its runs."""
+
+    index: int
+    """Of the layout that ran."""
+    best: int | None
+    """The layout that the study would name; None while none has finished."""
+    confidence: float
+    """That no layout is faster than the best by more than the tolerance."""
+
+
+Answer = Callable[[int], Tried]
+"""What a run of a layout shows."""
+
+
+def course(
+    options: Options,
+    answer: Answer,
+    *,
+    strategy: Strategy = "predicted",
+    tolerance: float = NEAR,
+    seed: int = 0,
+) -> Iterator[Moment]:
+    """Yield a study after each of its runs, to the last layout: nothing ends it."""
+    tried: dict[int, Tried] = {}
+    last: int | None = None
+    while True:
+        found = choose(
+            options, tried, strategy=strategy, tolerance=tolerance, confidence=math.inf, seed=seed
+        )
+        if last is not None:
+            yield Moment(index=last, best=_best(tried), confidence=found.confidence)
+        if isinstance(found, Stop):
+            return
+        last = found.index
+        tried[last] = answer(last)
+
+
+def _best(tried: Mapping[int, Tried]) -> int | None:
+    """The fastest seen, as `View.best` has it."""
+    timed = {index: run.step_s for index, run in tried.items() if run.step_s is not None}
+    return min(timed, key=lambda index: timed[index]) if timed else None
+
+
+def answers_of(measured: Sequence[float]) -> Answer:
+    """Return runs that take what was measured, infinite where memory ran out."""
+
+    def answer(index: int) -> Tried:
+        step_s = measured[index]
+        return Tried(ran_out=True) if math.isinf(step_s) else Tried(step_s=step_s)
+
+    return answer
+
+
 def replay(
     measured: Sequence[float],
     options: Options,
@@ -160,37 +220,42 @@ def replay(
     seed: int = 0,
 ) -> Replayed:
     """Return how a study goes whose runs take what was measured, infinite where memory ran out."""
-    fastest = min(measured)
-    tried: dict[int, Tried] = {}
+    moments = course(
+        options, answers_of(measured), strategy=strategy, tolerance=tolerance, seed=seed
+    )
+    return judged(moments, measured, group=group, confidence=confidence)
+
+
+def judged(
+    moments: Iterable[Moment],
+    truth: Sequence[float],
+    *,
+    group: str = "",
+    confidence: float = CONFIDENCE,
+) -> Replayed:
+    """Return how a study went that ends once it is as sure as `confidence`, by what the layouts
+    take in truth; moments are asked for no longer than is needed."""
+    fastest = min(truth)
     reached: int | None = None
-    stopped: tuple[int, float] | None = None
-    while stopped is None or reached is None:
-        found = choose(
-            options,
-            tried,
-            strategy=strategy,
-            tolerance=tolerance if stopped is None else -1.0,
-            confidence=confidence,
-            seed=seed,
-        )
-        if isinstance(found, Stop):
-            stopped = stopped or (len(tried), found.confidence)
-            if len(tried) == len(measured):
-                break
-            continue
-        step_s = measured[found.index]
-        tried[found.index] = Tried(ran_out=True) if math.isinf(step_s) else Tried(step_s=step_s)
-        if reached is None and step_s <= fastest * (1.0 + NEAR):
-            reached = len(tried)
+    stopped: tuple[int, Moment] | None = None
+    for runs, moment in enumerate(moments, start=1):
+        if reached is None and truth[moment.index] <= fastest * (1.0 + NEAR):
+            reached = runs
+        if stopped is None and (
+            runs == len(truth) or (moment.best is not None and moment.confidence >= confidence)
+        ):
+            stopped = runs, moment
+        if stopped is not None and reached is not None:
+            break
     assert stopped is not None
-    runs = list(tried)[: stopped[0]]
+    runs, at = stopped
     return Replayed(
         group=group,
-        layouts=len(measured),
+        layouts=len(truth),
         runs_to_2_percent=reached,
-        stopped_after=stopped[0],
-        stated_confidence=round(stopped[1], 4),
-        regret_frac=round(min(measured[i] for i in runs) / fastest - 1.0, 6),
+        stopped_after=runs,
+        stated_confidence=round(at.confidence, 4),
+        regret_frac=math.inf if at.best is None else round(truth[at.best] / fastest - 1.0, 6),
     )
 
 
