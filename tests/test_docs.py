@@ -270,6 +270,16 @@ SLOW = pytest.mark.slow
 """Of an example that searches dozens of clusters."""
 
 
+TITAN = """
+[model]
+name = "llama3"
+flavor = "8B"
+[training]
+local_batch_size = 1
+seq_len = 8192
+[parallelism]
+tensor_parallel_degree = 2
+"""
 LAUNCHED = """#!/bin/bash
 TP=8
 torchrun --nproc-per-node 8 --nnodes 8 pretrain_gpt.py --num-layers 32 --hidden-size 4096 \\
@@ -311,6 +321,7 @@ def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Path:
             writer.writeheader()
             writer.writerow(SERVED)
     (folder / "train.sh").write_text(LAUNCHED)
+    (folder / "llama3_8b.toml").write_text(TITAN)
     return folder
 
 

@@ -46,6 +46,19 @@ export CUDA_DEVICE_MAX_CONNECTIONS=1
 torchrun --nproc-per-node 8 --nnodes 2 pretrain_gpt.py ${MODEL_ARGS[@]} \\
     ${MODEL_PARALLEL_ARGS[@]} ${TRAINING_ARGS[@]} --data-path $DATA --save $CKPT --load $CKPT
 """
+NEMO = """
+trainer: {num_nodes: 2, devices: 8, precision: bf16}
+model:
+  micro_batch_size: 4
+  global_batch_size: 256
+  tensor_model_parallel_size: 1
+  pipeline_model_parallel_size: 1
+  encoder_seq_length: 2048
+  num_layers: 24
+  hidden_size: 2048
+  num_attention_heads: 16
+  tokenizer: {library: megatron, type: GPT2BPETokenizer}
+"""
 ON = ["--cluster", "h100:16"]
 
 
@@ -135,13 +148,9 @@ def test_a_ramp_and_chunks_go_by_whole_micro_batches(tmp_path: Path, capsys: Cap
     assert starts(after)
 
 
-def test_what_is_no_launch_script_is_refused(tmp_path: Path, capsys: Capture) -> None:
-    path = tmp_path / "job.toml"
-    path.write_text(
-        '[model]\nname = "llama3"\nflavor = "8B"\n[training]\nseq_len = 8192\n'
-        "local_batch_size = 1\n[parallelism]\ntensor_parallel_degree = 1\n",
-        encoding="utf-8",
-    )
+def test_what_is_not_edited_is_refused(tmp_path: Path, capsys: Capture) -> None:
+    path = tmp_path / "nemo.yaml"
+    path.write_text(NEMO, encoding="utf-8")
     assert run(["fix", str(path), *ON]) == 2
     assert "is not edited in place" in capsys.readouterr().err
 

@@ -19,7 +19,7 @@ from tests.software.frameworks import (
 
 from meshwright.software.contract import export_plan, import_text
 from meshwright.software.nanotron.export import NANOTRON
-from meshwright.software.nanotron.read import NANOTRON_SOURCE
+from meshwright.software.nanotron.mend import NANOTRON_SOURCE
 from meshwright.software.plan import TrainingPlan
 from meshwright.software.settings import Dataset, TrainingSettings
 from meshwright.values.errors import CannotExpress, ConfigError

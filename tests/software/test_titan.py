@@ -22,7 +22,7 @@ from meshwright.software.contract import ExportTarget, export_plan, import_text
 from meshwright.software.plan import TrainingPlan
 from meshwright.software.settings import Dataset, ModelDetails, TrainingSettings
 from meshwright.software.torchtitan.export import TORCHTITAN
-from meshwright.software.torchtitan.read import TORCHTITAN_SOURCE
+from meshwright.software.torchtitan.mend import TORCHTITAN_SOURCE
 from meshwright.software.torchtitan.toml import TORCHTITAN_TOML
 from meshwright.values.errors import CannotExpress, ConfigError
 

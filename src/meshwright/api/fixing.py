@@ -1,10 +1,10 @@
-"""A launch script edited in place: the function behind `meshwright fix`."""
+"""A launch script or configuration edited in place: the function behind `meshwright fix`."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -37,8 +37,7 @@ _GROUPS: Mapping[str, tuple[str, ...]] = {
 _MOST_GROUPS = 3
 """Changes that are tried together before all may change: 129 searches of a few layouts each."""
 _MOST_PLANS = 50
-"""Looked through for one that an edit writes: even stages, sharding as the file's or zero1."""
-_EDITED_SHARDINGS = ("none", "zero1")
+"""Looked through for one that an edit writes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,11 +87,11 @@ class Fixed:
 
 
 def fix_run(path: Path, fields: Mapping[str, Any], *, best: bool = False) -> Fixed | None:
-    """Return the smallest edit of a launch script that makes it fit and valid on a cluster, or with
-    `best` the one that makes it fastest; None where no layout fits.
+    """Return the smallest edit of a script or configuration that makes it fit and valid on a
+    cluster, or with `best` the one that makes it fastest; None where no layout fits.
 
-    `fields` are those of a PlanRequest without the model. What the file switches off of its
-    software stays off, before and after.
+    A layout at risk is taken only where no other is found. `fields` are those of a PlanRequest
+    without the model. What the file switches off of its software stays off, before and after.
     """
     run = read_run(path, dict(fields), option="")
     if run.source.mend is None:
@@ -102,26 +101,36 @@ def fix_run(path: Path, fields: Mapping[str, Any], *, best: bool = False) -> Fix
         )
     problem = run.as_it_is(problem_of(PlanRequest.of({**run.fields(), **fields})))
     before, refused = _before(run, problem)
-    if before is not None and before.verdict == "yes" and not best:
-        asked = Asked(layout=before.layout, problem=problem)
+    as_it_is = None if before is None else Asked(layout=before.layout, problem=problem)
+    edits = _Edits(run=run, problem=problem)
+    edit: _Edit | None
+    if before is not None and as_it_is is not None and before.verdict == "yes" and not best:
+        edit = edits.written(as_it_is)
     else:
-        found = _best(run, problem) if best else _nearest(run, problem)
-        if found is None:
-            return None
-        asked = found
-    assert run.source.mend is not None
-    mended = run.source.mend(
-        run.text, run.found, plan_of(asked, settings=run.found.settings, details=run.found.details)
-    )
-    _require_read_back(run, mended, asked.layout)
+        edit = edits.best() if best else edits.nearest()
+        if edit is None and as_it_is is not None and before is not None:
+            edit = edits.written(as_it_is) if before.verdict == "at risk" else None
+        edit = edit or edits.at_risk()
+    if edit is None:
+        return None
     return Fixed(
         run=run,
-        text=mended.text,
-        layout=asked.layout,
-        quote=price_of(asked),
+        text=edit.mended.text,
+        layout=edit.asked.layout,
+        quote=price_of(edit.asked),
         before=before,
         refused=refused,
-        notes=mended.notes,
+        notes=(*edit.mended.notes, *_risk(edit.asked)),
+    )
+
+
+def _risk(asked: Asked) -> tuple[str, ...]:
+    """Say that a layout is at risk, where nothing safer was found."""
+    if price_of(asked).verdict != "at risk":
+        return ()
+    return (
+        "at risk: it fits by the estimate, and needs a part of what is kept free for the"
+        " estimate's error; no layout within these settings needs less than that",
     )
 
 
@@ -132,21 +141,85 @@ def _before(run: Run, problem: Problem) -> tuple[Quote | None, str | None]:
         return None, str(error)
 
 
-def _nearest(run: Run, problem: Problem) -> Asked | None:
-    """Return the fastest layout that fits among those with the fewest changes."""
-    for count in range(1, _MOST_GROUPS + 1):
-        found = [
-            asked
-            for groups in combinations(_GROUPS, count)
-            if (asked := _fastest(run, problem, _held(run, groups))) is not None
-        ]
-        if found:
-            return min(found, key=lambda asked: price_of(asked).step_s)
-    return _best(run, problem)
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Edit:
+    """A layout and the file that says it."""
+
+    asked: Asked
+    mended: Mended
 
 
-def _best(run: Run, problem: Problem) -> Asked | None:
-    return _fastest(run, problem, {})
+@dataclass(kw_only=True, slots=True)
+class _Edits:
+    """Edits of one file, and what was met on the way to them."""
+
+    run: Run
+    problem: Problem
+    _risky: list[Asked] = field(default_factory=list)
+    """The fastest of each search that are at risk, those with the fewest changes first."""
+    _unwritten: ConfigError | None = None
+    """Why the first layout that fits could not be written into the file."""
+
+    def nearest(self) -> _Edit | None:
+        """Return the fastest layout that fits among those with the fewest changes."""
+        for count in range(1, _MOST_GROUPS + 1):
+            found = [
+                edit
+                for groups in combinations(_GROUPS, count)
+                if (edit := self._fastest(_held(self.run, groups))) is not None
+            ]
+            if found:
+                return min(found, key=lambda edit: price_of(edit.asked).step_s)
+        return self.best()
+
+    def best(self) -> _Edit | None:
+        """Return the fastest layout that fits; ConfigError where the file can say none that
+        does."""
+        found = self._fastest({})
+        if found is None and self._unwritten is not None:
+            raise self._unwritten
+        return found
+
+    def at_risk(self) -> _Edit | None:
+        """Return the first layout met that needs a part of what is kept free."""
+        for asked in self._risky:
+            try:
+                return self.written(asked)
+            except ConfigError:
+                continue
+        return None
+
+    def written(self, asked: Asked) -> _Edit:
+        """Return the edit for a layout; ConfigError where the file can't say it."""
+        found, mend = self.run.found, self.run.source.mend
+        assert mend is not None
+        plan = plan_of(asked, settings=found.settings, details=found.details)
+        mended = mend(self.run.text, found, plan)
+        _require_read_back(self.run, mended, asked.layout)
+        return _Edit(asked=asked, mended=mended)
+
+    def _fastest(self, held: Mapping[str, list[int | str]]) -> _Edit | None:
+        """Return the fastest layout that fits, under pins, and that the file can say."""
+        mine = self.run.found.layout.get("sharding", "none")
+        known = self.run.source.shardings
+        allowed = [mine, *known] if mine in known else [mine]
+        pins = {"sharding": list(dict.fromkeys(allowed)), **held, **self.problem.request.pins}
+        request = self.problem.request.model_copy(update={"pins": pins, "top": _MOST_PLANS})
+        try:
+            plans = fitting_plans(replace(self.problem, request=request))
+        except ConfigError:  # no layout keeps the rules under these pins
+            return None
+        for plan in plans:
+            asked = Asked(layout=plan.layout, problem=self.problem)
+            if plan.fits == "at risk":
+                self._risky.append(asked)
+            if plan.fits != "yes":
+                continue
+            try:
+                return self.written(asked)
+            except ConfigError as error:
+                self._unwritten = self._unwritten or error
+        return None
 
 
 def _held(run: Run, free: tuple[str, ...]) -> dict[str, list[int | str]]:
@@ -165,23 +238,6 @@ def _plain(value: Any) -> int | str:
     return value if isinstance(value, str) else int(value)
 
 
-def _fastest(run: Run, problem: Problem, held: Mapping[str, list[int | str]]) -> Asked | None:
-    """Return the fastest layout that fits, under pins, and that an edit can write."""
-    mine = run.found.layout.get("sharding", "none")
-    allowed = [mine, "zero1"] if mine in _EDITED_SHARDINGS else [mine]
-    pins = {"sharding": list(dict.fromkeys(allowed)), **held, **problem.request.pins}
-    request = problem.request.model_copy(update={"pins": pins, "top": _MOST_PLANS})
-    try:
-        plans = fitting_plans(replace(problem, request=request))
-    except ConfigError:  # no layout keeps the rules under these pins
-        return None
-    splits = (None, run.found.layout.get("layers_per_stage"))
-    for plan in plans:
-        if plan.fits == "yes" and plan.layout.layers_per_stage in splits:
-            return Asked(layout=plan.layout, problem=problem)
-    return None
-
-
 _AXES = ("tp", "pp", "vpp", "cp", "ep", "mbs", "gbs", "sharding", "recompute")
 
 
@@ -190,6 +246,8 @@ def _require_read_back(run: Run, mended: Mended, layout: Layout) -> None:
     again = import_text(mended.text, source=run.source).layout
     usual = Layout()
     for name in _AXES:
+        if name == "gbs" and name not in again:
+            continue  # the file leaves it to its program, and its own mend has looked
         if (reads := again.get(name, getattr(usual, name))) != getattr(layout, name):
             raise ConfigError(
                 f"{run.path}: after the edit it would read {name}={reads}, not"

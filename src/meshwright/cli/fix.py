@@ -1,4 +1,5 @@
-"""`meshwright fix`: the smallest edit of a launch script that makes it run, and run well."""
+"""`meshwright fix`: the smallest edit of a script or configuration that makes it run, and run
+well."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ __all__ = ["fix"]
 
 @command
 def fix(
-    script: Path = argument(REQUIRED, "The launch script to edit.", metavar="FILE"),
+    script: Path = argument(REQUIRED, "The script or configuration to edit.", metavar="FILE"),
     given: Given = fields_of(
         PlanRequest,
         *("cluster", "seq_len", "gbs", "pins", "stack", "megatron_version"),
@@ -35,12 +36,13 @@ def fix(
     write: bool = option(False, "Apply the edit to the file."),
     json_output: JsonFlag = False,
 ) -> None:
-    """Edit a Megatron-LM launch script in place, by as little as makes it fit and run.
+    """Edit a launch script or a configuration in place, by as little as makes it fit and run.
 
-    The layout that changes the fewest of the script's flags, fits in memory and keeps the
-    software's rules is taken; with --best the fastest one. Values change where they are set, in the
-    variable, the array or the line; a new flag goes to the end of its block. Comments, `$1`, data
-    paths and all other bytes stay. What the script switches off of its software stays off.
+    The file is a Megatron-LM script, torchtitan's TOML or nanotron's YAML. The layout that changes
+    the fewest of its settings, fits in memory and keeps the software's rules is taken; with --best
+    the fastest one. One at risk of running out of memory is taken only where no other is found, and
+    that is said. Values change where they are set; a new one goes to the end of its block.
+    Comments, `$1`, data paths and all other bytes stay. What the file switches off stays off.
 
     Prints a unified diff for `patch -p1`, and on stderr both layouts with their prices. Nothing is
     written without --write. The edited text is read again first, and must say the layout. Exit code
@@ -50,7 +52,7 @@ def fix(
 
       meshwright fix train.sh --cluster h100:64
 
-      meshwright fix train.sh --cluster h100:64 --best --write
+      meshwright fix llama3_8b.toml --cluster h100:16 --gbs 128 --best --write
 
       meshwright fix train.sh --cluster a100-80:128 --set tp=8 --json
     """

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
-from meshwright.api.existing import price_of
+from meshwright.api.existing import price_of, read_run
+from meshwright.api.fixing import Fixed, fix_run
+from meshwright.api.problems import problem_of
 from meshwright.cli.flags import HOW, LAYOUT, WHERE, HfFlag, asked_with, model_words
-from meshwright.cli.options import REQUIRED, Given, argument, command, fields_of, option
+from meshwright.cli.options import (
+    REQUIRED,
+    Given,
+    argument,
+    command,
+    fields_of,
+    layout_words,
+    option,
+)
 from meshwright.cli.plan_files import Side, read_side
-from meshwright.cli.terminal import JsonFlag, narrow_console, print_json
+from meshwright.cli.terminal import JsonFlag, narrow_console, print_json, tell
 from meshwright.cli.traces import write_step
 from meshwright.report.diff_text import print_comparison, print_ladder, print_prices
 from meshwright.report.explain_json import (
@@ -22,10 +33,7 @@ from meshwright.report.term_text import print_term, term_name
 from meshwright.search import explain as explaining
 from meshwright.search import oom
 from meshwright.search.diff import compare
-from meshwright.search.problem import (
-    Problem,
-    ask,
-)
+from meshwright.search.problem import Asked, Problem, ask
 from meshwright.search.quote import Quote
 from meshwright.search.quote_record import (
     quote_record,
@@ -35,6 +43,7 @@ from meshwright.search.refine import (
 )
 from meshwright.search.request import PlanRequest
 from meshwright.values.errors import ConfigError
+from meshwright.values.layout import parse_layout
 
 __all__ = ["diff", "explain", "why_oom"]
 
@@ -110,8 +119,16 @@ def explain(
 
 @command
 def why_oom(
-    layout: str = LAYOUT,
-    where: Given = WHERE,
+    layout: str | None = layout_words(
+        None, "The layout, tp=8,pp=4,mbs=1; the rest follows. Before the words of a file."
+    ),
+    where: Given = fields_of(
+        PlanRequest,
+        *("model", "cluster", "seq_len"),
+        required=("cluster",),
+        model="A model's name or its dims; or a script or configuration, such as train.sh.",
+        seq_len="Tokens in one sequence [default: the file's].",
+    ),
     hf: HfFlag = None,
     how: Given = HOW,
     json_output: JsonFlag = False,
@@ -125,23 +142,80 @@ def why_oom(
 
     Prints the largest term of the fullest stage, memory by stage, and the fixes: allocator settings
     first, then by least slowdown, with what each means for a checkpoint and the data; where none
-    suffices, the fastest two or three together.
+    suffices, the fastest two or three together. Of a file that does not fit, also the smallest edit
+    that does, as a diff, where `meshwright fix` edits its kind.
 
     Examples:
 
       meshwright why-oom llama3-70b --cluster h100:256 --seq 8192 --gbs 512 --layout tp=4,pp=4,mbs=2
 
-      meshwright why-oom mixtral-8x7b --cluster a100-80:64 --seq 4096 --gbs 256 --layout tp=1,ep=8,mbs=4
+      meshwright why-oom train.sh --cluster a100-80:64
 
       meshwright why-oom llama3-8b --cluster h100:8 --seq 8192 --gbs 32 --layout mbs=4 --stack fsdp --json
     """  # noqa: E501
-    asked = asked_with({**where, **how}, hf, layout)
+    given = {**where, **how}
+    file = _file_in(where.get("model")) if hf is None else None
+    asked = _asked_of_file(file, given, layout) if file else _asked_of_words(given, hf, layout)
     found = oom.why_oom(asked.layout, asked.problem)
+    fixed = None
+    if file is not None and layout is None and found.quote.verdict != "yes":
+        fixed = _edit_of(file, given)
     setting = setting_of(asked.problem)
     if json_output:
-        print_json(ladder_record(found, setting, asked.problem.request))
-    else:
-        print_ladder(found, setting, narrow_console())
+        record = ladder_record(found, setting, asked.problem.request)
+        edit = {} if file is None else {"edit": None if fixed is None else fixed.to_dict()}
+        print_json({**record, **edit})
+        return
+    print_ladder(found, setting, narrow_console())
+    if fixed is not None and fixed.diff:
+        print(f"\nThe smallest edit that fits ({fixed.quote.step_s:.3f} s a step):\n{fixed.diff}")
+        tell(f"`meshwright fix {file} --write`, with the options above, applies it")
+
+
+_SUFFIXES = (".sh", ".toml", ".yaml", ".yml", ".json", ".txt")
+"""Of files that a run is read from; no model's name ends so."""
+
+
+def _file_in(model: str | None) -> Path | None:
+    """Return the script or configuration that stands in a model's place."""
+    if model is None or not (model.endswith(_SUFFIXES) or Path(model).is_file()):
+        return None
+    return Path(model)
+
+
+def _asked_of_words(given: Given, hf: Path | None, layout: str | None) -> Asked:
+    if layout is None:
+        raise ConfigError(
+            "give the layout: --layout tp=8,pp=4,mbs=1, or --tp 8 --pp 4 --mbs 1; or a script, such"
+            " as train.sh, in place of the model"
+        )
+    if "seq_len" not in given:
+        raise ConfigError("--seq: not given; such as --seq 8192")
+    return asked_with(given, hf, layout)
+
+
+def _asked_of_file(file: Path, given: Given, layout: str | None) -> Asked:
+    """Return a file's layout, words of a layout before its own; what a reader must know goes to
+    stderr."""
+    fields = {name: value for name, value in given.items() if name != "model"}
+    run = read_run(file, fields, option="")
+    if layout is not None:
+        words = parse_layout(layout)
+        run = replace(run, found=replace(run.found, layout={**run.found.layout, **words}))
+    for line in run.lines():
+        tell(line)
+    return run.asked(problem_of(PlanRequest.of({**run.fields(), **fields})))
+
+
+def _edit_of(file: Path, given: Given) -> Fixed | None:
+    """Return the smallest edit of a file that fits; None where there is none, or for kinds of files
+    that are not edited."""
+    fields = {name: value for name, value in given.items() if name != "model"}
+    try:
+        return fix_run(file, fields)
+    except ConfigError as error:
+        tell(str(error))
+        return None
 
 
 _SIDE = "tp=8,pp=4,mbs=1, or a file of `plan --json`; FILE#2 is its second plan."

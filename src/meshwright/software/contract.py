@@ -412,6 +412,8 @@ class ImportSource:
     mend: Callable[[str, Imported, TrainingPlan], Mended] | None = None
     """The smallest edit of a text, of what was read from it, that runs a plan's layout; None where
     such files are not edited."""
+    shardings: tuple[str, ...] = ("none", "zero1")
+    """Of these an edit may choose, beside the file's own."""
 
 
 def export_plan(plan: TrainingPlan, *, target: ExportTarget) -> Exported:

@@ -11,7 +11,7 @@ SOFTWARE = Software(
     title="nanotron",
     order=60,
     targets=parts(__name__, "export:NANOTRON"),
-    sources=parts(__name__, "read:NANOTRON_SOURCE"),
+    sources=parts(__name__, "mend:NANOTRON_SOURCE"),
     logs=parts(__name__, "log:LOG"),
     training=(
         Training(

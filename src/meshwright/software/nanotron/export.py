@@ -27,7 +27,7 @@ from meshwright.values.errors import CannotExpress
 from meshwright.values.models.spec import ModelSpec
 from meshwright.values.text import read_yaml, write_yaml
 
-__all__ = ["NAME", "NANOTRON", "WORDS", "own_split"]
+__all__ = ["NAME", "NANOTRON", "WORDS", "own_split", "words_of_layout"]
 
 NAME = "nanotron"
 WORDS = WordTable("software/nanotron/words.csv")
@@ -57,8 +57,7 @@ def _write(plan: TrainingPlan) -> Exported:
         "tokens": {
             "sequence_length": plan.work.seq_len,
             "train_steps": train_steps(plan.settings, plan.work),
-            "micro_batch_size": plan.layout.mbs,
-            "batch_accumulation_per_replica": plan.layout.gbs // (plan.layout.mbs * plan.layout.dp),
+            **_batch(plan),
             "val_check_interval": -1,
         },
         "optimizer": _optimizer(plan),
@@ -114,6 +113,32 @@ def _require_llama(plan: TrainingPlan) -> None:
         raise CannotExpress(NAME, reason, nearest=f"tp={model.num_kv_heads}")
     says = "its attention is flash-attn's and its gradients add up from bf16"
     require_one_of(plan, "work.precision", ("bf16",), name=NAME, says=says)
+
+
+def words_of_layout(plan: TrainingPlan) -> dict[str, Any]:
+    """Return what a layout sets, by dotted path."""
+    _require_llama(plan)
+    return {
+        **{f"parallelism.{key}": value for key, value in _parallelism(plan).items()},
+        **{f"tokens.{key}": value for key, value in _batch(plan).items()},
+        "optimizer.zero_stage": _zero_stage(plan),
+    }
+
+
+def _batch(plan: TrainingPlan) -> dict[str, int]:
+    layout = plan.layout
+    return {
+        "micro_batch_size": layout.mbs,
+        "batch_accumulation_per_replica": layout.gbs // (layout.mbs * layout.dp),
+    }
+
+
+def _zero_stage(plan: TrainingPlan) -> int:
+    layout = plan.layout
+    stages, says = ("zero1", "none"), "zero_stage is 0 or 1"
+    require_one_of(plan, "layout.sharding", stages, name=NAME, says=says)
+    # Cut over dp alone; with dp=1 and a split context, stage 1 does not start.
+    return 0 if layout.sharding == "none" or (layout.dp == 1 and layout.cp > 1) else 1
 
 
 def _parallelism(plan: TrainingPlan) -> dict[str, Any]:
@@ -197,16 +222,12 @@ _STYLES = {"cosine": "cosine", "linear": "linear", "constant": "linear"}
 
 
 def _optimizer(plan: TrainingPlan) -> dict[str, Any]:
-    settings, layout = plan.settings, plan.layout
-    stages, says = ("zero1", "none"), "zero_stage is 0 or 1"
-    require_one_of(plan, "layout.sharding", stages, name=NAME, says=says)
+    settings = plan.settings
     style = chosen(_STYLES, plan, "settings.decay_style", name=NAME)
     constant = settings.decay_style == "constant"
     steps, warmup = train_steps(settings, plan.work), settings.warmup_steps or 0
-    # Cut over dp alone; with dp=1 and a split context, stage 1 does not start.
-    whole = layout.sharding == "none" or (layout.dp == 1 and layout.cp > 1)
     return {
-        "zero_stage": 0 if whole else 1,
+        "zero_stage": _zero_stage(plan),
         **WORDS.written(plan, "optimizer."),
         "accumulate_grad_in_fp32": True,
         "optimizer_factory": {

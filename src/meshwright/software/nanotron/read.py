@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from meshwright.software.contract import Imported, ImportSource
+from meshwright.software.contract import Imported
 from meshwright.software.nanotron.export import NAME, WORDS, own_split
 from meshwright.software.settings import Dataset, ModelDetails, TrainingSettings
 from meshwright.software.text import Taken
@@ -13,12 +13,13 @@ from meshwright.values.models.spec import ModelSpec
 from meshwright.values.text import read_yaml
 from meshwright.values.workload import Precision, Workload
 
-__all__ = ["NANOTRON_SOURCE"]
+__all__ = ["nanotron_matches", "read_nanotron"]
 
 _PRECISIONS: dict[str, Precision] = {"bfloat16": "bf16", "float32": "fp32", "float16": "fp16"}
 
 
-def _read(text: str) -> Imported:
+def read_nanotron(text: str) -> Imported:
+    """Return the run that a YAML describes."""
     words = Taken(read_yaml(text, what=NAME), what=NAME)
     model, details = _model(words)
     layout = _layout(words, model)
@@ -142,8 +143,6 @@ _USUAL = {
 }
 
 
-def _matches(name: str, text: str) -> bool:
+def nanotron_matches(name: str, text: str) -> bool:
+    """Whether a file is a YAML of nanotron."""
     return name.endswith((".yaml", ".yml")) and "batch_accumulation_per_replica:" in text
-
-
-NANOTRON_SOURCE = ImportSource(name=NAME, title="nanotron's YAML", matches=_matches, read=_read)

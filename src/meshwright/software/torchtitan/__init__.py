@@ -11,7 +11,7 @@ SOFTWARE = Software(
     title="torchtitan",
     order=50,
     targets=parts(__name__, "export:TORCHTITAN", "toml:TORCHTITAN_TOML"),
-    sources=parts(__name__, "read:TORCHTITAN_SOURCE"),
+    sources=parts(__name__, "mend:TORCHTITAN_SOURCE"),
     logs=parts(__name__, "log:LOG"),
     training=(
         Training(

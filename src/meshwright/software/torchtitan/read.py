@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from meshwright.software.contract import Imported, ImportSource
+from meshwright.software.contract import Imported
 from meshwright.software.settings import Dataset, ModelDetails, TrainingSettings
 from meshwright.software.text import Taken
 from meshwright.software.torchtitan.settings import WORDS
@@ -25,7 +25,7 @@ from meshwright.values.models.spec import MlaSpec, ModelSpec, MoeSpec
 from meshwright.values.units import counted
 from meshwright.values.workload import Precision, Workload
 
-__all__ = ["TORCHTITAN_SOURCE"]
+__all__ = ["read_titan", "titan_matches"]
 
 _TWO_CHUNKS = ("Interleaved1F1B", "ZBVZeroBubble")
 _CONVERTED: dict[str, Precision] = {
@@ -51,7 +51,8 @@ _OURS = {
 """Words that an export writes and that say nothing beyond the plan."""
 
 
-def _read(text: str) -> Imported:
+def read_titan(text: str) -> Imported:
+    """Return the run that a TOML describes."""
     try:
         document = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
@@ -227,6 +228,12 @@ def _pipeline(words: Taken, model: ModelSpec) -> dict[str, Any]:
             f"torchtitan: {counted(len(chunks), 'chunk')} of the model for"
             f" pipeline_parallel_degree={pp}; expected a multiple of it"
         )
+    if len(chunks) > pp and name not in _TWO_CHUNKS:
+        raise ConfigError(
+            f"torchtitan: {counted(len(chunks), 'chunk')} of the model for"
+            f" pipeline_parallel_degree={pp}: schedule {name} has one a stage; several go with"
+            " Interleaved1F1B"
+        )
     return {"pp": pp, "vpp": len(chunks) // pp, "schedule": schedule, "layers_per_stage": chunks}
 
 
@@ -350,14 +357,10 @@ def _command_words(left: dict[str, Any]) -> list[str]:
     return words
 
 
-def _matches(name: str, text: str) -> bool:
+def titan_matches(name: str, text: str) -> bool:
+    """Whether a file is a TOML of torchtitan."""
     return (
         name.endswith(".toml")
         and "[training]" in text
         and ("[parallelism]" in text or "[model]" in text)
     )
-
-
-TORCHTITAN_SOURCE = ImportSource(
-    name="torchtitan-toml", title="torchtitan's TOML", matches=_matches, read=_read
-)
