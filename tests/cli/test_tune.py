@@ -234,7 +234,7 @@ def test_a_second_process_is_refused(torchrun: Path, capsys: Capture) -> None:
         ([*HERE, "--max-runs", "0"], "max_runs=0: expected 1 or more"),
         (
             [*HERE, "--max-steps-per-run", "3"],
-            "max_steps_per_run=3: expected 4 or more, for the first are warm-up",
+            "max_steps_per_run=3: expected 7 or more: the first are warm-up",
         ),
         ([*HERE, "--max-minutes-per-run", "0"], "minutes_per_run=0: expected a positive number"),
         ([*HERE, "--budget-gpu-hours", "nan"], "budget_gpu_hours=nan: expected a positive number"),

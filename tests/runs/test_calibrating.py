@@ -8,6 +8,7 @@ from tests.runs.records import measured, record
 
 from meshwright import cli
 from meshwright.api.measured import study_runs
+from meshwright.api.report import read_result
 from meshwright.runs.measured.results import is_study
 from meshwright.runs.outcome import Failure
 from meshwright.runs.record import Event, Outcome
@@ -130,3 +131,15 @@ def test_processors_calibrate_no_cluster(
         "a study of this machine's processors; calibrate takes studies on accelerators"
         in capsys.readouterr().err
     )
+
+
+def test_a_report_counts_no_run_that_is_none(tmp_path: Path) -> None:
+    """64 sequences of 8192 tokens of an 8B model need 1.6 s at the peak of 16 H100s."""
+    store = study(tmp_path / "mine", measured(6.5), measured(1.0), measured(5.0, steps=2))
+    found = read_result(store.folder)
+    states = [(run["state"], (run.get("failure") or {}).get("message")) for run in found["runs"]]
+    assert [state for state, _ in states] == ["finished", "failed", "failed"]
+    assert "above 100 %" in str(states[1][1]) and "on 2 steps" in str(states[2][1])
+    assert found["best"]["measured"]["step_s"] == 6.5
+    assert [run.step_s for run in study_runs(store.folder).runs] == [6.5]
+    assert len(study_runs(store.folder).left_out) == 2

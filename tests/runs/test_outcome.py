@@ -10,11 +10,11 @@ from tests.runs.test_failures import OOM
 from tests.software.logs.forms import megatron_line, megatron_memory, titan_line
 
 from meshwright.platforms.executor import JobState, JobStatus
+from meshwright.runs.counts import RunWork
 from meshwright.runs.outcome import (
     Failure,
     Measured,
     RunLogs,
-    RunWork,
     outcome_of,
     read_run_logs,
     usual_report_s,
@@ -153,7 +153,9 @@ def test_logs_that_are_not_there(tmp_path: Path) -> None:
 
 def test_bytes_that_are_no_text(tmp_path: Path) -> None:
     path = tmp_path / "stdout.log"
-    path.write_bytes(b"\xff\xfe\x00" * 100 + b"\n" + steps(40, 9, 2, 2, 2).encode() + b"\xe2\x82")
+    path.write_bytes(
+        b"\xff\xfe\x00" * 100 + b"\n" + steps(40, 9, 2, 2, 2, 2, 2).encode() + b"\xe2\x82"
+    )
     found = outcome_of(ended(), logs=read_run_logs([path]), work=WORK)
     assert isinstance(found, Measured) and found.step_s == 2
 

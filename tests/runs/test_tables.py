@@ -12,7 +12,8 @@ from tests.runs.records import measured, predicted, record
 from tests.software.logs.forms import megatron_line
 
 from meshwright.platforms.executor import JobState, JobStatus
-from meshwright.runs.outcome import Failure, Measured, RunWork, outcome_of, read_run_logs
+from meshwright.runs.counts import RunWork
+from meshwright.runs.outcome import Failure, Measured, outcome_of, read_run_logs
 from meshwright.runs.record import RunRecord, StudyFacts
 from meshwright.runs.results import FAILED_COLUMNS, RESULT_COLUMNS, StudyTables, by_speed
 from meshwright.values.layout import Layout

@@ -165,15 +165,14 @@ def calibrate(
     found = read_results([path for path in paths if path not in studies], given)
     tuned = [study_runs(path, stack=stack) for path in studies]
     measured = (*found.runs, *(run for part in tuned for run in part.runs))
+    left_out = (*found.left_out, *(line for part in tuned for line in part.left_out))
+    if not measured and not found.links and left_out:
+        raise ConfigError("; ".join(left_out))
     runs = measured if profile is None else profiled_runs(measured, load_profile(Path(profile)))
     report = fit_runs(
         runs, links=found.links, chip=found.chip, stack=stack or "megatron", version=__version__
     )
-    for line in (
-        *found.left_out,
-        *(line for part in tuned for line in part.left_out),
-        *report.left_out,
-    ):
+    for line in (*left_out, *report.left_out):
         warn(f"left out: {line}")
     if output is not None:
         _write(Path(output), calibration_to_yaml(report.calibration).encode("utf-8"))

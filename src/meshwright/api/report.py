@@ -16,13 +16,13 @@ from meshwright.report.charts.svg import chart_css
 from meshwright.report.page import page_html
 from meshwright.report.parts.answers import part_of
 from meshwright.report.parts.part import Part, Record
-from meshwright.runs.tune import (
-    study_record,
-)
+from meshwright.runs.counts import refused_record
+from meshwright.runs.tune import study_record, work_of_problem
 from meshwright.search.mixed.problem import MixedProblem
 from meshwright.search.problem import Problem
 from meshwright.search.request import PlanRequest
 from meshwright.values.errors import ConfigError, MissingExtraError, UnknownNameError
+from meshwright.values.hardware.parse import LOCAL
 
 __all__ = [
     "FORMATS",
@@ -89,7 +89,7 @@ def read_result(result: str | Path | Mapping[str, Any]) -> Record:
     if isinstance(result, Mapping):
         return result
     if str(result) != STANDARD_INPUT and Path(result).is_dir():
-        return study_record(Path(result))
+        return _counted(study_record(Path(result)))
     try:
         text = (
             sys.stdin.read()
@@ -111,6 +111,39 @@ def read_result(result: str | Path | Mapping[str, Any]) -> Record:
             f" {type(content).__name__}"
         )
     return content
+
+
+def _counted(study: Record) -> Record:
+    """A study's object with the runs that do not count as measured among those that failed."""
+    if not any(run.get("measured") for run in study["runs"]):
+        return study
+    least_s = _least_step_s(study["request"])
+    runs = [_counted_run(run, least_s) for run in study["runs"]]
+    done = [run for run in runs if run.get("measured")]
+    best = min(done, key=lambda run: float(run["measured"]["step_s"]), default=None)
+    return {**study, "runs": runs, "best": best}
+
+
+def _least_step_s(request: Record) -> float:
+    """Seconds of a step at an MFU of 100 %; 0 where the request does not tell, or the peak is that
+    of a probe of processors."""
+    if str(request.get("cluster", "")).partition(":")[0] == LOCAL:
+        return 0.0
+    try:
+        problem = _resolve(request)
+    except ConfigError:
+        return 0.0
+    return work_of_problem(problem).least_step_s if isinstance(problem, Problem) else 0.0
+
+
+def _counted_run(run: Record, least_s: float) -> Record:
+    measured = run.get("measured")
+    why = None if measured is None else refused_record(measured, least_s)
+    if why is None:
+        return run
+    failure = {"failure_class": "refused", "message": why, "evidence": None, "step": None}
+    kept = {key: value for key, value in run.items() if key != "measured"}
+    return {**kept, "state": "failed", "failure": failure}
 
 
 def page_bytes(parts: list[Part], *, title: str | None = None) -> bytes:

@@ -21,8 +21,9 @@ from meshwright.runs.choose import (
     Tried,
     choose,
 )
+from meshwright.runs.counts import RunWork
 from meshwright.runs.lock import Lock
-from meshwright.runs.outcome import Failure, FailureClass, RunWork, outcome_of, read_run_logs
+from meshwright.runs.outcome import Failure, FailureClass, outcome_of, read_run_logs
 from meshwright.runs.record import AnyRun, Course, Event, EventName, Outcome
 from meshwright.runs.store import RUN_LOGS, Store
 from meshwright.values.errors import (
@@ -409,7 +410,7 @@ def judge_runs(work: RunWork) -> Judge:
     """Return what reads the folder of a run of this work; None is for a run that goes on."""
 
     def judge(status: JobStatus, folder: Path, silent_s: float | None) -> Outcome | None:
-        logs = read_run_logs([folder / name for name in RUN_LOGS])
+        logs = read_run_logs([folder / name for name in RUN_LOGS], configs=[folder / "run.json"])
         return outcome_of(status, logs=logs, work=work, silent_s=silent_s)
 
     return judge

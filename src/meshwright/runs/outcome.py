@@ -5,13 +5,21 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Literal, cast, get_args
 
 from meshwright.platforms.executor import JobState, JobStatus
+from meshwright.runs.counts import (
+    RunWork,
+    cut_short,
+    older_than,
+    timed_steps,
+    too_fast,
+    too_few,
+)
 from meshwright.runs.measured.cells import Rule, read_rules
 from meshwright.software.log import (
     LogReading,
@@ -34,7 +42,6 @@ __all__ = [
     "FailureClass",
     "Measured",
     "RunLogs",
-    "RunWork",
     "Tier",
     "classify",
     "hang_limit_s",
@@ -55,6 +62,7 @@ FailureClass = Literal[
     "never_started",
     "node_failure",
     "launcher_error",
+    "refused",
     "unknown",
 ]
 FAILURE_CLASSES: tuple[FailureClass, ...] = get_args(FailureClass)
@@ -286,8 +294,6 @@ def _of_exit(status: JobStatus, echo: Evidence | None, step: int | None) -> Fail
     return Failure(failure_class="unknown", message=message, evidence=evidence, step=step)
 
 
-MIN_CUT_SHORT = 5
-"""Reports behind the warm-up that make the time of a run count that was cut short."""
 _CUT_SHORT = ("time_limit", "preempted")
 """Ends that say nothing against the steps before them."""
 _BLOCK = 2**20
@@ -311,21 +317,13 @@ class Measured:
     """Of all chips together."""
     samples_per_s: float
     steps: int
-    """Steps that the figures stand on."""
+    """Reports that the figures stand on."""
+    timed_steps: int | None = None
+    """Steps that these reports are of; None in records of older versions."""
     peak_allocated_bytes: float | None = None
     """Of the rank that reports; None where the log does not say."""
     peak_reserved_bytes: float | None = None
     final_loss: float | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RunWork:
-    """What one step of a run is: it turns rates into times, and shows where a log is of other work
-    than was asked for."""
-
-    seq_len: int
-    gbs: int
-    num_chips: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -336,11 +334,13 @@ class RunLogs:
     """None where no line is of a software that is known."""
     evidence: tuple[Evidence, ...] = ()
     """Of why it failed, nearest to the cause first."""
+    stale: str | None = None
+    """That they are older than the run's configuration, in words."""
 
 
-def read_run_logs(paths: Sequence[Path]) -> RunLogs:
+def read_run_logs(paths: Sequence[Path], *, configs: Iterable[Path] = ()) -> RunLogs:
     """Read the logs of one run in little memory, whatever their size; a file that is not there, or
-    can't be read, says nothing."""
+    can't be read, says nothing. `configs` are the files that the run was made from."""
     reader = LogReader()
     evidence: list[Evidence] = []
     before = 0
@@ -351,7 +351,8 @@ def read_run_logs(paths: Sequence[Path]) -> RunLogs:
             found.feed(block)
         before = found.lines
         evidence.extend(found.evidence())
-    return RunLogs(reading=reader.reading(), evidence=nearest_first(evidence))
+    stale = older_than(paths, configs)
+    return RunLogs(reading=reader.reading(), evidence=nearest_first(evidence), stale=stale)
 
 
 def _chunks(path: Path) -> Iterator[str]:
@@ -368,8 +369,8 @@ def outcome_of(
 ) -> Measured | Failure | None:
     """Return what a run measured, or why it failed; None where it goes on.
 
-    A run that its time limit, its scheduler or its user ended is measured where it had made
-    MIN_CUT_SHORT reports behind its warm-up.
+    What is no result by runs/counts.py is a failure of the class `refused`. A run that its time
+    limit, its scheduler or its user ended is measured where it had made enough steps.
     """
     reading = logs.reading
     usual_s = usual_report_s(reading, work)
@@ -377,14 +378,15 @@ def outcome_of(
         status, evidence=logs.evidence, reading=reading, silent_s=silent_s, usual_s=usual_s
     )
     if failure is None:
-        return None if status.state != "succeeded" else _measured(reading, work)
-    cut_short = failure.failure_class in _CUT_SHORT or (
+        return None if status.state != "succeeded" else _measured(logs, work)
+    was_ended = failure.failure_class in _CUT_SHORT or (
         status.state == "cancelled" and failure.failure_class == "unknown"
     )
-    if not cut_short or reading is None or not all(map(math.isfinite, reading.loss[-1:])):
+    if not was_ended or reading is None or not all(map(math.isfinite, reading.loss[-1:])):
         return failure
-    enough = len(steady_reports(reading.reports)) >= MIN_CUT_SHORT
-    return _measured(reading, work) if enough else failure
+    if too_few(timed_steps(reading.reports, steady_reports(reading.reports))) is not None:
+        return failure
+    return _measured(logs, replace(work, steps=None))
 
 
 def usual_report_s(reading: LogReading | None, work: RunWork) -> float | None:
@@ -402,7 +404,8 @@ def _seconds(report: Report, work: RunWork) -> float | None:
     return report.seconds(seq_len=work.seq_len, gbs=work.gbs, num_chips=work.num_chips)
 
 
-def _measured(reading: LogReading | None, work: RunWork) -> Measured | Failure:
+def _measured(logs: RunLogs, work: RunWork) -> Measured | Failure:
+    reading = logs.reading
     if reading is None:
         words = "it ended well, with no line of a software that is known"
         return Failure(failure_class="unknown", message=words)
@@ -419,7 +422,15 @@ def _measured(reading: LogReading | None, work: RunWork) -> Measured | Failure:
         words = "no step behind the warm-up changed the weights: every one overflowed"
         return Failure(failure_class="nan_loss", message=words, step=reading.last_step)
     times = sorted(found for report in steady if (found := _seconds(report, work)) is not None)
-    step_s = statistics.median(times)
+    step_s, covered = statistics.median(times), timed_steps(reading.reports, steady)
+    why = (
+        logs.stale
+        or cut_short(reading.reports, work.steps)
+        or too_few(covered)
+        or too_fast(step_s, work.least_step_s)
+    )
+    if why is not None:
+        return Failure(failure_class="refused", message=why, step=reading.last_step)
     tenths = statistics.quantiles(times, n=10, method="inclusive") if len(times) > 1 else times
     return Measured(
         step_s=step_s,
@@ -428,6 +439,7 @@ def _measured(reading: LogReading | None, work: RunWork) -> Measured | Failure:
         tokens_per_s=work.gbs * work.seq_len / step_s,
         samples_per_s=work.gbs / step_s,
         steps=len(times),
+        timed_steps=covered,
         peak_allocated_bytes=reading.peak_allocated_bytes,
         peak_reserved_bytes=reading.peak_reserved_bytes,
         final_loss=next((loss for loss in reversed(reading.loss) if math.isfinite(loss)), None),

@@ -53,8 +53,8 @@ class Trial:
     def __post_init__(self) -> None:
         if self.steps < LEAST_STEPS:
             raise ConfigError(
-                f"max_steps_per_run={self.steps}: expected {LEAST_STEPS} or more, for the first are"
-                " warm-up"
+                f"max_steps_per_run={self.steps}: expected {LEAST_STEPS} or more: the first are"
+                " warm-up, and a time stands on five behind it"
             )
         if self.software != OWN_TRAINER:
             find_target(self.software)
@@ -75,8 +75,8 @@ class Trial:
         return {**asdict(self), "settings": dict(self.settings)}
 
 
-LEAST_STEPS = 4
-"""Three reports are warm-up (accuracy/steady.py), one is measured."""
+LEAST_STEPS = 7
+"""A third of these, two, are warm-up; runs/counts.py wants five behind it."""
 
 
 def stack_of(software: str, settings: Mapping[str, Any]) -> str | None:

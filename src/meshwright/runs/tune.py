@@ -15,9 +15,9 @@ from meshwright.platforms.job import Job, JobOptions, JobText
 from meshwright.platforms.registry import executor, find_runner, job_text
 from meshwright.runs.candidates import Candidate, Candidates, Refusal, candidates_of
 from meshwright.runs.choose import Choice, Options, choose, options_of
+from meshwright.runs.counts import RunWork, least_step_s
 from meshwright.runs.lock import locked
 from meshwright.runs.loop import Choosable, Judge, StudyLimits, Tuner, View, judge_runs
-from meshwright.runs.outcome import RunWork
 from meshwright.runs.record import AnyRun, RunRecord, StudyFacts, record_of
 from meshwright.runs.results import write_results
 from meshwright.runs.store import Store, read_store, study_folder, write_whole
@@ -49,6 +49,7 @@ __all__ = [
     "run_study",
     "study_record",
     "with_room",
+    "work_of_problem",
 ]
 
 MACHINE_FILE = "machine.json"
@@ -208,6 +209,29 @@ def first_choice(
     return members[choice.index], choice
 
 
+def work_of(prepared: Prepared, *, steps: int) -> RunWork:
+    """Return the work of one step of any run of a study, which is to make so many steps."""
+    work = work_of_problem(prepared.problem, steps=steps)
+    # The peak of processors is what a probe found beside whatever else ran then: no limit.
+    return work if prepared.machine is None else replace(work, least_step_s=0.0)
+
+
+def work_of_problem(problem: Problem, *, steps: int | None = None) -> RunWork:
+    """Return the work of one step of a plan's runs."""
+    setting, gbs = problem.setting, problem.request.gbs or 1
+    peak = setting.pool.node.chip.peak_flops_per_s(setting.work.precision)
+    least_s = least_step_s(
+        setting.model, setting.work, gbs=gbs, num_chips=problem.num_chips, peak_flops_per_s=peak
+    )
+    return RunWork(
+        seq_len=setting.work.seq_len,
+        gbs=gbs,
+        num_chips=problem.num_chips,
+        steps=steps,
+        least_step_s=least_s,
+    )
+
+
 def _job(problem: Problem, tuning: Tuning, layout: Layout) -> Job:
     return job_of_layout(
         tuning.trial, problem, layout, options=tuning.job, seconds=tuning.seconds_per_run
@@ -231,7 +255,7 @@ def run_study(
     """
     problem, members = prepared.problem, prepared.candidates.members
     facts = facts_of(problem, tuning)
-    work = RunWork(seq_len=facts.seq_len, gbs=problem.request.gbs or 1, num_chips=problem.num_chips)
+    work = work_of(prepared, steps=tuning.trial.steps)
     conduct = Conduct(
         asked=tuning,
         request=problem.request.to_dict(),

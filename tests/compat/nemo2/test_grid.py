@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import csv
+import os
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,27 @@ def test_the_best_last_loss_comes_first_and_failures_are_rows(
     failed = {row["Run"]: row["Class"] for row in rows(tmp_path / "final_result" / "failed.csv")}
     assert failed == {"m_grid_search_1": "cuda_oom", "m_grid_search_3": "never_started"}
     assert "best loss 1.2500 (m_grid_search_2)" in capsys.readouterr().out
+
+
+def test_what_was_cut_short_or_is_older_is_no_result(tmp_path: Path) -> None:
+    """Ten of twenty steps have the lowest loss, and so has a log of before."""
+    grid = {"model.optim.lr": [1e-4, 2e-4, 3e-4]}
+    known = {"param_grid": grid, "base_results_dir": tmp_path}
+    generate_grid(BASE, **known, max_steps_per_run=20)  # type: ignore[arg-type]
+    runs = tmp_path / "ft_logs"
+    write_losses(runs / "model_grid_search_0", [2.5, 2.0])
+    write_losses(runs / "model_grid_search_1", [0.5])
+    write_losses(runs / "model_grid_search_2", [0.7, 0.6])
+    for file in (runs / "model_grid_search_2").iterdir():
+        os.utime(file, (1e9, 1e9))
+    generate_grid(BASE, **known, max_steps_per_run=20)  # type: ignore[arg-type]
+    get_grid_results(**known)  # type: ignore[arg-type]
+    [done] = rows(tmp_path / "final_result" / "results.csv")
+    assert done["Run"] == "model_grid_search_0"
+    first, second = rows(tmp_path / "final_result" / "failed.csv")
+    assert (first["Class"], second["Class"]) == ("refused", "refused")
+    assert "its log ends at step 10 of 20" in first["Message"]
+    assert "older than its configuration" in second["Message"]
 
 
 def test_a_loss_that_is_no_number_is_a_failure(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import csv
+import os
+import random
 from pathlib import Path
 
 import pytest
@@ -52,9 +54,9 @@ def test_runs_are_joined_by_name_and_failures_are_rows(
 ) -> None:
     first, second, third, fourth = (chosen.name for chosen in runner.chosen)
     (tmp_path / second).mkdir()
-    (tmp_path / second / "log-x_0.out").write_text(printer(2.0))
+    (tmp_path / second / "log-x_0.out").write_text(printer(4.0))
     (tmp_path / f"log-{first}.out").write_text(
-        printer(4.0)
+        printer(8.0)
     )  # as nemo_run names them, beside the folders
     (tmp_path / third).mkdir()
     (tmp_path / third / "log-x_0.out").write_text(
@@ -67,12 +69,12 @@ def test_runs_are_joined_by_name_and_failures_are_rows(
     done = rows(tmp_path / "final_summary_1nodes.csv")
     assert ",".join(done[0]).startswith(THEIRS)
     assert [(row["Run"], row["Time per Step"], row["Samples per Second"]) for row in done] == [
-        (second, "2.0", "32.0"),
-        (first, "4.0", "16.0"),
+        (second, "4.0", "16.0"),
+        (first, "8.0", "8.0"),
     ]
-    # 6 * 8.03e9 weights less embeddings, and attention: 64 * 2048 tokens in 2 s on 8 GPUs
+    # 6 * 8.03e9 weights less embeddings, and attention: 64 * 2048 tokens in 4 s on 8 GPUs
     assert float(done[0]["Model TFLOPS / GPU"]) == pytest.approx(
-        6 * 7.5e9 * 64 * 2048 / 2 / 8 / 1e12, rel=0.1
+        6 * 7.5e9 * 64 * 2048 / 4 / 8 / 1e12, rel=0.1
     )
     assert float(done[0]["Model TFLOPS Aggregate"]) == pytest.approx(
         8 * float(done[0]["Model TFLOPS / GPU"]), rel=1e-3
@@ -83,11 +85,12 @@ def test_runs_are_joined_by_name_and_failures_are_rows(
     said = capsys.readouterr().out
     assert (
         "Top 2 configs sorted from fastest to slowest:" in said
-        and f"Optimal config: {second} with 2.0000s per global step." in said
+        and f"Optimal config: {second} with 4.0000s per global step." in said
     )
 
 
-def test_events_of_tensorboard_are_read(runner: AutoConfigurator, tmp_path: Path) -> None:
+@pytest.mark.parametrize("tag", ["train_step_timing in s", "train_step_timing_in_s"])
+def test_events_of_tensorboard_are_read(tag: str, runner: AutoConfigurator, tmp_path: Path) -> None:
     proto = pytest.importorskip(
         "tensorboardX.proto.event_pb2", reason="the extra tensorboard is absent"
     )
@@ -96,15 +99,48 @@ def test_events_of_tensorboard_are_read(runner: AutoConfigurator, tmp_path: Path
     with (tmp_path / name / "tb" / "events.out.tfevents.1.host.1.0").open("wb") as file:
         for step in range(12):
             event = proto.Event(step=step)
-            event.summary.value.add(
-                tag="train_step_timing in s", simple_value=9.0 if step < 3 else 1.5
-            )
+            event.summary.value.add(tag=tag, simple_value=9.0 if step < 3 else 4.5)
             record = event.SerializeToString()
             file.write(len(record).to_bytes(8, "little") + bytes(4) + record + bytes(4))
         file.write(b"broken off")
     get_results(None, runner, tmp_path)
     [row] = rows(tmp_path / "final_summary_1nodes.csv")
-    assert (row["Run"], row["Time per Step"], row["Steps Measured"]) == (name, "1.5", "9")
+    assert (row["Run"], row["Time per Step"], row["Steps Measured"]) == (name, "4.5", "9")
+
+
+def test_what_does_not_count_never_wins_in_any_order(
+    runner: AutoConfigurator, tmp_path: Path
+) -> None:
+    """Of four runs one counts; the others are faster, and cut short, impossible or of before."""
+    names = [chosen.name for chosen in runner.chosen]
+    chance = random.Random(0)
+    for number in range(100):
+        folder = tmp_path / str(number)
+        good, short, fast, stale = chance.sample(names, 4)
+        at = {name: chance.choice([folder / name, folder]) for name in names}
+        logs = {name: at[name] / f"log-{name}_0.out" for name in names}
+        for name in chance.sample(names, 4):
+            at[name].mkdir(parents=True, exist_ok=True)
+            text = printer(6.0 if name == good else 0.1 if name == fast else 3.0)
+            logs[name].write_text(text)
+        cut = chance.choice([2, 3, 5, 8, 11])
+        logs[short].write_text("".join(printer(3.0).splitlines(keepends=True)[:cut]))
+        (folder / f"{stale}.yaml").write_text("trainer: {}\n")
+        os.utime(logs[stale], (1e9, 1e9))
+        get_results(None, runner, folder)
+        assert [row["Run"] for row in rows(folder / "final_summary_1nodes.csv")] == [good]
+        failed = {row["Run"]: row for row in rows(folder / "failed_jobs_1nodes.csv")}
+        assert {row["Class"] for row in failed.values()} == {"refused"}
+        assert f"its log ends at step {cut} of 12" in failed[short]["Error Message"]
+        assert "above 100 %" in failed[fast]["Error Message"]
+        assert "older than its configuration" in failed[stale]["Error Message"]
+
+
+def test_both_names_of_the_timing_are_read(runner: AutoConfigurator, tmp_path: Path) -> None:
+    text = printer(4.0).replace("train_step_timing in s", "train_step_timing_in_s")
+    (tmp_path / f"log-{runner.chosen[0].name}.out").write_text(text)
+    get_results(None, runner, tmp_path)
+    assert [row["Time per Step"] for row in rows(tmp_path / "final_summary_1nodes.csv")] == ["4.0"]
 
 
 def test_nothing_measured_still_writes_both(

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.runs.measured.logs import megatron_log, nccl_output, nemo_log, titan_log
 
+from meshwright.api.measured import calibrate
 from meshwright.cost.collectives import all_gather_s, all_reduce_s, group_of
 from meshwright.runs.measured.files import MeasuredRun
 from meshwright.runs.measured.results import read_nccl_tests, read_results
@@ -28,7 +30,9 @@ LLAMA = Given(
 def run_of(text: str, folder: Path, given: Given | None = None) -> MeasuredRun:
     path = folder / "train.log"
     path.write_text(text, encoding="utf-8")
-    [run] = read_results([path], given or Given()).runs
+    found = read_results([path], given or Given())
+    assert not found.left_out, found.left_out
+    [run] = found.runs
     return run
 
 
@@ -132,7 +136,7 @@ def test_a_peak_told_behind_the_first_step_alone_is_that_steps(tmp_path: Path) -
 
 def test_only_reports_of_the_last_batch_count(tmp_path: Path) -> None:
     ramp = megatron_log((9e3, 4e3, 4e3), {"global_batch_size": "64"})
-    full = megatron_log((8e3, 8e3, 8e3, 8e3)).split("training ...")[1]
+    full = megatron_log((8e3,) * 7).split("training ...")[1]
     assert run_of(ramp + full, tmp_path, Given(cluster="h100:16")).step_s == pytest.approx(8.0)
 
 
@@ -143,11 +147,11 @@ def test_prefixes_of_launchers_do_not_matter(tmp_path: Path) -> None:
 
 def test_flags_go_before_the_log(tmp_path: Path) -> None:
     given = Given(
-        model="llama3-70b", cluster="h100:16", layout="tp=8,pp=2", stack="megatron-no-overlap"
+        model="llama2-13b", cluster="h100:16", layout="tp=8,pp=2", stack="megatron-no-overlap"
     )
     case = run_of(megatron_log(TIMES), tmp_path, given).case
     assert (case.model.name, case.layout.tp, case.layout.pp, case.layout.mbs) == (
-        "llama3-70b",
+        "llama2-13b",
         8,
         2,
         1,
@@ -157,7 +161,7 @@ def test_flags_go_before_the_log(tmp_path: Path) -> None:
 
 def test_nemo_log_needs_flags_and_has_its_batch(tmp_path: Path) -> None:
     run = run_of(
-        nemo_log([40.0, 12.8, 12.6, 12.61, 12.6, 12.6]), tmp_path, replace(LLAMA, gbs=None)
+        nemo_log([40.0, 12.8, 12.6, 12.61, 12.6, 12.6, 12.6]), tmp_path, replace(LLAMA, gbs=None)
     )
     assert run.step_s == pytest.approx(12.6)
     assert run.case.layout.gbs == 128
@@ -308,7 +312,6 @@ def test_old_tables_have_no_root() -> None:
 BAD = {
     "empty": ("", "no form that is known"),
     "prose": ("the quick brown fox", "no form that is known"),
-    "one iteration": (megatron_log([8600.0]), "warm-up"),
     "another world": (megatron_log(TIMES, {"world_size": "32"}), "32 chips, --cluster h100:16"),
     "no division": (
         megatron_log(TIMES, {"tensor_model_parallel_size": "3"}),
@@ -367,7 +370,44 @@ def test_a_study_gives_its_runs(tmp_path: Path) -> None:
     assert by_name["c"].case.layout.mbs == 4
     assert (by_name["a"].case.machines.num_chips, by_name["b"].case.machines.num_chips) == (16, 8)
     assert [line.partition(":")[0] for line in found.left_out] == ["d", "e"]
-    assert "0 iteration time(s)" in found.left_out[1]
+    assert "stands on 0 steps behind the warm-up" in found.left_out[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (megatron_log([8600.0]), "stands on 0 steps behind the warm-up"),
+        (megatron_log([8600.0] * 6), "stands on 4 steps behind the warm-up"),
+        (megatron_log([860.0] * 9), "above 100 %"),
+    ],
+)
+def test_a_log_that_does_not_count_is_left_out(text: str, words: str, tmp_path: Path) -> None:
+    """8e9 * 6 FLOPs of 128 * 8192 tokens are 50e15; 16 x 989 TFLOPS need 3.2 s for them."""
+    (tmp_path / "short.log").write_text(text)
+    (tmp_path / "good.log").write_text(megatron_log(TIMES))
+    paths = [tmp_path / "short.log", tmp_path / "good.log"]
+    found = read_results(paths, Given(cluster="h100:16"))
+    assert [run.step_s for run in found.runs] == [pytest.approx(8.6)]
+    [line] = found.left_out
+    assert line.startswith("short.log: ") and words in line
+    with pytest.raises(ConfigError, match=words):
+        calibrate(paths[:1], cluster="h100:16")
+
+
+def test_logs_older_than_their_configuration_are_left_out(tmp_path: Path) -> None:
+    for name, age_s in (("fresh", 0), ("stale", 7200)):
+        folder = tmp_path / "runs" / name
+        folder.mkdir(parents=True)
+        (folder / "stdout.log").write_text(megatron_log(TIMES))
+        (folder / "run.yaml").write_text("")
+        at = (folder / "run.yaml").stat().st_mtime - age_s
+        os.utime(folder / "stdout.log", (at, at))
+    found = read_results([tmp_path], Given(cluster="h100:16"))
+    assert [run.case.source for run in found.runs] == ["fresh"]
+    assert found.left_out == (
+        "stale: its log is older than its configuration (run.yaml) by 2.0 hours: it is of another"
+        " run",
+    )
 
 
 def test_the_device_must_be_the_clusters(tmp_path: Path) -> None:

@@ -11,12 +11,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from meshwright.compat.checks import made
+from meshwright.compat.checks import is_whole, made
 from meshwright.compat.nemo2.given import changed, is_object, part_of
-from meshwright.compat.nemo2.results import EVENTS, TEXTS, files_of, read_scalars
-from meshwright.runs.outcome import read_run_logs
+from meshwright.compat.nemo2.results import EVENTS, TEXTS, files_of, read_scalars, timings_of
+from meshwright.runs.counts import LEAST_TIMED_STEPS, cut_short, older_than
+from meshwright.runs.outcome import RunLogs, read_run_logs
 from meshwright.runs.store import write_whole
-from meshwright.software.log import LogReading, steady_reports
+from meshwright.software.log import LogReading, Report, steady_reports
 from meshwright.values.errors import ConfigError, UnknownNameError
 from meshwright.values.text import csv_text, read_yaml, write_yaml
 
@@ -27,7 +28,7 @@ CANDIDATES, LOGS, FINAL = "candidate_configs", "ft_logs", "final_result"
 _LOSS = re.compile(r"(?:validation_loss|val_loss)(?:_dataloader(?P<set>\d+))?(?:/.*)?")
 _TIMING, _TRAINED = "train_step_timing in s", "reduced_train_loss"
 _WARM_UP = 3
-_CUT_SHORT = ("time_limit", "preempted", "unknown")
+_CUT_SHORT = ("time_limit", "preempted", "refused", "unknown")
 """Ends that say nothing against the losses before them."""
 _OURS = ("Run", "Class", "Message")
 
@@ -43,7 +44,7 @@ class GridResult:
     """The last of each validation set; empty where the run failed."""
     total_steps: int | None = None
     step_s: float | None = None
-    """Mean, warm-up left out."""
+    """Mean, warm-up left out; None where too few steps were timed."""
     train_loss: float | None = None
     failure: tuple[str, str] | None = None
     """Its class, and the words that show it."""
@@ -84,7 +85,7 @@ def generate_grid(
             base, {**values, **_short(base, logs=str(logs), steps=max_steps_per_run)}
         )
         if isinstance(found[name], Mapping):
-            write_whole(made(folder / CANDIDATES) / f"{name}.yaml", write_yaml(found[name]))
+            _write_if_new(made(folder / CANDIDATES) / f"{name}.yaml", write_yaml(found[name]))
     return found
 
 
@@ -158,6 +159,12 @@ def _said(done: Sequence[GridResult], failed: Sequence[GridResult]) -> list[str]
     values = [f"{key}: {value}" for key, value in best.values.items()]
     head = f"Grid search concluded, best loss {best.losses[0]:.4f} ({best.name})"
     return [f"{head}, best hyperparameters:", *values]
+
+
+def _write_if_new(path: Path, text: str) -> None:
+    """Leave a file that says the same as it is: its date tells which logs are of it."""
+    if not path.is_file() or path.read_text(encoding="utf-8") != text:
+        write_whole(path, text)
 
 
 def _base(given: Any) -> Any:
@@ -245,6 +252,9 @@ def _result(name: str, values: Mapping[str, Any], folder: Path) -> GridResult:
             why = (first.failure_class, first.message)
         return known(failure=why)
     last = tuple(by_step[max(by_step)] for _, by_step in sorted(losses.items()))
+    why_not = _refusal(name, folder, files, scalars, logs)
+    if why_not is not None:
+        return known(failure=("refused", why_not))
     if not all(math.isfinite(loss) for loss in last):
         return known(failure=("nan_loss", f"its last validation loss is {last[0]:g}"))
     times, trained = _trained(scalars, logs.reading)
@@ -254,6 +264,29 @@ def _result(name: str, values: Mapping[str, Any], folder: Path) -> GridResult:
         step_s=round(sum(times) / len(times), 4) if times else None,
         train_loss=trained,
     )
+
+
+def _refusal(
+    name: str,
+    folder: Path,
+    files: Sequence[Path],
+    scalars: Mapping[str, Mapping[int, float]],
+    logs: RunLogs,
+) -> str | None:
+    """Why a run's loss is not compared: of an older configuration, or of fewer steps."""
+    config = folder / CANDIDATES / f"{name}.yaml"
+    if not config.is_file():
+        return None
+    told = [path for path in files if path.name.startswith(EVENTS) or path.suffix in TEXTS]
+    if any(one.failure_class in _CUT_SHORT for one in logs.evidence):
+        return older_than(told, [config])
+    reports: Sequence[Report] = logs.reading.reports if logs.reading else ()
+    if times := timings_of(scalars):
+        from_1 = int(0 in times)  # NeMo 1.x counts steps that are done, NeMo 2.0 from 0
+        reports = [Report(step=step + from_1, step_s=times[step]) for step in sorted(times)]
+    trainer = read_yaml(config.read_text(encoding="utf-8"), what=str(config)).get("trainer")
+    steps = trainer.get("max_steps") if isinstance(trainer, Mapping) else None
+    return older_than(told, [config]) or cut_short(reports, steps if is_whole(steps) else None)
 
 
 def _losses(
@@ -275,8 +308,9 @@ def _trained(
 ) -> tuple[list[float], float | None]:
     """Seconds of the steps, warm-up left out, and the last training loss."""
     if scalars or reading is None:
-        times = [seconds for _, seconds in sorted(scalars.get(_TIMING, {}).items())][_WARM_UP:]
+        times = [seconds for _, seconds in sorted(timings_of(scalars).items())][_WARM_UP:]
         trained = scalars.get(_TRAINED, {})
+        times = times if len(times) >= LEAST_TIMED_STEPS else []
         return times, trained[max(trained)] if trained else None
     times = [
         report.step_s for report in steady_reports(reading.reports) if report.step_s is not None

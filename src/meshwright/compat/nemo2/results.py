@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from meshwright.compat.nemo2.configurator import AutoConfigurator, Chosen
 from meshwright.cost.flops import model_flops_per_token
 from meshwright.platforms.executor import JobStatus
-from meshwright.runs.outcome import Failure, Measured, RunLogs, RunWork, outcome_of, read_run_logs
+from meshwright.runs.counts import RunWork, configs_of, older_than
+from meshwright.runs.outcome import Failure, Measured, RunLogs, outcome_of, read_run_logs
 from meshwright.runs.store import write_whole
+from meshwright.runs.tune import work_of_problem
 from meshwright.software.log import LogReading, Report
+from meshwright.software.nemo2.log import TIMINGS
 from meshwright.values.errors import ConfigError, MissingExtraError
 from meshwright.values.text import csv_text
 from meshwright.values.units import TERA
 
-__all__ = ["Result", "files_of", "get_results", "read_events", "read_scalars"]
+__all__ = ["Result", "files_of", "get_results", "read_events", "read_scalars", "timings_of"]
 
-_TIMING, _LOSS = "train_step_timing in s", "reduced_train_loss"
-"""NeMo's names, in its progress bar and in TensorBoard alike."""
+_LOSS = "reduced_train_loss"
+"""NeMo's name, in its progress bar and in TensorBoard alike."""
 _MOST_BYTES = 2**26
 """Of one record; a longer one is no record."""
 
@@ -29,10 +32,15 @@ _MOST_BYTES = 2**26
 def read_events(files: Sequence[Path]) -> tuple[Report, ...]:
     """Return a report for each timed step; MissingExtraError without tensorboardX."""
     found = read_scalars(files)
-    times, losses = found.get(_TIMING, {}), found.get(_LOSS, {})
+    times, losses = timings_of(found), found.get(_LOSS, {})
     return tuple(
         Report(step=step + 1, step_s=times[step], loss=losses.get(step)) for step in sorted(times)
     )
+
+
+def timings_of(scalars: Mapping[str, Mapping[int, float]]) -> Mapping[int, float]:
+    """Return the steps' seconds by step, under either of NeMo's names."""
+    return next((scalars[name] for name in TIMINGS if name in scalars), {})
 
 
 def read_scalars(files: Sequence[Path]) -> dict[str, dict[int, float]]:
@@ -111,7 +119,8 @@ def get_results(
     `base_config` is NeMo's argument, which nothing here needs. A run is known by its
     configuration's name, as a folder or in a file's name; its logs are the files that begin with
     `log_file_prefix`, other texts beside them, and TensorBoard's events. A run without logs, out of
-    memory, or too short to measure is a row of the second file. Returns all, the fastest first,
+    memory, or that does not count as measured (cut short, too few steps, too fast for the chips, a
+    log older than its configuration) is a row of the second file. Returns all, the fastest first,
     those that failed last.
     """
     if train_config is None or path_to_save is None:
@@ -160,17 +169,21 @@ def _result(runner: AutoConfigurator, chosen: Chosen, folder: Path, prefix: str)
         lost = Failure(failure_class="never_started", message=why, step=None)
         return Result(chosen=chosen, outcome=lost)
     logs = read_run_logs(sorted(texts))
+    stale = older_than([*texts, *events], configs_of(files))
     if logs.reading is None and events:
         reading = LogReading(framework="nemo-2", reports=read_events(events))
         logs = RunLogs(reading=reading, evidence=logs.evidence)
+    logs = replace(logs, stale=stale)
     done = logs.reading is not None and (logs.reading.last_step or 0) >= runner.max_steps_per_run
     state = JobStatus(state="failed" if logs.evidence and not done else "succeeded")
-    given = runner.given
-    assert given.work.gbs is not None
-    work = RunWork(seq_len=given.work.seq_len, gbs=given.work.gbs, num_chips=given.num_gpus)
-    outcome = outcome_of(state, logs=logs, work=work)
+    outcome = outcome_of(state, logs=logs, work=_work(runner))
     assert outcome is not None, "a run that ended is measured or failed"
     return Result(chosen=chosen, outcome=outcome)
+
+
+def _work(runner: AutoConfigurator) -> RunWork:
+    """What each run of a search was to do."""
+    return work_of_problem(runner.problem, steps=runner.max_steps_per_run)
 
 
 def _step_flops(runner: AutoConfigurator) -> float:

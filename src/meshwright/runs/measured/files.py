@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from meshwright.runs.counts import least_step_s, too_fast
 from meshwright.runs.measured.cells import OtherTable, TruthTable, read_table_file
 from meshwright.runs.measured.predict import Answers, predict_rows, reasons
 from meshwright.runs.measured.rows import Case, Unanswerable, read_row, read_table
@@ -28,6 +29,7 @@ __all__ = [
     "Tables",
     "counts",
     "fit_known",
+    "least_step_s_of",
     "own_rows",
     "peak_memory_of",
     "predict_tables",
@@ -106,9 +108,23 @@ def _measured(source: str, row: Mapping[str, str]) -> MeasuredRun | str:
         peak_bytes=None if peak is None else peak * GIB,
         fitted=fit_known(row),
     )
+    if run.step_s is not None and (why := too_fast(run.step_s, least_step_s_of(case))) is not None:
+        return why
     if (run.step_s, run.peak_bytes, run.fitted) != (None, None, None):
         return run
     return "nothing measured (step_time_s, peak_mem_gib, oom)"
+
+
+def least_step_s_of(case: Case) -> float:
+    """Return the seconds of a run's step at an MFU of 100 %, of chips of one kind."""
+    machines, work = case.machines, case.workload
+    return least_step_s(
+        case.model,
+        work,
+        gbs=case.layout.gbs,
+        num_chips=machines.num_chips,
+        peak_flops_per_s=machines.nodes[0].chip.peak_flops_per_s(work.precision),
+    )
 
 
 def _step_s(source: str, row: Mapping[str, str], case: Case) -> float | None:

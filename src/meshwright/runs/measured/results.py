@@ -6,13 +6,21 @@ from __future__ import annotations
 import re
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from meshwright.platforms.given import load_cluster
 from meshwright.runs.candidates import forecast_of
+from meshwright.runs.counts import (
+    configs_of,
+    older_than,
+    refused_record,
+    timed_steps,
+    too_fast,
+    too_few,
+)
 from meshwright.runs.measured.cells import read_truth
-from meshwright.runs.measured.files import MeasuredRun, Runs, runs_of_table
+from meshwright.runs.measured.files import MeasuredRun, Runs, least_step_s_of, runs_of_table
 from meshwright.runs.measured.rows import Given, case_of
 from meshwright.runs.record import RunRecord
 from meshwright.runs.store import Store
@@ -35,8 +43,13 @@ _OUT_OF_MEMORY = re.compile(r"OutOfMemoryError|(?:CUDA|HIP|XPU|NPU) out of memor
 """As torch reports it."""
 
 
+class Refused(ConfigError):
+    """A log that does not count as measured, though its run is described."""
+
+
 def run_of_log(text: str, given: Given, *, source: str) -> MeasuredRun | None:
-    """Return the run of a log; None where no software is known, ConfigError for gaps."""
+    """Return the run of a log; None where no software is known, ConfigError for gaps, Refused for
+    what does not count as measured."""
     text = plain(text)
     reading = read_log(text)
     if reading is None:
@@ -50,12 +63,13 @@ def run_of_log(text: str, given: Given, *, source: str) -> MeasuredRun | None:
         return report.seconds(seq_len=seq_len, gbs=gbs, num_chips=chips)
 
     rated = [report for report in reading.reports if seconds(report)]
-    times = [found for report in steady_reports(rated) if (found := seconds(report)) is not None]
-    if not times:
-        raise ConfigError(
-            f"{source}: {len(rated)} iteration time(s) reported; the warm-up can't be told from the"
-            " rest, give a longer log"
-        )
+    steady = steady_reports(rated)
+    times = [found for report in steady if (found := seconds(report)) is not None]
+    why = too_few(timed_steps(reading.reports, steady))
+    if why is None and not case.machines.mixed:
+        why = too_fast(statistics.median(times), least_step_s_of(case))
+    if why is not None:
+        raise Refused(f"{source}: {why}")
     reserved, allocated = reading.peak_reserved_bytes, reading.peak_allocated_bytes
     peak = reserved if case.memory.kind == "reserved" else allocated
     return MeasuredRun(case=case, step_s=statistics.median(times), peak_bytes=peak, fitted=True)
@@ -116,7 +130,10 @@ def _read(path: Path, given: Given) -> Results:
     text = _text(path)
     if looks_like_nccl_tests(text):
         return _links(text, path, given)
-    run = run_of_log(text, given, source=path.name)
+    try:
+        run = run_of_log(text, given, source=path.name)
+    except Refused as error:
+        return Results(left_out=(str(error),))
     if run is not None:
         return Results(runs=(run,))
     if path.suffix.lower() != ".csv":
@@ -145,6 +162,10 @@ def _study(path: Path, given: Given) -> Results:
 
 def _run_of_folder(folder: Path, given: Given) -> MeasuredRun:
     text = "\n".join(_text(folder / name) for name in STUDY_LOGS if (folder / name).is_file())
+    if (
+        why := older_than([folder / name for name in STUDY_LOGS], configs_of(folder.iterdir()))
+    ) is not None:
+        raise ConfigError(f"{folder.name}: {why}")
     run = run_of_log(text, given, source=folder.name)
     if run is None:
         raise ConfigError(f"{folder.name}: no log of {LOGS} in {' or '.join(STUDY_LOGS)}")
@@ -302,6 +323,8 @@ def _run(
     measured = record.measured
     if measured is None:
         return "it has not ended"
+    if (why := refused_record(asdict(measured), least_step_s_of(case))) is not None:
+        return why
     allocated, reserved = measured.peak_allocated_bytes, measured.peak_reserved_bytes
     figure = MemoryFigure(kind="allocated" if allocated is not None else "reserved", rank="max")
     peak = allocated if allocated is not None else reserved

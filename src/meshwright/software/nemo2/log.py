@@ -4,24 +4,27 @@ Read from NeMo's nemo/collections/nlp/parts/nlp_overrides.py (`CustomProgressBar
 nemo/utils/exp_manager.py (`TimingCallback`) at v1.23.0, and
 nemo/lightning/pytorch/callbacks/progress_printer.py of September 2025 (after 2.4). The bar is
 tqdm's, drawn again and again behind a carriage return, with `train_step_timing in s=12.60` in its
-postfix, numbers in five characters as Lightning's `Tqdm.format_num` has them; its count is of steps
-that are done. The printer's `iteration` counts from 0, numbers have four significant digits.
-Neither says memory.
+postfix (newer loggers write `train_step_timing_in_s`), numbers in five characters as Lightning's
+`Tqdm.format_num` has them; its count is of steps that are done. The printer's `iteration` counts
+from 0, numbers have four significant digits. Neither says memory.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from meshwright.software.folders import LogForm
 from meshwright.software.log import NUMBER, Collected, Report, count, fields_by_bar, number
 
-__all__ = ["BAR_LOG", "LOG"]
+__all__ = ["BAR_LOG", "LOG", "TIMINGS"]
 
 _COUNT = re.compile(r"\| {0,20}(?P<step>\d{1,12})/(?P<total>\d{1,12}|\?) \[")
 _POSTFIX = re.compile(
     rf"(?P<name>[A-Za-z_][\w ]{{0,60}}?)=\s{{0,4}}(?P<value>{NUMBER})(?=[,\]])", re.IGNORECASE
 )
+TIMINGS = ("train_step_timing in s", "train_step_timing_in_s")
+"""Names of a step's time, in TensorBoard too; loggers without spaces write the second."""
 _TRAINING = re.compile(
     r"Training epoch \d{1,12}, iteration (?P<step>\d{1,12})/(?P<last>-?\d{1,12}) \|(?P<fields>.*)",
     re.DOTALL,
@@ -36,7 +39,7 @@ def _read_bar_line(line: str, found: Collected) -> None:
     fields = {
         match["name"].strip(): match["value"] for match in _POSTFIX.finditer(line, counts[-1].end())
     }
-    seconds = number(fields.get("train_step_timing in s"))
+    seconds = _timing(fields)
     if seconds is not None:
         loss = number(fields.get("reduced_train_loss", fields.get("loss")))
         step = int(counts[-1]["step"])
@@ -55,13 +58,18 @@ def _read_bar_line(line: str, found: Collected) -> None:
             )
 
 
+def _timing(fields: Mapping[str, str]) -> float | None:
+    """Seconds of a step, under either name."""
+    return next((number(fields[name]) for name in TIMINGS if name in fields), None)
+
+
 def _read_printer_line(line: str, found: Collected) -> None:
     """Read the printer's line of a step."""
     match = _TRAINING.search(line)
     if match is None:
         return
     fields = fields_by_bar(match["fields"])
-    seconds = number(fields.get("train_step_timing in s"))
+    seconds = _timing(fields)
     if seconds is not None:
         found.total_steps = int(match["last"]) + 1 if int(match["last"]) >= 0 else None
         found.add(
@@ -80,7 +88,7 @@ def _read_printer_line(line: str, found: Collected) -> None:
 
 BAR_LOG = LogForm(
     framework="nemo-1",
-    marks=("train_step_timing in s=",),
+    marks=tuple(f"{name}=" for name in TIMINGS),
     read=_read_bar_line,
     sample=(
         "Epoch 0: :   2%|#     | 2/100 [00:12<03:45, reduced_train_loss=9.500, "
@@ -91,7 +99,7 @@ BAR_LOG = LogForm(
 )
 LOG = LogForm(
     framework="nemo-2",
-    marks=("train_step_timing in s:",),
+    marks=tuple(f"{name}:" for name in TIMINGS),
     read=_read_printer_line,
     sample=(
         "Training epoch 0, iteration 1/99 | global_batch_size: 64 | "
