@@ -237,7 +237,7 @@ def test_a_second_process_is_refused(torchrun: Path, capsys: Capture) -> None:
             "max_steps_per_run=3: expected 7 or more: the first are warm-up",
         ),
         ([*HERE, "--max-minutes-per-run", "0"], "minutes_per_run=0: expected a positive number"),
-        ([*HERE, "--budget-gpu-hours", "nan"], "budget_gpu_hours=nan: expected a positive number"),
+        ([*HERE, "--budget", "nan"], "budget=nan: expected GPU-hours, dollars or runs"),
         ([*HERE, "--tolerance", "1"], "tolerance=1: expected a share of the step time"),
         ([*HERE, "--precision", "fp8"], "has no fp8 matrix unit"),
         ([*HERE, "--set", "tp=3"], "no layout of this model can be run"),

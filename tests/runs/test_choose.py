@@ -71,7 +71,7 @@ def test_a_slow_run_lifts_all_and_does_not_make_others_look_fast() -> None:
         options([1.0, 1.3], common=0.2, own=0.0025), {0: Tried(step_s=1.5)}, tolerance=0.02
     )
     assert isinstance(found, Stop)
-    assert "no other layout is faster" in found.because
+    assert "no other of 2 candidates is faster" in found.because
 
 
 def test_what_is_own_to_a_slow_run_makes_the_next_worth_trying() -> None:

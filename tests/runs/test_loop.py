@@ -14,6 +14,7 @@ from tests.runs.records import measured
 
 from meshwright.platforms.executor import JobStatus
 from meshwright.platforms.job import Job
+from meshwright.runs.budget import read_budget
 from meshwright.runs.lock import locked
 from meshwright.runs.loop import StudyLimits, Tuner, View
 from meshwright.runs.outcome import Failure
@@ -58,8 +59,11 @@ class Bench:
         with locked(store.folder) as lock:
             return self.tuner(store, lock, **limits).run()
 
-    def tuner(self, store: Store, lock: Any, **limits: Any) -> Tuner:
+    def tuner(
+        self, store: Store, lock: Any, *, usd_per_chip_hour: float | None = None, **limits: Any
+    ) -> Tuner:
         return Tuner(
+            usd_per_chip_hour=usd_per_chip_hour,
             store=store,
             lock=lock,
             candidates=standin.candidates(),
@@ -130,12 +134,27 @@ def test_several_at_a_time(bench: Bench) -> None:
 
 
 def test_the_budget_is_never_passed(bench: Bench) -> None:
-    view = bench.run(max_runs=12, strategy="grid", minutes_per_run=1.0, budget_gpu_hours=0.3)
+    view = bench.run(
+        max_runs=12, strategy="grid", minutes_per_run=1.0, budget=read_budget("0.3gpuh")
+    )
     # a run may take 8 * 1 / 60 = 0.133 hours and takes 20 s, 0.0444 (and a poll): four fit before
     # 0.3 could be passed
     assert view.gpu_hours <= 0.3
     assert len(view.records) == 4
-    assert "could pass --budget-gpu-hours 0.3" in view.stop
+    assert "could pass --budget 0.3gpuh" in view.stop
+
+
+def test_a_budget_in_dollars_buys_hours_at_the_price(bench: Bench) -> None:
+    """At $2 an hour $0.6 buys the 0.3 hours of the test before."""
+    limits: dict[str, Any] = {"strategy": "grid", "minutes_per_run": 1.0}
+    view = bench.run(**limits, max_runs=12, budget=read_budget("$0.6"), usd_per_chip_hour=2.0)
+    assert len(view.records) == 4
+    assert "could pass --budget $0.6" in view.stop
+
+
+def test_a_budget_in_runs_takes_the_place_of_max_runs(bench: Bench) -> None:
+    view = bench.run(max_runs=2, strategy="grid", budget=read_budget("3runs"))
+    assert view.stop == "3 runs, as many as --budget 3runs allows"
 
 
 def test_failures_of_every_kind_stop_nothing_and_are_results(bench: Bench) -> None:

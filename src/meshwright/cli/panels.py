@@ -60,7 +60,7 @@ PANELS: dict[str, tuple[str, ...]] = {
     "Energy": ("power_share", "pue", "kg_co2_per_kwh"),
     "Study": (
         *("max_runs", "minutes_per_run", "queue_minutes", "ready_minutes", "parallel"),
-        *("budget_gpu_hours", "tolerance", "confidence", "run_all", "strategy"),
+        *("budget", "tolerance", "confidence", "run_all", "strategy"),
         *("replay", "group", "max_steps_per_run", "tensorboard"),
         *("wandb", "wandb_key_file", "wandb_offline"),
     ),

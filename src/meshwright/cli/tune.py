@@ -45,6 +45,7 @@ def tune(
         PlanRequest,
         *("model", "cluster", "seq_len", "gbs", "precision", "pins", "stack", "calibration"),
         *("profile", "megatron_version", "attention", "max_memory_gib", "gpus_per_node"),
+        "usd_per_hour",
         cluster="Chips, such as h100:16, or local: what is here.",
         seq_len="Tokens in one sequence [default on processors: 128].",
         gbs="Global batch in sequences, the same for every run [default on processors: 8].",

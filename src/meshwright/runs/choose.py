@@ -152,8 +152,8 @@ def _by_prediction(
     if seen and tolerance >= 0 and sure >= confidence:
         return Stop(
             because=(
-                f"with {sure:.0%} confidence no other layout is faster than the best by more than"
-                f" {tolerance:.1%}"
+                f"with {sure:.0%} confidence no other of {len(options)} candidates is faster than"
+                f" the best by more than {tolerance:.1%}"
             ),
             confidence=sure,
         )

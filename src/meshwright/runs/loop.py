@@ -11,6 +11,7 @@ from typing import Annotated, Any, Generic, Literal, Protocol, TypeVar
 
 from meshwright.platforms.executor import Executor, JobStatus
 from meshwright.platforms.job import Job
+from meshwright.runs.budget import BUDGET_FORMS, Budget, read_budget
 from meshwright.runs.choose import (
     CONFIDENCE,
     STRATEGIES,
@@ -61,8 +62,14 @@ class StudyLimits:
         float, Option("Minutes that a run may wait for its start.", ("--max-queue-minutes",))
     ] = 60.0
     parallel: Annotated[int, Option("Runs at a time.")] = 1
-    budget_gpu_hours: Annotated[
-        float | None, Option("What the study may cost, in hours of one chip.")
+    budget: Annotated[
+        Budget | None,
+        Option(
+            "What the study may cost: hours of one chip, dollars or runs.",
+            metavar=BUDGET_FORMS,
+            kind=str,
+            read=read_budget,
+        ),
     ] = None
     tolerance: Annotated[
         float,
@@ -83,9 +90,9 @@ class StudyLimits:
         for name in ("max_runs", "parallel"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}={getattr(self, name)}: expected 1 or more")
-        for name in ("minutes_per_run", "queue_minutes", "budget_gpu_hours"):
+        for name in ("minutes_per_run", "queue_minutes"):
             value = getattr(self, name)
-            if value is not None and not 0 < value < math.inf:
+            if not 0 < value < math.inf:
                 raise ConfigError(f"{name}={value:g}: expected a positive number")
         if not 0 <= self.tolerance < 1:
             raise ConfigError(
@@ -156,6 +163,8 @@ class Tuner(Generic[AnyRun]):
     now: Callable[[], float]
     sleep: Callable[[float], None]
     show: Callable[[View[AnyRun]], None]
+    usd_per_chip_hour: float | None = None
+    """None where nobody knows it."""
     poll_s: float = 1.0
     records: dict[str, AnyRun] = field(default_factory=dict)
     _waits: dict[str, str] = field(default_factory=dict)
@@ -327,22 +336,35 @@ class Tuner(Generic[AnyRun]):
     def _spent(self, *, is_new: bool) -> Stop | None:
         """Why no further run may start; what runs is reckoned with its whole limit of time."""
         limits = self.limits
-        if is_new and not limits.run_all and len(self.records) >= limits.max_runs:
-            runs = counted(len(self.records), "run")
-            return Stop(because=f"{runs}, as many as --max-runs allows")
+        if is_new:
+            stop = self._counted_out()
+            if stop is not None:
+                return stop
         for record in self.records.values():
             if record.failure and record.failure.failure_class == "never_started":
                 return Stop(because=f"{record.run_id} never started: {record.failure.message}")
-        if limits.budget_gpu_hours is not None:
-            each = self.num_chips * limits.minutes_per_run / 60.0
-            if self._gpu_hours() + each * (len(self._open()) + 1) > limits.budget_gpu_hours:
-                return Stop(
-                    because=(
-                        f"another run of up to {each:.3g} GPU-hours could pass --budget-gpu-hours"
-                        f" {limits.budget_gpu_hours:g}"
-                    )
-                )
+        most = self._most_gpu_hours()
+        each = self.num_chips * limits.minutes_per_run / 60.0
+        if self._gpu_hours() + each * (len(self._open()) + 1) > most:
+            words = f"another run of up to {each:.3g} GPU-hours could pass --budget {limits.budget}"
+            return Stop(because=words)
         return None
+
+    def _counted_out(self) -> Stop | None:
+        """Why no new run may be planned: as many as are allowed have been."""
+        limits, budget = self.limits, self.limits.budget
+        runs = len(self.records)
+        if budget is not None and budget.unit == "runs" and runs >= budget.amount:
+            return Stop(because=f"{counted(runs, 'run')}, as many as --budget {budget} allows")
+        ends = not limits.run_all and (budget is None or budget.unit != "runs")
+        if ends and runs >= limits.max_runs:
+            return Stop(because=f"{counted(runs, 'run')}, as many as --max-runs allows")
+        return None
+
+    def _most_gpu_hours(self) -> float:
+        """That the budget allows."""
+        budget = self.limits.budget
+        return math.inf if budget is None else budget.gpu_hours(self.usd_per_chip_hour)
 
     def _choose(self) -> AnyRun | Stop:
         limits = self.limits

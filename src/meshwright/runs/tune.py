@@ -264,6 +264,7 @@ def run_study(
         members=members,
         options=prepared.options,
         num_chips=problem.num_chips,
+        usd_per_chip_hour=facts.usd_per_chip_hour,
         largest=_job(problem, tuning, members[0].layout),
         job=lambda record: _job(problem, tuning, record.layout),
         judge=judge_runs(work),
@@ -295,6 +296,7 @@ class Conduct(Generic[AnyRun]):
     options: Options
     num_chips: int
     """That a run holds where it does not say so itself."""
+    usd_per_chip_hour: float | None = None
     largest: Job
     """It tells how many have room at a time."""
     job: Callable[[AnyRun], Job]
@@ -308,6 +310,8 @@ class Conduct(Generic[AnyRun]):
 
     def opened(self) -> Store[AnyRun]:
         """Return the study's folder; StudyError where it, or the launcher, is in the way."""
+        if self.asked.limits.budget is not None:
+            self.asked.limits.budget.gpu_hours(self.usd_per_chip_hour)
         self.starter.check()
         trial = {**self.trial, "launcher": self.asked.launcher}
         store = study_folder(
@@ -329,6 +333,7 @@ class Conduct(Generic[AnyRun]):
                 limits=with_room(self.asked.limits, self.starter, self.largest),
                 executor=self.starter,
                 num_chips=self.num_chips,
+                usd_per_chip_hour=self.usd_per_chip_hour,
                 job=self.job,
                 judge=self.judge,
                 now=self.now,

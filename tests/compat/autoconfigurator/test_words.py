@@ -92,6 +92,7 @@ def test_null_lists_and_auto() -> None:
             "run_training_hp_search=maybe: expected True or False",
         ),
         ([PATH, "parallel_runs=0"], "parallel_runs=0: expected a whole number of 1 or more"),
+        ([PATH, "run_all=perhaps"], "run_all=perhaps: expected True or False"),
         ([PATH, "container_mounts=/a"], "container_mounts=/a: expected a list"),
         (
             [PATH, "search_config.train_settings.logs=null"],

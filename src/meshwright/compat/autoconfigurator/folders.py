@@ -43,7 +43,10 @@ __all__ = [
     "write_other_forms",
 ]
 
-_FLAGS = ("run_training_hp_search", "run_inference_hp_search", "dry_run", "wandb.enable")
+_FLAGS = (
+    *("run_training_hp_search", "run_inference_hp_search", "dry_run", "run_all"),
+    "wandb.enable",
+)
 _TEXTS = ("base_results_dir", "data_dir", "wandb.project", "search_config.train_settings.logs")
 _SECTIONS = ("cluster", "wandb", "search_config", "search_config.train_settings")
 _ASKED = (

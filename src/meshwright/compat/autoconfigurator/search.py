@@ -19,6 +19,7 @@ from meshwright.compat.autoconfigurator.settings import (
 from meshwright.platforms.executor import Executor
 from meshwright.platforms.job import JobOptions
 from meshwright.platforms.registry import executor
+from meshwright.runs.budget import read_budget
 from meshwright.runs.candidates import Candidate, Candidates, Refusal, fitting_candidates
 from meshwright.runs.loop import StudyLimits
 from meshwright.runs.trackers import Tracking, read_key
@@ -327,10 +328,15 @@ def search_of(config: Mapping[str, Any]) -> Search:
 def _tuning(
     settings: TrainSettings, config: Mapping[str, Any], trial: Trial, platform: Platform
 ) -> Tuning:
+    budget = config["budget"]
     limits = StudyLimits(
         max_runs=settings.limit_search_runs,
         parallel=platform.parallel,
         minutes_per_run=float(settings.max_minutes_per_run),
+        tolerance=_number(config, "tolerance"),
+        confidence=_number(config, "confidence"),
+        budget=None if budget is None else read_budget(str(budget)),
+        run_all=config["run_all"],
     )
     return Tuning(
         folder=Path(settings.logs) / _STUDY,
@@ -340,6 +346,14 @@ def _tuning(
         job=platform.job,
         tracking=_tracking(config["wandb"]),
     )
+
+
+def _number(config: Mapping[str, Any], key: str) -> float:
+    """A number of the study; its range is StudyLimits' to check."""
+    value = config[key]
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ConfigError(f"{key}={value}: expected a number")
+    return float(value)
 
 
 def _tracking(words: Mapping[str, Any]) -> Tracking:

@@ -5,7 +5,8 @@ Keys, interpolations and values of the tree are those of NVIDIA's AutoConfigurat
 (NeMo-Framework-Launcher, auto_configurator/conf); the rows of `nemo1_searches.csv` become its
 `search_config/<family>/<size>`. Keys of ours are `model`, `series`, `chip`, `precision` and
 `global_batch_size` of `train_settings`, `engine`, `model_path` and `container` of
-`inference_settings.run`, and `parallel_runs`, `program`, `software` and `dry_run`.
+`inference_settings.run`, and `parallel_runs`, `tolerance`, `confidence`, `budget`, `run_all`,
+`program`, `software` and `dry_run`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from functools import cache
 from typing import Any, Literal
 
 from meshwright.compat.checks import Sizes, budget_of, positive, sizes, text_of, whole
+from meshwright.runs.loop import StudyLimits
 from meshwright.search.problem import dims_of
 from meshwright.sizing.shapes import shape_of
 from meshwright.sizing.size import Budget, classic_params
@@ -301,6 +303,10 @@ def root() -> dict[str, Any]:
         "wandb": {"enable": False, "api_key_file": None, "project": "nemo-megatron-autoconfig"},
         "search_config_value": "${hydra:runtime.choices.search_config}",
         "parallel_runs": 8,
+        "tolerance": StudyLimits().tolerance,
+        "confidence": StudyLimits().confidence,
+        "budget": None,
+        "run_all": False,
         "program": None,
         "software": _AUTO,
         "dry_run": False,
