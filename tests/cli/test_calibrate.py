@@ -147,7 +147,7 @@ REFUSED = {
     ),
     "nowhere": (
         ["calibrate", "train.log", "--cluster", "h100:16", "-o", "no/where.yaml"],
-        "cannot be written",
+        "there is no folder no",
     ),
     "no calibration": (["plan", *PLAN, "--calibration", "notes.txt"], "no calibration"),
     "absent calibration": (

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from meshwright import __version__
 from meshwright.api import problem_of, read_calibration
+from meshwright.platforms.files import check_ours, put_file
 from meshwright.platforms.given import find_local_cluster, load_profile
 from meshwright.runs.choose import CONFIDENCE
 from meshwright.runs.measured.files import (
@@ -24,14 +25,14 @@ from meshwright.runs.measured.files import (
     read_tables,
 )
 from meshwright.runs.measured.fit import FitReport, fit_runs
-from meshwright.runs.measured.predict import Answers, predictions_csv
+from meshwright.runs.measured.predict import PREDICTIONS_MARK, Answers, predictions_csv
 from meshwright.runs.measured.results import is_study, read_results, runs_of_study
 from meshwright.runs.measured.rows import Given
 from meshwright.runs.replay import NEAR, Replayed, replay_table
 from meshwright.runs.store import read_store
 from meshwright.search.request import PlanRequest
 from meshwright.trust.calibration import check_profile
-from meshwright.trust.calibration_file import calibration_to_yaml
+from meshwright.trust.calibration_file import CALIBRATION_MARK, calibration_to_yaml
 from meshwright.values.errors import ConfigError, require_scorers
 from meshwright.values.hardware.parse import LOCAL
 from meshwright.values.hardware.profile import (
@@ -72,6 +73,7 @@ def predict(
     output: str | Path | None = None,
     calibration: str | Path | None = None,
     profile: str | Path | None = None,
+    force: bool = False,
     warn: Callable[[str], None] = _warn,
     tell: Callable[[str], None] = lambda line: None,
 ) -> Answers:
@@ -81,10 +83,13 @@ def predict(
     Measured columns are never read. `warn` is told of files that are left out, `tell` for how many
     rows a calibration or a profile holds.
     """
-    tables = _kept(read_tables(_paths(rows)), warn)
+    given = _paths(rows)
+    if output is not None:
+        check_ours(Path(output), mark=PREDICTIONS_MARK, force=force)
+    tables = _kept(read_tables(given), warn)
     answers = predict_tables(tables.kept, own=_own(tables, calibration, profile, tell))
     if output is not None:
-        _write(Path(output), predictions_csv(answers).encode("utf-8"))
+        put_file(Path(output), predictions_csv(answers), mark=PREDICTIONS_MARK, force=force)
     return answers
 
 
@@ -145,6 +150,7 @@ def calibrate(
     output: str | Path | None = None,
     profile: str | Path | None = None,
     stack: str | None = None,
+    force: bool = False,
     warn: Callable[[str], None] = _warn,
     **described: Any,
 ) -> FitReport:
@@ -156,6 +162,8 @@ def calibrate(
     is told of runs that are left out.
     """
     given, paths = _given({"stack": stack, **described}), _paths(results)
+    if output is not None:
+        check_ours(Path(output), mark=CALIBRATION_MARK, force=force)
     studies = [path for path in paths if is_study(path)]
     if len(studies) == len(paths) and given != Given(stack=stack):
         raise ConfigError(
@@ -175,7 +183,8 @@ def calibrate(
     for line in (*left_out, *report.left_out):
         warn(f"left out: {line}")
     if output is not None:
-        _write(Path(output), calibration_to_yaml(report.calibration).encode("utf-8"))
+        content = calibration_to_yaml(report.calibration)
+        put_file(Path(output), content, mark=CALIBRATION_MARK, force=force)
     return report
 
 
@@ -245,16 +254,9 @@ def _checked_output(path: Path) -> Path:
 
 
 def _keep(found: Profile, path: Path | None) -> None:
-    """Write beside the file, then put it in its place: an interrupt never leaves half a file."""
-    if path is None:
-        return
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        beside.write_bytes(profile_to_bytes(found, form=_FORMS[path.suffix.lower()]))
-        beside.replace(path)
-    except OSError as error:
-        beside.unlink(missing_ok=True)
-        raise ConfigError(f"--output {path}: {error.strerror or error}") from None
+    """Write what is measured so far; what is there was read as a profile, or gives way."""
+    if path is not None:
+        put_file(path, profile_to_bytes(found, form=_FORMS[path.suffix.lower()]), force=True)
 
 
 def read_own(*, calibration: str | Path | None = None, profile: str | Path | None = None) -> Own:
@@ -312,10 +314,3 @@ def _paths(given: Paths) -> list[Path]:
     if not found:
         raise ConfigError("no file is given")
     return found
-
-
-def _write(path: Path, content: bytes) -> None:
-    try:
-        path.write_bytes(content)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be written ({error.strerror})") from None

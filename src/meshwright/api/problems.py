@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from meshwright.platforms.files import read_input
 from meshwright.values.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def mixed_problem_of(request: PlanRequest) -> MixedProblem | None:
 def read_text(path: Path, what: str) -> str:
     """Return what a file holds; ConfigError for one that can't be read, or is no text."""
     try:
-        return path.read_bytes().decode("utf-8")
+        return read_input(path).decode("utf-8")
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "not a text in UTF-8"
         raise ConfigError(f"{what}: {reason}") from None

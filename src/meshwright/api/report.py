@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from meshwright import __version__, api
+from meshwright.platforms.files import put_file, read_input
 from meshwright.report.charts.draw import alone, chart_markdown
 from meshwright.report.charts.forms import Chart
 from meshwright.report.charts.svg import chart_css
@@ -26,6 +27,7 @@ from meshwright.values.hardware.parse import LOCAL
 
 __all__ = [
     "FORMATS",
+    "PAGE_MARK",
     "Format",
     "chart_bytes",
     "find_chart",
@@ -38,6 +40,8 @@ __all__ = [
 Format = Literal["html", "png", "svg", "md"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 STANDARD_INPUT = "-"
+PAGE_MARK = '<meta name="generator" content="Meshwright'
+"""Near the start of every page."""
 
 
 def write_report(
@@ -45,19 +49,18 @@ def write_report(
     *,
     output: str | Path,
     title: str | None = None,
+    force: bool = False,
 ) -> Path:
     """Write a page about some results: what commands print with --json (files, or the objects), and
     directories of studies.
 
     `write_report(["plan.json", meshwright.plan(...).to_dict()], output="report.html")`. Returns the
-    page's path. ConfigError where a result cannot be read; MissingExtraError without jinja2.
+    page's path. ConfigError where a result cannot be read, or where another's file is there and
+    `force` is not given; MissingExtraError without jinja2.
     """
     path = Path(output)
     content = page_bytes(report_parts(results), title=title)
-    try:
-        path.write_bytes(content)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be written ({error.strerror})") from None
+    put_file(path, content, mark=PAGE_MARK, force=force)
     return path
 
 
@@ -94,7 +97,7 @@ def read_result(result: str | Path | Mapping[str, Any]) -> Record:
         text = (
             sys.stdin.read()
             if str(result) == STANDARD_INPUT
-            else Path(result).read_bytes().decode("utf-8")
+            else read_input(Path(result)).decode("utf-8")
         )
     except (OSError, ValueError) as error:
         raise ConfigError(

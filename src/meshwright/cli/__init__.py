@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import builtins
+import os
 import re
-import signal
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
 from itertools import pairwise
@@ -19,6 +20,7 @@ import typer.core
 import typer.main
 
 from meshwright.cli.complete import add_values, is_asked, rejoin_words
+from meshwright.cli.failures import exit_code, file_words, limit_words, reader_left
 from meshwright.cli.help import HELP_ALL, Command, first_sentence, write_commands
 from meshwright.cli.start import ask_command
 from meshwright.cli.terminal import INTERRUPTED
@@ -67,6 +69,8 @@ there; a module with COMMANDS, such a table, is a group. `train logs` is the fun
 _SETTINGS = {"help_option_names": ["-h", "--help"]}
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 """Typer's own error for a wrong command line; its home differs from version to version."""
+_PIPE_CLOSED = 141
+"""The exit code of a filter that SIGPIPE ends."""
 
 
 class _Commands(typer.core.TyperGroup):
@@ -242,13 +246,14 @@ def run(args: Sequence[str]) -> int:
             obj=HELP_ALL if HELP_ALL in args else None,
         )
     except MeshwrightError as error:
-        return (
-            0 if is_asked() else _refuse(str(error))
-        )  # a line that can't be completed yet is no error
-    except (NotADirectoryError, IsADirectoryError, PermissionError) as error:
-        if error.filename is None:
+        # a line that can't be completed yet is no error
+        return 0 if is_asked() else _refuse(str(error), code=exit_code(error))
+    except OSError as error:
+        if isinstance(error, BrokenPipeError) and reader_left():
             raise
-        return _refuse(f"{error.filename}: {error.strerror}")
+        return _refuse(file_words(error), code=exit_code(error))
+    except (RecursionError, MemoryError, UnicodeError) as error:
+        return _refuse(limit_words(error), code=exit_code(error))
     except _UsageError as error:
         return _refuse(usage_words(error))
     except (typer.Abort, KeyboardInterrupt, EOFError):
@@ -275,15 +280,36 @@ def _require_values(args: Sequence[str]) -> None:
             )
 
 
-def _refuse(message: str) -> int:
+def _refuse(message: str, *, code: int = 2) -> int:
     line = " ".join(message.split())
-    print(f"error: {line}", file=sys.stderr)
-    return 2
+    with suppress(OSError):  # a full disk, or a reader that went, behind stderr too
+        print(f"error: {line}", file=sys.stderr)
+    return code
 
 
 def main() -> None:
-    """Run the command line of this process; a reader that closes the pipe early ends it quietly, as
-    it ends other filters."""
-    if hasattr(signal, "SIGPIPE"):
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    sys.exit(run(sys.argv[1:]))
+    """Run the command line of this process. A reader that closes the pipe early ends it quietly, as
+    it ends other filters; answers that cannot be written end it with 3."""
+    try:
+        code = run(sys.argv[1:])
+        sys.stdout.flush()
+    except BrokenPipeError:
+        code = _PIPE_CLOSED
+    except SystemExit as ended:  # how the libraries below end where a reader left
+        if not isinstance(ended.__context__, BrokenPipeError):
+            raise
+        code = _PIPE_CLOSED
+    except OSError as error:
+        code = _refuse(f"standard output: {error.strerror or error}", code=exit_code(error))
+    _let_go_of_output()
+    sys.exit(code)
+
+
+def _let_go_of_output() -> None:
+    """Point the streams that cannot be flushed to nowhere, so that Python's end says nothing."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            with suppress(OSError, ValueError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

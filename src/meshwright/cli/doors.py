@@ -10,10 +10,11 @@ from typing import Any
 import typer
 from rich.console import Console
 
+from meshwright.cli.flags import FORCE
 from meshwright.cli.options import Given, argument, command, fields_of, option
 from meshwright.cli.study_view import interruptible, progress, serving_progress
 from meshwright.cli.terminal import JsonFlag, QuietFlag, tell, tell_notes
-from meshwright.cli.traces import make_folder, write_steps
+from meshwright.cli.traces import write_steps
 from meshwright.compat.apss import ApssAnswer, ApssRequest
 from meshwright.compat.apss import apss as search
 from meshwright.compat.autoconfigurator.folders import (
@@ -41,6 +42,7 @@ from meshwright.compat.autoconfigurator.measured import (
 )
 from meshwright.compat.autoconfigurator.search import NothingFits, Search, platform_of, search_of
 from meshwright.compat.autoconfigurator.words import compose, write_tree
+from meshwright.platforms.files import make_folder
 from meshwright.report.mixed_table import print_mixed_miss
 from meshwright.runs.tune import StudyResult, run_study
 from meshwright.search.mixed.problem import resolve_mixed
@@ -64,6 +66,7 @@ def autoconfigurator(
     dry_run: bool = option(
         False, "Write the base configuration and the candidates, and start nothing."
     ),
+    force: bool = FORCE,
     json_output: JsonFlag = False,
     quiet: QuietFlag = False,
 ) -> None:
@@ -94,7 +97,7 @@ def autoconfigurator(
       meshwright autoconfigurator search_config=llama/llama3_8b cluster_type=bcm cluster.partition=gpu auto_configurator_path=/opt/tool
     """  # noqa: E501
     if write_conf is not None:
-        for path in write_tree(write_conf):
+        for path in write_tree(write_conf, force=force):
             typer.echo(path)
         return
     config = compose(words or [], config_dir=config_dir)

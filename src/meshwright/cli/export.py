@@ -26,6 +26,7 @@ from meshwright.cli.options import (
 )
 from meshwright.cli.plan_files import read_mixed, read_side
 from meshwright.cli.terminal import JsonFlag, print_json, tell, tell_notes
+from meshwright.platforms.files import make_folder, put_file
 from meshwright.platforms.job import JobOptions, JobText
 from meshwright.platforms.registry import find_platform
 from meshwright.report.plan_table import print_miss
@@ -379,13 +380,8 @@ def _files(exported: Exported, script: JobText | None) -> tuple[ExportedFile, ..
 
 
 def _write(path: Path, file: ExportedFile) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(file.text, encoding="utf-8")
-        if file.executable:
-            path.chmod(path.stat().st_mode | 0o111)
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror or error}") from None
+    make_folder(path.parent)
+    put_file(path, file.text, force=True, executable=file.executable)
     tell(f"wrote {path}")
 
 

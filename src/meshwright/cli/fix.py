@@ -3,9 +3,6 @@ well."""
 
 from __future__ import annotations
 
-import os
-import shutil
-import tempfile
 from pathlib import Path
 
 import typer
@@ -14,6 +11,7 @@ from meshwright.api.fixing import Fixed, changes, fix_run
 from meshwright.api.problems import read_text
 from meshwright.cli.options import REQUIRED, Given, argument, command, fields_of, option
 from meshwright.cli.terminal import JsonFlag, print_json, tell, tell_notes
+from meshwright.platforms.files import put_file
 from meshwright.search.request import PlanRequest
 from meshwright.values.errors import ConfigError
 
@@ -86,11 +84,6 @@ def _write(path: Path, fixed: Fixed) -> None:
     try:
         if read_text(path, str(path)) != fixed.run.text:
             raise ConfigError(f"{path}: it changed while it was read; run the command again")
-        target = path.resolve()
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-        with os.fdopen(handle, "w", encoding="utf-8", newline="") as out:
-            out.write(fixed.text)
-        shutil.copymode(target, name)
-        Path(name).replace(target)
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror or error}") from None
+    put_file(path, fixed.text, force=True)

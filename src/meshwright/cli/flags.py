@@ -29,6 +29,7 @@ __all__ = [
     "CLUSTER",
     "EVALUATION",
     "FAILURES",
+    "FORCE",
     "GPUS_PER_NODE",
     "HF",
     "HOW",
@@ -73,6 +74,7 @@ HOW: Any = fields_of(
 CALIBRATION: Any = option(None, "What `meshwright calibrate` wrote.", metavar="FILE")
 PROFILE: Any = option(None, "What `meshwright profile` wrote.", metavar="FILE")
 HF: Any = option(None, "A Hugging Face config.json to take the model from.")
+FORCE: Any = option(False, "Write over a file that this command did not write.")
 GPUS_PER_NODE: Any = option(None, "Chips in one server [default: as the chip is sold].")
 RUN_JOB: Any = fields_of(
     JobOptions, "image", "mounts", "workdir", "account", "partition", "instance", "words"

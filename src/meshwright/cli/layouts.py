@@ -9,7 +9,7 @@ from typing import get_args
 from meshwright.api.existing import price_of, read_run
 from meshwright.api.fixing import Fixed, fix_run
 from meshwright.api.problems import problem_of
-from meshwright.cli.flags import HOW, LAYOUT, WHERE, HfFlag, asked_with, model_words
+from meshwright.cli.flags import FORCE, HOW, LAYOUT, WHERE, HfFlag, asked_with, model_words
 from meshwright.cli.options import (
     REQUIRED,
     Given,
@@ -70,6 +70,7 @@ def explain(
         False, "Also how far published runs were off, and every constant with its source."
     ),
     json_output: JsonFlag = False,
+    force: bool = FORCE,
 ) -> None:
     """Explain one layout: time and memory by term, what binds it, and why its nearest rivals win or
     lose.
@@ -106,7 +107,7 @@ def explain(
         asked.layout, asked.problem, depth="constants" if moved else "functions"
     )
     if trace is not None:
-        write_step(trace, asked.layout, asked.problem)
+        write_step(trace, asked.layout, asked.problem, force=force)
     if json_output:
         print_json(explanation_record(found, asked.problem.request))
     elif name is not None:

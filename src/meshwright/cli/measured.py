@@ -12,7 +12,7 @@ from typing import Any
 import typer
 
 from meshwright.api import measured
-from meshwright.cli.flags import HF, model_words
+from meshwright.cli.flags import FORCE, HF, model_words
 from meshwright.cli.options import REQUIRED, Given, argument, command, fields_of, option
 from meshwright.cli.terminal import (
     INTERRUPTED,
@@ -48,6 +48,7 @@ def predict(
     json_output: bool = option(
         False, "Print the counts as one JSON object for programs.", "--json"
     ),
+    force: bool = FORCE,
 ) -> None:
     """Predict step time, peak memory and fit for every run of a table.
 
@@ -75,7 +76,13 @@ def predict(
       meshwright predict runs.csv -o predictions.csv --json
     """
     answers = measured.predict(
-        rows, output=output, calibration=calibration, profile=profile, warn=warn, tell=tell
+        rows,
+        output=output,
+        calibration=calibration,
+        profile=profile,
+        force=force,
+        warn=warn,
+        tell=tell,
     )
     found = counts(answers)
     if json_output:
@@ -140,6 +147,7 @@ def calibrate(
         None, "What `meshwright profile` wrote; plans then need it too.", metavar="FILE"
     ),
     json_output: JsonFlag = False,
+    force: bool = FORCE,
 ) -> None:
     """Fit the few constants that matter to your own runs, from one run upwards.
 
@@ -172,7 +180,7 @@ def calibrate(
     if model or hf is not None:
         case["model"] = model_words(model.get("model"), hf)
     report = measured.calibrate(
-        results, output=output, layout=layout, profile=profile, warn=warn, **case
+        results, output=output, layout=layout, profile=profile, force=force, warn=warn, **case
     )
     for run in report.runs:
         if not 1 / FAR_OFF < run.before < FAR_OFF:

@@ -11,9 +11,19 @@ from pathlib import Path
 import typer
 
 from meshwright import api
-from meshwright.api.report import FORMATS, Format, chart_bytes, find_chart, page_bytes, report_parts
+from meshwright.api.report import (
+    FORMATS,
+    PAGE_MARK,
+    Format,
+    chart_bytes,
+    find_chart,
+    page_bytes,
+    report_parts,
+)
+from meshwright.cli.flags import FORCE
 from meshwright.cli.options import REQUIRED, argument, command, option
 from meshwright.cli.terminal import print_json, tell
+from meshwright.platforms.files import put_file
 from meshwright.report.parts.answers import report_record
 from meshwright.report.parts.part import Part
 from meshwright.values.errors import ConfigError, UnknownNameError
@@ -39,6 +49,7 @@ def report(
     json_output: bool = option(
         False, "Print the report's values as one JSON object for programs.", "--json"
     ),
+    force: bool = FORCE,
 ) -> None:
     """Write a page about what other commands found: the answer, tables, charts, and what every
     figure stands on.
@@ -77,7 +88,7 @@ def report(
         print_json(report_record(parts))
         if output is None:
             return
-    _write(parts, chart, form, output, title=title, beside_json=json_output)
+    _write(parts, chart, form, output, title=title, beside_json=json_output, force=force)
 
 
 def _write(
@@ -88,6 +99,7 @@ def _write(
     *,
     title: str | None,
     beside_json: bool,
+    force: bool,
 ) -> None:
     """Write the page, or one chart of it, and say where."""
     if chart is None:
@@ -96,10 +108,7 @@ def _write(
         content = chart_bytes(find_chart(parts, chart), form)
         name = f"{chart.partition(':')[2] or chart}.{form}"
     path = output or Path(name)
-    try:
-        path.write_bytes(content)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be written ({error.strerror})") from None
+    put_file(path, content, mark=PAGE_MARK if chart is None else None, force=force)
     typer.echo(f"written to {path} ({len(content) / 1e6:.2f} MB)", err=beside_json)
 
 

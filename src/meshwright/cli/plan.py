@@ -19,6 +19,7 @@ from rich.progress import Progress
 from meshwright import api
 from meshwright.api.existing import Run, price_of, read_run
 from meshwright.cli.export import LEAVE_OUT, Delivery, export_first, for_export, left_names
+from meshwright.cli.flags import FORCE
 from meshwright.cli.options import Given, command, fields_of, option
 from meshwright.cli.plan_files import (
     print_change,
@@ -27,7 +28,8 @@ from meshwright.cli.plan_files import (
     side_of,
 )
 from meshwright.cli.terminal import JsonFlag, QuietFlag, tell, tell_notes
-from meshwright.cli.traces import make_folder, write_steps
+from meshwright.cli.traces import write_steps
+from meshwright.platforms.files import check_ours, make_folder, put_file
 from meshwright.platforms.given import read_hf_config
 from meshwright.report.columns import say
 from meshwright.report.mixed_table import print_mixed_miss, print_mixed_plans
@@ -59,6 +61,8 @@ __all__ = ["plan"]
 _PIPE_WIDTH = 160
 _TARGET = "megatron-lm"
 """Software that --export writes for unless --to names another."""
+
+_CSV_MARK = "rank,"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -138,6 +142,7 @@ def plan(
         " megatron-lm].",
     ),
     leave_out: str | None = LEAVE_OUT,
+    force: bool = FORCE,
 ) -> None:
     """Find the fastest layouts that fit: how to cut a model over the chips of a cluster.
 
@@ -189,20 +194,21 @@ def plan(
     if export_dir is not None:
         asked = for_export(asked, to or _TARGET)
     if save_request is not None:
-        _write(save_request, request_to_yaml(asked))
+        put_file(save_request, request_to_yaml(asked), mark="model:", force=force)
     problem = _problem(asked, from_file)  # refuses what is unknown before a folder is made
     current = None if run is None or isinstance(problem, MixedProblem) else run.asked(problem)
     if trace is not None:
         make_folder(trace)
+    check_ours(csv_path, mark=_CSV_MARK, force=force)
     with _progress(quiet=quiet) as progress:
         front = (
             api.plan_front(asked) if pareto else None
         )  # first, as it refuses chips without a price
         result = replace(api.plan(asked, progress=progress), front=front)
     if csv_path is not None:
-        _write(csv_path, _csv(result))
+        put_file(csv_path, _csv(result), mark=_CSV_MARK, force=force)
     if trace is not None:
-        write_steps(trace, result, problem)
+        write_steps(trace, result, problem, force=force)
     _show(result, current, goal, json_output=json_output)
     if current is not None and not json_output:
         assert not isinstance(problem, MixedProblem), "such a file is of one kind of chip"
@@ -306,13 +312,6 @@ def _progress(*, quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("pricing layouts", total=None)
         yield lambda done, bound: bar.update(task, completed=done, total=max(done, bound))
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror or error}") from None
 
 
 def _csv(result: PlanResult) -> str:

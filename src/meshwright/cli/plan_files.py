@@ -13,6 +13,7 @@ from meshwright import api
 from meshwright.api.existing import price_of
 from meshwright.api.problems import read_text
 from meshwright.cli.terminal import narrow_console
+from meshwright.platforms.files import read_input
 from meshwright.report.diff_text import print_comparison, print_prices
 from meshwright.search.diff import compare
 from meshwright.search.mixed.front import mixed_layout_of
@@ -106,7 +107,7 @@ def read_side(text: str) -> Side:
 
 def _plan_json(path: Path) -> Any:
     try:
-        return json.loads(path.read_bytes().decode("utf-8"))
+        return json.loads(read_input(path).decode("utf-8"))
     except OSError as error:
         hint = "; a layout is written tp=8,pp=4" if "=" not in str(path) else ""
         raise ConfigError(f"{path}: cannot be read ({error.strerror}){hint}") from None

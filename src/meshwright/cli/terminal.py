@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from meshwright.report.columns import fold
-from meshwright.values.errors import ConfigError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -26,7 +24,6 @@ __all__ = [
     "tell",
     "tell_notes",
     "warn",
-    "write_text",
 ]
 
 INTERRUPTED = 130
@@ -77,11 +74,3 @@ def tell_notes(lines: Iterable[str]) -> None:
 def print_json(record: object) -> None:
     """Print the answer as one object for programs."""
     print(json.dumps(record, indent=2))
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a file; ConfigError where that cannot be."""
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be written ({error.strerror})") from None

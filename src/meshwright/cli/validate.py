@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from meshwright.cli.flags import FORCE
 from meshwright.cli.options import REQUIRED, argument, command, option
 from meshwright.values.units import counted
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from meshwright_truth.verdicts import Validation
 
 __all__ = ["validate"]
+
+_MARK = "Written by `meshwright validate`"
 
 
 @command
@@ -33,6 +36,7 @@ def validate(
         None, "What --json printed earlier: the page's column `before`.", metavar="JSON"
     ),
     json_output: bool = option(False, "Print one JSON object for programs.", "--json"),
+    force: bool = FORCE,
 ) -> None:
     """Predict published runs and compare the predictions with what was measured.
 
@@ -56,11 +60,13 @@ def validate(
     """
     from meshwright.api import measured
     from meshwright.cli.terminal import tell, warn
-    from meshwright.values.errors import ConfigError, require_scorers
+    from meshwright.platforms.files import check_ours, put_file
+    from meshwright.values.errors import require_scorers
 
     require_scorers()
     from meshwright_truth.page import read_earlier
 
+    check_ours(output, mark=_MARK, force=force)
     earlier = read_earlier(before) if before is not None else None
     found = measured.validate(
         truth,
@@ -71,10 +77,8 @@ def validate(
         tell=tell,
     )
     if output is not None:
-        try:
-            output.write_text(_page(found, earlier, () if predictions else truth), encoding="utf-8")
-        except OSError as error:
-            raise ConfigError(f"{output}: cannot be written ({error.strerror})") from None
+        page = _page(found, earlier, () if predictions else truth)
+        put_file(output, page, mark=_MARK, force=force)
     if json_output:
         _print_json(found)
     else:

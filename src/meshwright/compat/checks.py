@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from meshwright.platforms.files import read_input
 from meshwright.sizing.size import Budget
 from meshwright.values.errors import ConfigError
 from meshwright.values.units import DAY_S, TERA
@@ -79,6 +80,6 @@ def made(folder: Path) -> Path:
 def text_of(path: str | Path, given: str, *, otherwise: str = "not a text in UTF-8") -> str:
     """Return the text of a file; ConfigError with the system's reason, or `otherwise`."""
     try:
-        return Path(path).read_bytes().decode("utf-8")
+        return read_input(Path(path)).decode("utf-8")
     except (OSError, ValueError) as error:
         raise ConfigError(f"{given}: {getattr(error, 'strerror', None) or otherwise}") from None

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from meshwright.data.atomic import create_once, write_whole
+from meshwright.platforms.files import read_input
 from meshwright.values.errors import ConfigError
 
 __all__ = [
@@ -117,7 +118,7 @@ def read_manifest(folder: Path, *, name: str = MANIFEST) -> Manifest:
     """Read the manifest of a folder; ConfigError where there is none, or no manifest in it."""
     path = folder / name
     try:
-        content = json.loads(path.read_bytes())
+        content = json.loads(read_input(path))
         files = tuple(FileRecord(**row) for row in content["files"])
         return Manifest(step=content["step"], settings=content["settings"], files=files)
     except OSError as error:

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, Protocol
 
+from meshwright.platforms.files import replace_file
 from meshwright.platforms.job import Job, JobText
 from meshwright.values.errors import ConfigError, LauncherError, LauncherSilent
 
@@ -217,10 +218,8 @@ class LogFetcher:
 
 def put_whole(path: Path, text: str) -> None:
     """Write a file that others see whole or not at all, or raise LauncherError."""
-    new = path.with_name(f"{path.name}.new")
     try:
-        new.write_text(text, encoding="utf-8", newline="")
-        new.rename(path)
+        replace_file(path, text.encode("utf-8"))
     except OSError as error:
         raise LauncherError(f"{path} could not be written: {error.strerror or error}") from None
 

@@ -10,6 +10,7 @@ import subprocess
 from collections import Counter
 from pathlib import Path
 
+from meshwright.platforms.files import read_input
 from meshwright.values.errors import ConfigError, UnknownNameError
 from meshwright.values.hardware.catalogue import default_node
 from meshwright.values.hardware.cluster import Cluster, Pool
@@ -60,7 +61,7 @@ def load_cluster(text_or_path: str | Path, *, gpus_per_node: int | None = None) 
     from meshwright.values.hardware.cluster_file import read_cluster
 
     try:
-        content = Path(text).read_bytes().decode("utf-8")
+        content = read_input(Path(text)).decode("utf-8")
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "not a text in UTF-8"
         raise ConfigError(
@@ -120,7 +121,7 @@ def cluster_of_listing(listing: str) -> Cluster:
 def load_profile(path: Path, /) -> Profile:
     """Read a profile's file; ConfigError where it is absent or broken."""
     try:
-        content = path.read_bytes()
+        content = read_input(path)
     except OSError as error:
         raise ConfigError(
             f"{path}: {error.strerror or error}; `meshwright profile -o {path}` writes it"
@@ -138,7 +139,7 @@ def read_hf_config(path: Path, *, name: str | None = None) -> HfReading:
         return _known_by_name(path)
     file = path / "config.json" if path.is_dir() else path
     try:
-        config = json.loads(file.read_text(encoding="utf-8"))
+        config = json.loads(read_input(file).decode("utf-8"))
     except FileNotFoundError as error:
         raise ConfigError(f"{file}: no such file; {_TAKES}") from error
     except OSError as error:

@@ -11,8 +11,8 @@ from typing import Any
 
 from meshwright.cost.schedules import chunk_stages
 from meshwright.cost.simulate import Operation, Transfer, timeline, transfers
+from meshwright.platforms.files import put_file
 from meshwright.search.traced import TracedChunk, TracedStep
-from meshwright.values.errors import ConfigError
 from meshwright.values.units import GIB
 
 __all__ = ["chrome_trace", "write_trace"]
@@ -235,9 +235,10 @@ def _about(kind: str, thread: int, **args: Any) -> Event:
     return {"name": kind, "ph": "M", "pid": 0, "tid": thread, "args": args}
 
 
-def write_trace(path: Path, trace: dict[str, Any]) -> None:
-    """Write a trace to a file; ConfigError where that cannot be."""
-    try:
-        path.write_text(json.dumps(trace, separators=(",", ":")), encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be written ({error.strerror})") from None
+_FIRST = '"otherData":{"layout"'
+"""Near the start of each trace that the commands write."""
+
+
+def write_trace(path: Path, trace: dict[str, Any], *, force: bool = False) -> None:
+    """Write a trace to a file; ConfigError where that cannot be, or over another's."""
+    put_file(path, json.dumps(trace, separators=(",", ":")), mark=_FIRST, force=force)

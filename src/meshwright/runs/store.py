@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Generic
 from uuid import uuid4
 
+from meshwright.platforms.files import replace_file, write_all
 from meshwright.runs.record import DIGITS, AnyRun, Event, record_of
 from meshwright.values.errors import ConfigError, StudyError
 from meshwright.values.text import html_table, read_yaml
@@ -229,7 +230,7 @@ def append_line(path: Path, line: str) -> None:
         try:
             size = os.fstat(handle).st_size
             torn = size > 0 and os.pread(handle, 1, size - 1) != b"\n"
-            _write_all(handle, ("\n" if torn else "").encode() + line.encode())
+            write_all(handle, ("\n" if torn else "").encode() + line.encode())
             os.fsync(handle)
         finally:
             os.close(handle)
@@ -249,27 +250,11 @@ def _keep_name(folder: Path) -> None:
         os.close(handle)
 
 
-def _write_all(handle: int, data: bytes) -> None:
-    while data:
-        data = data[os.write(handle, data) :]
-
-
 def write_whole(path: Path, text: str) -> None:
     """Write a file so that nobody sees a part of it; StudyError where the disk is full."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
     with _writing(path):
-        try:
-            handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-            try:
-                _write_all(handle, text.encode())
-                os.fsync(handle)
-            finally:
-                os.close(handle)
-            beside.replace(path)
-            _keep_name(path.parent)
-        except OSError:
-            beside.unlink(missing_ok=True)
-            raise
+        replace_file(path, text.encode())
+        _keep_name(path.parent)
 
 
 @contextmanager

@@ -27,9 +27,11 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from meshwright.trust.calibration import Calibration, Fitted, LinkRates, Misses
 from meshwright.values.errors import ConfigError
 
-__all__ = ["calibration_to_yaml", "parse_calibration"]
+__all__ = ["CALIBRATION_MARK", "calibration_to_yaml", "parse_calibration"]
 
 _VERSION = 1
+CALIBRATION_MARK = "calibration: "
+"""How the file of a calibration begins."""
 
 
 class _Form(BaseModel):

@@ -17,6 +17,7 @@ from meshwright.data.join import MAX_BYTES, MIN_BYTES
 from meshwright.data.pipeline import recipe_job
 from meshwright.data.recipe import read_recipe
 from meshwright.data.transfer import Patience
+from meshwright.platforms.files import make_folder, put_file
 from meshwright.platforms.job import JobOptions, JobText
 from meshwright.values.errors import ConfigError
 
@@ -96,11 +97,8 @@ def _print_steps(recipe: Path, *, json_output: bool) -> None:
 
 def _write_job(text: JobText, output: Path, *, json_output: bool) -> None:
     path = output / text.file_name
-    try:
-        output.mkdir(parents=True, exist_ok=True)
-        path.write_text(text.text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"--output {output}: {error.strerror}") from None
+    make_folder(output)
+    put_file(path, text.text, force=True)
     if json_output:
         print_json({"file": str(path), "submit": text.submit, "text": text.text})
         return

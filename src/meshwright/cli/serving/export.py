@@ -9,6 +9,7 @@ from typing import Any
 from meshwright.cli.export import Delivery
 from meshwright.cli.options import REQUIRED, Given, argument, command, fields_of, option
 from meshwright.cli.terminal import print_json, tell_notes
+from meshwright.platforms.files import read_input
 from meshwright.platforms.kubernetes.serving import Where, export_serving
 from meshwright.software.serving import (
     read_choice,
@@ -69,7 +70,7 @@ def _read(text: str) -> tuple[Any, int, str]:
     if rank and not rank.isdecimal():
         raise ConfigError(f"{text}: expected a plan's number behind #, such as {file}#2")
     try:
-        return json.loads(Path(file).read_bytes().decode("utf-8")), int(rank or 1), file
+        return json.loads(read_input(Path(file)).decode("utf-8")), int(rank or 1), file
     except OSError as error:
         raise ConfigError(f"{file}: cannot be read ({error.strerror})") from None
     except ValueError:

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 import typer
 from rich.console import Console
 
+from meshwright.cli.flags import FORCE
 from meshwright.cli.options import REQUIRED, Given, argument, command, fields_of, option
 from meshwright.cli.serving.flags import Sending
 from meshwright.cli.terminal import JsonFlag, print_json, tell, warn
+from meshwright.platforms.files import check_ours, put_file, read_input
 from meshwright.report.columns import Column, print_columns
 from meshwright.report.serving_table import DEFINITIONS, load_lines
 from meshwright.runs.loads.client import Target
@@ -28,6 +30,10 @@ if TYPE_CHECKING:
     from meshwright_truth.serving_score import ServingFigures
 
 __all__ = ["measure", "predict", "read", "validate"]
+
+_MARK = "Written by `meshwright serving validate`"
+_ROWS_MARK = "source,row_id,ttft_ms"
+"""How our own page and our own predictions begin."""
 
 
 @command
@@ -86,7 +92,7 @@ def _key(path: Path | None) -> str | None:
     if path is None:
         return None
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = read_input(path).decode("utf-8").splitlines()
     except (OSError, UnicodeError) as error:
         raise ConfigError(
             f"{path}: cannot be read ({getattr(error, 'strerror', None) or 'not a text'})"
@@ -177,6 +183,7 @@ def predict(
     json_output: bool = option(
         False, "Print the counts as one JSON object for programs.", "--json"
     ),
+    force: bool = FORCE,
 ) -> None:
     """Predict latency, throughput and memory for every serving run of a table.
 
@@ -200,15 +207,13 @@ def predict(
 
       meshwright serving predict served.csv -o serving_predictions.csv --json
     """
+    check_ours(output, mark=_ROWS_MARK, force=force)
     tables = [read_serving_table(path) for path in rows]
     names = [table.name for table in tables]
     if len(set(names)) < len(names):
         raise ConfigError("two files of one name; predictions are told apart by the file's name")
     answers = predict_serving(tables)
-    try:
-        output.write_text(serving_predictions_csv(answers), encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{output}: cannot be written ({error.strerror})") from None
+    put_file(output, serving_predictions_csv(answers), mark=_ROWS_MARK, force=force)
     _print_predicted(tables, answers, output if json_output else None)
     if not answers.predictions:
         raise typer.Exit(1)
@@ -246,6 +251,7 @@ def validate(
         None, "Score these predictions instead of making them.", metavar="CSV"
     ),
     json_output: JsonFlag = False,
+    force: bool = FORCE,
 ) -> None:
     """Predict published serving runs and compare the predictions with what was measured.
 
@@ -272,6 +278,7 @@ def validate(
         serving_accuracy_page,
     )
 
+    check_ours(output, mark=_MARK, force=force)
     tables = [read_serving_table(path) for path in truth]
     reasons: Mapping[str, Mapping[str, int]] = {}
     if predictions is not None:
@@ -281,10 +288,7 @@ def validate(
         guesses, reasons = guesses_of_answers(answers), answers.reasons
     figures = score_serving(tables, guesses)
     if output is not None:
-        try:
-            output.write_text(serving_accuracy_page(figures, reasons), encoding="utf-8")
-        except OSError as error:
-            raise ConfigError(f"{output}: cannot be written ({error.strerror})") from None
+        put_file(output, serving_accuracy_page(figures, reasons), mark=_MARK, force=force)
     _print_errors(figures, reasons, as_json=json_output)
 
 

@@ -16,6 +16,7 @@ from meshwright.compat.autoconfigurator.settings import (
     search_names,
     searches,
 )
+from meshwright.platforms.files import make_folder, put_file
 from meshwright.values.errors import ConfigError, MissingExtraError, UnknownNameError, nearest_names
 
 __all__ = ["compose", "write_tree"]
@@ -48,8 +49,9 @@ def compose(words: Sequence[str], *, config_dir: Path | None = None) -> dict[str
             return _composed([*_with_cluster(words), *path])
 
 
-def write_tree(folder: Path) -> list[Path]:
-    """Write the tree as files, to read or to copy and change; return their paths."""
+def write_tree(folder: Path, *, force: bool = False) -> list[Path]:
+    """Write the tree as files, to read or to copy and change; return their paths. What a user
+    changed there is kept unless `force` is given: ConfigError names it."""
     from meshwright.values.text import write_yaml
 
     found = {"config": root()}
@@ -58,8 +60,8 @@ def write_tree(folder: Path) -> list[Path]:
     paths = []
     for name, values in found.items():
         path = folder / f"{name}.yaml"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(write_yaml(values), encoding="utf-8")
+        make_folder(path.parent)
+        put_file(path, write_yaml(values), force=force)
         paths.append(path)
     return paths
 

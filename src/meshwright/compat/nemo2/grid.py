@@ -14,6 +14,7 @@ from typing import Any
 from meshwright.compat.checks import is_whole, made
 from meshwright.compat.nemo2.given import changed, is_object, part_of
 from meshwright.compat.nemo2.results import EVENTS, TEXTS, files_of, read_scalars, timings_of
+from meshwright.platforms.files import read_input
 from meshwright.runs.counts import LEAST_TIMED_STEPS, cut_short, older_than
 from meshwright.runs.outcome import RunLogs, read_run_logs
 from meshwright.runs.store import write_whole
@@ -173,7 +174,7 @@ def _base(given: Any) -> Any:
             return given
         raise ConfigError(f"base_config={given!r:.60}: expected a YAML file, a mapping or a recipe")
     try:
-        return read_yaml(Path(given).read_bytes().decode("utf-8"), what=str(given))
+        return read_yaml(read_input(Path(given)).decode("utf-8"), what=str(given))
     except (OSError, TypeError, ValueError) as error:
         raise ConfigError(
             f"base_config={given}:"

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from meshwright.platforms.files import MOST_BYTES, read_input
 from meshwright.runs.loads.figures import Figures, Spread, spread_of
 from meshwright.values.errors import ConfigError
 
@@ -47,7 +48,7 @@ class ReadLoad:
 def read_results(path: Path) -> tuple[ReadLoad, ...]:
     """Read the loads of a file; ConfigError where it is of none of the tools, or holds no load."""
     try:
-        content = json.loads(path.read_bytes().decode("utf-8"))
+        content = json.loads(read_input(path, most=4 * MOST_BYTES).decode("utf-8"))
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
     except ValueError:

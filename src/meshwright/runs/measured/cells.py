@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from meshwright.platforms.files import read_input
 from meshwright.software.described import StackChanges
 from meshwright.values.data import package_rows
 from meshwright.values.errors import ConfigError
@@ -173,7 +174,7 @@ def require_rows(rows: tuple[dict[str, str], ...], path: Path) -> tuple[dict[str
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8-sig")
+        return read_input(path).decode("utf-8-sig")
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
     except UnicodeDecodeError:

@@ -29,6 +29,7 @@ from meshwright.values.units import GIB
 
 __all__ = [
     "COLUMNS",
+    "PREDICTIONS_MARK",
     "SCORED",
     "Answers",
     "Held",
@@ -45,6 +46,8 @@ COLUMNS = (
     *("step_time_low_s", "step_time_high_s", "peak_mem_low_gib", "peak_mem_high_gib"),
     *("fits", "assumed"),
 )
+PREDICTIONS_MARK = ",".join(COLUMNS[:3])
+"""How every file of predictions begins, of this version or another."""
 _PER_STEP = ("dp_comm", "optimizer", "overhead")
 """Terms of the step time outside the pipeline."""
 _STATES = ("weights", "gradients", "optimizer")

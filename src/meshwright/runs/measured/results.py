@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from meshwright.platforms.files import MOST_BYTES, read_input
 from meshwright.platforms.given import load_cluster
 from meshwright.runs.candidates import forecast_of
 from meshwright.runs.counts import (
@@ -179,7 +180,7 @@ def _text(path: Path) -> str:
                 f"{path}: {path.stat().st_size / 2**20:.0f} MiB; give the part of the log with the"
                 " arguments and some iterations"
             )
-        return path.read_bytes().decode("utf-8", errors="replace")
+        return read_input(path, most=4 * MOST_BYTES).decode("utf-8", errors="replace")
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
 
