@@ -8,7 +8,8 @@ agrees. Of each set the median is the best that one prediction can say; printed 
 lie from it. A second table lists the sets of runs that differ in layout only in which the run
 predicted to be the fastest was not: what it lost, and what NCCL reached at the start of its job and
 of the fastest run's, where notes tell ("NCCL bench GB/s at job start AR/AG/RS=..."). Predictions
-read none of that. docs/noise.md holds what it printed.
+read no bandwidth of that, only whether collectives were compared first (decision 0035).
+docs/noise.md holds what it printed.
 """
 
 from __future__ import annotations

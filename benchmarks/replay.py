@@ -69,12 +69,8 @@ CONFIDENCES = (0.8, 0.9, 0.95)
 FITTED_FIELDS: dict[str, dict[str, tuple[str, ...]]] = {
     "aleph_alpha_layouts": {"eager": ("fragmentation_frac",)},
     "nanotron_ultrascale": {
-        "nanotron": (
-            "fragmentation_frac",
-            "step_overhead_s",
-            "kernels_per_layer_scale",
-            "pipelined_collective_host_s",
-        )
+        "nanotron": ("fragmentation_frac", "step_overhead_s", "kernels_per_layer_scale"),
+        "nanotron-checked": ("fragmentation_frac", "step_overhead_s", "kernels_per_layer_scale"),
     },
     "vtrain": {"megatron-deepspeed": ("step_overhead_s", "kernels_per_layer_scale")},
 }

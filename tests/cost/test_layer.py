@@ -305,18 +305,15 @@ def test_counts_of_tokens_hold_the_host_back() -> None:
     assert one(ahead.backward["launch"]) == pytest.approx(one(waits.backward["launch"]))
 
 
-def test_collectives_from_the_host_hold_a_pipeline() -> None:
-    """1 s per collective and member: 4 and 6 collectives a layer with tp = 4, where a pipeline
-    engine runs over several servers."""
-    slow = replace(STACK, pipelined_collective_host_s=1.0)
-    held = layer(LLAMA, WORK, stack=slow, tp=4, sp=True, pp=2)
-    assert (one(held.forward_s), one(held.backward_s)) == pytest.approx((4 * 4, 6 * 4))
-    for free in (
-        layer(LLAMA, WORK, stack=slow, tp=4, sp=True),
-        layer(LLAMA, WORK, stack=slow, pp=2),
-        layer(LLAMA, WORK, stack=slow, tp=4, sp=True, pp=2, pool=replace(POOL, num_chips=8)),
-    ):
-        assert one(free.forward_s) < 1
+def test_compared_collectives_hold_the_host() -> None:
+    """1 s per collective and member: 4 and 6 collectives a layer with tp = 4; none without tensor
+    parallelism. The forward pass launches besides, the backward pass meanwhile."""
+    checked = replace(STACK, collective_check_s=1.0, kernels_per_layer_scale=10.0)
+    held = layer(LLAMA, WORK, stack=checked, tp=4, sp=True)
+    launched = one(held.forward_kernels) * POOL.node.chip.launch_s * 10.0
+    assert one(held.forward_s) == pytest.approx(4 * 4 + launched)
+    assert one(held.backward_s) == pytest.approx(6 * 4)
+    assert one(layer(LLAMA, WORK, stack=checked).forward_s) < 1
 
 
 def test_one_layer_in_two_has_experts() -> None:

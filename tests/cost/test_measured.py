@@ -99,7 +99,6 @@ def shapes(**changes: float) -> Shapes:
         "ep": 1.0,
         "etp": 1.0,
         "mbs": 1.0,
-        "pipelined": 0.0,
         "unchunked": 0.0,
     } | changes
     return Shapes(**{name: np.array([value]) for name, value in given.items()})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -448,9 +449,25 @@ def test_more_micro_batches_shrink_the_bubble() -> None:
     assert few / many == pytest.approx(8, rel=0.05)
 
 
+def test_compared_exchanges_between_replicas_hold_the_host() -> None:
+    """1 s for each of 4 replicas: two exchanges with zero1. Unsharded, layers of b half-precision
+    bytes fill b / (25 MiB + b / 8) buckets each, and both tables go alone."""
+    checked = replace(WHOLE, collective_check_s=1.0)
+
+    def more(**layout: Any) -> float:
+        plain, held = (term("overhead", stack=stack, **layout) for stack in (WHOLE, checked))
+        return held - plain
+
+    assert more(dp=4, gbs=8, sharding="zero1") == pytest.approx(4 * 2)
+    layers, tables = 4, 2 * 32000 * 1024
+    each = 2.0 * (PARAMS - tables) / layers
+    buckets = math.ceil(layers * min(3.0, each / (25 * 2**20 + each / 8))) + 2
+    assert more(dp=4, gbs=8, sharding="none") == pytest.approx(4 * buckets)
+    assert more(gbs=8, sharding="none") == 0
+
+
 def test_shapes_are_priced_once() -> None:
-    """Data parallel size, batch and length of the pipeline leave a layer's work alone; whether
-    there is a pipeline does not."""
+    """Data parallel size, batch and the pipeline leave a dense layer's work alone."""
     rows = [
         Layout(gbs=8),
         Layout(dp=4, gbs=16),
@@ -461,7 +478,6 @@ def test_shapes_are_priced_once() -> None:
     ]
     columns = Layouts.of(rows)
     shapes, at = distinct_shapes(columns)
-    assert len(shapes.tp) == 4
+    assert len(shapes.tp) == 3
     for name in ("tp", "sp", "cp", "ep", "etp", "mbs"):
         assert getattr(shapes, name)[at].tolist() == getattr(columns, name).tolist()
-    assert shapes.pipelined[at].tolist() == [0, 0, 1, 1, 0, 0]

@@ -261,27 +261,21 @@ def _launch_s(site: Site) -> float:
 
 
 def _host_s(site: Site, forward_kernels: Floats, backward_kernels: Floats) -> tuple[Floats, Floats]:
-    """Host time of a layer's forward and backward: its launches, or its collectives where those
-    take longer.
+    """Host time of a layer's forward and backward: its launches, and what its collectives cost the
+    host where their members compare them first.
 
-    Formula:  max(kernels * launch time, FORWARD_COLLECTIVES or BACKWARD_COLLECTIVES *
-              pipelined_collective_host_s * tp), the second where pp > 1, tp > 1 and stages lie in
-              several domains
+    Formula:  c = stack.collective_check_s * tp, 0 for tp = 1; forward kernels * launch time +
+              FORWARD_COLLECTIVES * c; backward max(kernels * launch time, BACKWARD_COLLECTIVES * c)
     Units:    seconds per micro batch, (U,).
-    Source:   counting; the time of a collective is the stack's own
-              (`software/nanotron/stack.toml`).
+    Source:   counting; torch's ProcessGroupWrapper holds the thread that launches. That the
+              backward pass hides its launches behind that was kept as it comes nearest to
+              nanotron_ultrascale: docs/decisions/0035.
     """
     launch_s = _launch_s(site)
-    collective_s = (
-        site.stack.pipelined_collective_host_s
-        * site.shapes.tp
-        * site.shapes.pipelined
-        * (site.shapes.tp > 1)
-        * (site.pool.num_chips > site.pool.node.domain_size)
-    )
+    check_s = site.stack.collective_check_s * site.shapes.tp * (site.shapes.tp > 1)
     return (
-        np.maximum(forward_kernels * launch_s, FORWARD_COLLECTIVES * collective_s),
-        np.maximum(backward_kernels * launch_s, BACKWARD_COLLECTIVES * collective_s),
+        forward_kernels * launch_s + FORWARD_COLLECTIVES * check_s,
+        np.maximum(backward_kernels * launch_s, BACKWARD_COLLECTIVES * check_s),
     )
 
 

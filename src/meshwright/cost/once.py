@@ -20,6 +20,7 @@ from meshwright.cost.collectives import (
 from meshwright.cost.ends import padded_vocab
 from meshwright.cost.kernels import host_sharded_s, host_step_s, own_s, streaming_s
 from meshwright.cost.memory import data_shards
+from meshwright.cost.operators import HALF
 from meshwright.cost.stages import Floats
 from meshwright.cost.terms import data_term_s
 from meshwright.values.hardware.chip import Chip
@@ -95,7 +96,8 @@ def once_terms_s(
             copies_s=copies,
         ),
         "optimizer": optimizer_s(layouts, dense, expert, pool=pool, stack=stack),
-        "overhead": _overhead_s(layouts, model.total_layers, pool=pool, stack=stack),
+        "overhead": _overhead_s(layouts, model.total_layers, pool=pool, stack=stack)
+        + _compared_s(layouts, dense, model, stack=stack),
     }
 
 
@@ -223,6 +225,42 @@ def _overhead_s(layouts: Layouts, model_layers: int, *, pool: Pool, stack: Stack
     if found is not None:
         return found
     return np.full(len(layouts), stack.step_overhead_s * (1.0 - stack.launch_hidden))
+
+
+DDP_BUCKET_BYTES = 25.0 * 2**20
+"""Half-precision gradients that torch's DDP sends at once: its own default (bucket_cap_mb), and
+nanotron's (ddp_bucket_cap_mb in config.py)."""
+LINEAR_TENSORS = 4.0
+"""Large tensors of a layer: queries with keys and values, attention's output, both halves of the
+gated product, and the way back."""
+
+
+@makes("overhead")
+def _compared_s(layouts: Layouts, dense: Floats, model: ModelSpec, *, stack: Stack) -> Floats:
+    """Host time of a step's exchanges between replicas where their members compare them first.
+
+    Formula:  stack.collective_check_s * replicas * exchanges: with zero1 one reduction and one
+              gathering; unsharded a bucket of DDP each, layers * min(LINEAR_TENSORS - 1, b /
+              (DDP_BUCKET_BYTES + b / (2 LINEAR_TENSORS))) for b bytes of a layer and one for each
+              table; 0 where nothing is compared, or replicated
+    Units:    seconds per step, (N,).
+    Source:   torch's reducer closes a bucket with the tensor that fills it, half a tensor late in
+              the mean, and the smallest tensor of a layer goes with another; the hook sends it
+              from the thread that launches the backward pass (get_fp32_accum_hook of nanotron's
+              gradient_accumulator.py).
+    """
+    if not stack.collective_check_s:
+        return np.zeros(len(layouts))
+    none, zero1 = (layouts.sharding == SHARDINGS.index(name) for name in ("none", "zero1"))
+    replicas = np.where(none, layouts.dp * layouts.cp, layouts.shard_size)
+    vocab = padded_vocab(model.vocab, layouts.tp.astype(np.float64), stack.vocab_multiple)
+    tables = np.where(model.tied | (layouts.pp > 1), 1.0, 2.0)
+    layers = np.maximum(model.total_layers / layouts.pp, 1.0)
+    bytes_each = HALF * np.maximum(dense - tables * vocab * model.hidden / layouts.tp, 0.0) / layers
+    filled = bytes_each / (DDP_BUCKET_BYTES + bytes_each / (2.0 * LINEAR_TENSORS))
+    buckets = np.ceil(layers * np.minimum(LINEAR_TENSORS - 1.0, filled)) + tables
+    exchanges = np.where(none, buckets, np.where(zero1, 2.0, 0.0))
+    return np.asarray(stack.collective_check_s * replicas * (replicas > 1) * exchanges)
 
 
 def gathered_bytes(precision: Precision) -> float:

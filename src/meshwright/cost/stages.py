@@ -41,8 +41,8 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shapes:
-    """Distinct (tp, sp, cp, ep, etp, mbs, whether pp > 1, whether stages are in chunks), each of
-    shape (U,), float64."""
+    """Distinct (tp, sp, cp, ep, etp, mbs, whether stages are in chunks), each of shape (U,),
+    float64."""
 
     tp: Floats
     sp: Floats
@@ -50,8 +50,6 @@ class Shapes:
     ep: Floats
     etp: Floats
     mbs: Floats
-    pipelined: Floats
-    """1 where pp > 1."""
     unchunked: Floats
     """1 where pp > 1 and a stage is one piece under gpipe or 1f1b: one micro batch's forward has no
     other's backward beside it."""
@@ -66,24 +64,21 @@ class Shapes:
 def distinct_shapes(layouts: Layouts) -> tuple[Shapes, NDArray[Any]]:
     """Return the distinct shapes of N layouts and, for each layout, the index of its shape, (N,).
 
-    Formula:  distinct rows of (tp, sp, cp, ep, etp, mbs, pp > 1, pp > 1 with vpp = 1 under gpipe or
-              1f1b)
+    Formula:  distinct rows of (tp, sp, cp, ep, etp, mbs, pp > 1 with vpp = 1 under gpipe or 1f1b)
     Units:    none.
     Source:   definition: nothing else enters the work of one layer and micro batch.
     Valid:    any columns; shapes[index] gives each layout's back.
     Checked:  tests/cost/test_step.py
     """
-    names = ("tp", "sp", "cp", "ep", "etp", "mbs", "pipelined", "unchunked")
-    pipelined = layouts.pp > 1
+    names = ("tp", "sp", "cp", "ep", "etp", "mbs", "unchunked")
     unchunked = (
-        pipelined
+        (layouts.pp > 1)
         & (layouts.vpp == 1)
         & (layouts.schedule != SCHEDULES.index("zero-bubble"))
         & (layouts.ep > 1)
     )
     columns = [
-        *(getattr(layouts, name) for name in names[:-2]),
-        pipelined.astype(np.int64),
+        *(getattr(layouts, name) for name in names[:-1]),
         unchunked.astype(np.int64),
     ]
     key = np.zeros(len(layouts), dtype=np.int64)

@@ -284,7 +284,7 @@ def apply_calibration(calibration: Calibration, *, pool: Pool, stack: Stack) -> 
     stack = replace(
         stack,
         step_overhead_s=stack.step_overhead_s * value("host"),
-        pipelined_collective_host_s=stack.pipelined_collective_host_s * value("host"),
+        collective_check_s=stack.collective_check_s * value("host"),
         context_bytes=stack.context_bytes * value("constant"),
         factors=Factors(**{name: value(name) for name in Factors.__slots__}),
     )

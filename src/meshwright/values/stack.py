@@ -265,9 +265,9 @@ class Stack:
     """Share of kernel launches that CUDA graphs or compilation remove."""
     kernels_per_layer_scale: float = 1.0
     """Kernels launched per layer against a Transformer Engine layer."""
-    pipelined_collective_host_s: float = 0.0
-    """Host time of a tensor-parallel collective in a pipeline engine whose stages lie on several
-    servers, per member of its group."""
+    collective_check_s: float = 0.0
+    """Host time of a collective per member of its group where the members compare what each is
+    about to send (TORCH_DISTRIBUTED_DEBUG=DETAIL); 0 without that check."""
     recompute_stops_early: bool = False
     """Whether recompute leaves out a layer's last product, which its backward never reads."""
     step_overhead_s: float = 0.0

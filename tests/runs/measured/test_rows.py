@@ -324,6 +324,25 @@ def test_deepspeeds_example_in_3d_reduces_in_fp32_and_fuses_nothing() -> None:
     assert dict(case.stack_changes) == {"reduce_bytes": 4.0, "pointwise_fused": 0.0}
 
 
+def test_a_job_tells_whether_its_collectives_were_compared() -> None:
+    """64 ranks: 0.28 ms each is 18 ms a collective. 20 ms for 1 GiB is one that was compared, 6 ms
+    for a gathering is not. 16 ranks do not tell: pipelines over several servers were compared."""
+
+    def stack(rates: str, **cells: str) -> str:
+        notes = f"NCCL bench GB/s at job start AR/AG/RS={rates} intra AR=425.0" if rates else ""
+        shape = {"num_gpus": "64", "tp": "8", "pp": "1", "dp": "8", "gpus_per_node": "8"}
+        return case_of(
+            LLAMA, **{**shape, "framework": "nanotron", "notes": notes, **cells}
+        ).stack_name
+
+    assert stack("97.1/54.8/53.4") == "nanotron-checked"
+    assert stack("97.1/170.0/53.4") == stack("185.0/170.0/172.0") == "nanotron"
+    assert stack("") == stack("330.0/165.0/165.0", num_gpus="16", dp="2") == "nanotron"
+    assert stack("", pp="2", dp="4") == "nanotron-checked"
+    assert stack("430.0/225.0/225.0", num_gpus="16", pp="2", dp="1") == "nanotron-checked"
+    assert stack("", num_gpus="8", tp="2", pp="2", dp="2") == "nanotron"
+
+
 def test_mixed_chips_take_the_stages_in_order() -> None:
     cells = {
         "gpu": "V100-16GBx4+T4x4",

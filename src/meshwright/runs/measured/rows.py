@@ -168,12 +168,48 @@ def _stack_name(cells: Cells, framework: Rule, chip: Chip) -> str:
     """The software, and the release of it that the row names, where that has recipes for the
     chip."""
     name = framework["stack"]
+    if name == CHECKED_FROM:
+        return CHECKED if _compares_collectives(cells) else name
     release = re.search(r"[0-9]+\.[0-9]+(?:\.[0-9]+)*", cells.words("release"))
     if name != RECIPES_OF or release is None:
         return name
     if not is_known(release[0]):
         return f"{name}@{releases()[-1]}"
     return f"{name}@{release[0]}" if other_models(release=release[0], gpu=chip.name) else "nemo"
+
+
+CHECKED_FROM, CHECKED = "nanotron", "nanotron-checked"
+"""The software whose published jobs timed collectives before they trained, and the same where the
+members of a group compare what they send."""
+_START_OF_JOB = re.compile(
+    r"nccl bench gb/s at job start ar/ag/rs=(\d+(?:\.\d+)?)/(\d+(?:\.\d+)?)/(\d+(?:\.\d+)?)"
+)
+"""Bus bandwidths of an all-reduce, an all-gather and a reduce-scatter of 1 GiB among all ranks of a
+job (measure_bandwidth of nanotron's trainer, branch nouamane/bench2)."""
+_TOLD_FROM_RANKS = 32
+"""Fewer ranks compare while 1 GiB is still on its way, so that the times are alike either way."""
+
+
+def _compares_collectives(cells: Cells) -> bool:
+    """Whether the members of a group compare what they send before each collective, as torch does
+    under TORCH_DISTRIBUTED_DEBUG=DETAIL: then none of three kinds takes less than the comparison,
+    which costs the host the same for each. Where the job's own test does not tell, pipelines over
+    several servers do, as those of the published sweep."""
+    ranks = cells.count("num_gpus") or 1
+    told = _START_OF_JOB.search(cells.words("notes"))
+    if told is None or ranks < _TOLD_FROM_RANKS:
+        return (cells.count("pp") or 1) > 1 and ranks > (cells.count("gpus_per_node") or 8)
+    passes = (2.0, 1.0, 1.0)
+    share = (ranks - 1) / ranks * 2**30 / 1e9
+    least_s = min(
+        kind * share / float(rate) for kind, rate in zip(passes, told.groups(), strict=True)
+    )
+    return least_s > _COMPARED * find_stack(CHECKED).collective_check_s * ranks
+
+
+_COMPARED = 0.75
+"""Of the comparison's usual time, what shows that there is one: jobs on one network differ so
+much. Without it 32 ranks took half of that, 512 a twelfth."""
 
 
 def _task(cells: Cells) -> Task:
