@@ -57,7 +57,7 @@ _GROUPS: Mapping[str, Mapping[str, str]] = {
     },
     "Other tools": {
         **dict.fromkeys(("autoconfigurator", "apss"), "doors"),
-        **{name: name for name in ("workflow", "bcp")},
+        **{name: name for name in ("workflow", "bcp", "mcp")},
     },
 }
 """Commands by what they are for, in the order of the help, each with its module."""
