@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Write a training software's recipes.csv from a clone of its public repository.
+"""Write a training software's table of recipes from a clone of its public repository.
 
     scripts/distil_recipes.py megatron-bridge PATH_OF_A_CLONE
 
-The table holds one line per release, model, task, GPU, precision, variant and number of GPUs. The
+Megatron-Bridge's holds one line per release, model, task, GPU, precision, variant and number of
+GPUs; `started.csv` one line per release and configuration. The
 repository's source is evaluated as text (scripts/recipes/); none of its code runs, and none is
 copied. What could not be evaluated is named on stderr.
 """
@@ -20,11 +21,14 @@ sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
 
 from scripts.recipes.bridge_table import bridge_rows  # noqa: E402
 from scripts.recipes.maxtext import maxtext_rows  # noqa: E402
+from scripts.recipes.mindspeed import mindspeed_rows  # noqa: E402
 
 SOFTWARE = {
-    "maxtext": ("maxtext", maxtext_rows),
-    "megatron-bridge": ("megatron_bridge", bridge_rows),
+    "maxtext": ("maxtext/recipes.csv", maxtext_rows),
+    "megatron-bridge": ("megatron_bridge/recipes.csv", bridge_rows),
+    "mindspeed": ("mindspeed/started.csv", mindspeed_rows),
 }
+"""Table and reader of each; `started.csv` is described in meshwright/values/switches.py."""
 
 
 def main() -> int:
@@ -36,8 +40,8 @@ def main() -> int:
     parser.add_argument("repository", type=Path, help="path of a clone, bare or not")
     parser.add_argument("-o", "--output", type=Path, help="default: the package's own table")
     flags = parser.parse_args()
-    folder, read = SOFTWARE[flags.software]
-    output = flags.output or ROOT / "src" / "meshwright" / "software" / folder / "recipes.csv"
+    table, read = SOFTWARE[flags.software]
+    output = flags.output or ROOT / "src" / "meshwright" / "software" / table
     rows, failed = read(flags.repository)
     for line in failed:
         print(line, file=sys.stderr)

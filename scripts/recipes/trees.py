@@ -9,6 +9,8 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from meshwright.values.switches import release_key
+
 __all__ = ["Tree", "read_tree", "release_tags", "tags_like"]
 
 Tree = Mapping[str, str]
@@ -33,17 +35,23 @@ def release_tags(repository: Path) -> tuple[str, ...]:
 
 
 def tags_like(repository: Path, pattern: re.Pattern[str]) -> tuple[str, ...]:
-    """Return the tags whose name is as the pattern, by the numbers of its groups, oldest first."""
+    """Return the tags whose name is as the pattern, oldest first."""
     found = [pattern.fullmatch(tag) for tag in _git(repository, "tag", "--list").decode().split()]
-    versions = [(tuple(int(part) for part in tag.groups()), tag[0]) for tag in found if tag]
+    versions = [(release_key(tag[0]), tag[0]) for tag in found if tag]
     return tuple(name for _, name in sorted(versions))
 
 
-def read_tree(repository: Path, tag: str, *, folders: Sequence[str]) -> Tree:
+def read_tree(
+    repository: Path,
+    tag: str,
+    *,
+    folders: Sequence[str],
+    endings: tuple[str, ...] = _ENDINGS,
+) -> Tree:
     """Return the source and pages of the folders that the tag has; a clone without large files
     will do."""
     listed = _git(repository, "ls-tree", "-r", "-z", tag, "--", *folders).decode().split("\0")
-    lines = (line.split("\t") for line in listed if line.endswith(_ENDINGS))
+    lines = (line.split("\t") for line in listed if line.endswith(endings))
     wanted = {path: words for words, path in lines}
     objects = [words.split()[2] for words in wanted.values()]
     packed = io.BytesIO(_git(repository, "cat-file", "--batch", given="\n".join(objects)))

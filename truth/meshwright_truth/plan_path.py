@@ -25,10 +25,22 @@ from meshwright.search.rules.software import stack_rules
 from meshwright.trust.intervals import Fits
 from meshwright.values.errors import MeshwrightError
 from meshwright.values.hardware.cluster import Cluster, Pool
+from meshwright.values.hardware.parse import find_server
 from meshwright.values.layout import Layout
 from meshwright.values.models.spec import ModelSpec
+from meshwright.values.stack import find_stack
+from meshwright.values.switches import known_words
 
-__all__ = ["PlanPath", "PlanPriced", "asked_of", "named_stack", "plan_path", "plan_paths", "priced"]
+__all__ = [
+    "PlanPath",
+    "PlanPriced",
+    "asked_of",
+    "named_stack",
+    "options_of",
+    "plan_path",
+    "plan_paths",
+    "priced",
+]
 
 Row = Mapping[str, str]
 
@@ -40,6 +52,9 @@ class PlanPriced:
     row_id: str
     measured_s: float
     plan_s: float
+    """By the software's name and release alone."""
+    options_s: float
+    """With what options of `plan` say of the rest of the row: see `options_of`."""
     predict_s: float
     """By everything that its row says."""
     verdict: Fits
@@ -60,6 +75,11 @@ class PlanPath:
     def plan_error(self) -> float | None:
         """Mean of |priced / measured - 1|; None without runs."""
         return _error((run.plan_s, run.measured_s) for run in self.runs)
+
+    @property
+    def options_error(self) -> float | None:
+        """The same with the options that the rows name."""
+        return _error((run.options_s, run.measured_s) for run in self.runs)
 
     @property
     def predict_error(self) -> float | None:
@@ -90,14 +110,17 @@ def plan_path(table: TruthTable) -> PlanPath:
         case, measured_s = read_row(row, source=table.name), step_time_of(table.name, row)
         if measured_s is not None and isinstance(case, Case) and _is_asked(row, case, table.name):
             timed.append((row, case, measured_s))
-    told = {p.row_id: p.step_s for p in predict_rows([case for _, case, _ in timed]).predictions}
+    answers = predict_rows([case for _, case, _ in timed]).predictions
+    predicted = {p.row_id: p.step_s for p in answers}
     runs, refused = [], []
     for described, case, measured_s in timed:
-        if case.row_id not in told:
+        if case.row_id not in predicted:
             continue
         try:
             stack = named_stack(described, table=table.name) or ""
             problem, quote = priced(described, case, stack=stack)
+            options = options_of(described, case, stack=stack)
+            told = priced(described, case, stack=stack, **options)[1] if options else quote
         except (MeshwrightError, ValueError) as error:
             refused.append((case.row_id, str(error)))
             continue
@@ -107,7 +130,8 @@ def plan_path(table: TruthTable) -> PlanPath:
                 row_id=case.row_id,
                 measured_s=measured_s,
                 plan_s=quote.step_s,
-                predict_s=told[case.row_id],
+                options_s=told.step_s,
+                predict_s=predicted[case.row_id],
                 verdict=quote.verdict,
                 inside=low <= measured_s <= high,
             )
@@ -127,30 +151,73 @@ def _is_asked(row: Row, case: Case, table: str) -> bool:
     return trains_all and not case.machines.mixed and named_stack(row, table=table) is not None
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Line:
+    """A line of `plan_stacks.csv`."""
+
+    table: re.Pattern[str]
+    framework: re.Pattern[str]
+    stack: str
+    server: str
+
+
 @cache
-def _stacks() -> tuple[tuple[re.Pattern[str], re.Pattern[str], str], ...]:
+def _stacks() -> tuple[_Line, ...]:
     path = Path(__file__).with_name("plan_stacks.csv")
     with path.open(encoding="utf-8", newline="") as lines:
         return tuple(
-            (re.compile(line["table"]), re.compile(line["framework"], re.IGNORECASE), line["stack"])
+            _Line(
+                table=re.compile(line["table"]),
+                framework=re.compile(line["framework"], re.IGNORECASE),
+                stack=line["stack"],
+                server=line["server"],
+            )
             for line in csv.DictReader(lines)
         )
+
+
+def _names(line: _Line, row: Row, *, table: str) -> bool:
+    named = line.framework.search(row.get("framework", ""))
+    return bool(line.table.fullmatch(table) and named)
+
+
+_GRAPHS: dict[float | str, str] = {1.0: "full_iteration", 0.5: "attn", 0.2: "moe_router"}
+"""What `cuda_graphs` is called by the share of launches that graphs remove."""
+
+
+def options_of(row: Row, case: Case, *, stack: str) -> dict[str, Any]:
+    """Return what a user of `plan` says by its options of a row that names it: kernels of attention
+    and norms, how tokens spread over experts, what the software is told, and its graphs."""
+    found: dict[str, Any] = {}
+    if row.get("attention_kernel", ""):
+        found["attention"] = case.workload.attention
+    if not case.workload.fused_norm:
+        found["fused_norm"] = False
+    if case.model.moe is not None and case.workload.routing == "typical":
+        found["routing"] = "typical"
+    if case.switches is not None and known_words(find_stack(stack).name):
+        found["switches"] = list(case.switches)
+    graphs = next((_GRAPHS.get(v) for k, v in case.stack_changes if k == "launch_hidden"), None)
+    if graphs and find_stack(stack).family == "megatron":
+        found["cuda_graphs"] = graphs
+    return found
+
+
+def server_of(row: Row, *, table: str) -> str:
+    """Return the server, by its name in `--cluster`, on which a study is known to have run; empty
+    where it is not."""
+    found = (line for line in _stacks() if _names(line, row, table=table))
+    return next(found).server
 
 
 def named_stack(row: Row, *, table: str) -> str | None:
     """Return the software as a user names it, `@` its release where the row has one; None where it
     is none of ours."""
-    name = next(
-        (
-            stack
-            for tables, framework, stack in _stacks()
-            if tables.fullmatch(table) and framework.search(row.get("framework", ""))
-        ),
-        None,
-    )
+    found = (line.stack for line in _stacks() if _names(line, row, table=table))
+    name = next(found, None)
     if name is None or not name.endswith("@row"):
         return name
-    released = re.search(r"[0-9]+\.[0-9]+(?:\.[0-9]+)*", row.get("release", ""))
+    released = re.search(r"[0-9]+\.[0-9]+(?:\.(?:RC)?[0-9]+)*", row.get("release", ""))
     return name.replace("@row", f"@{released[0]}" if released else "")
 
 
@@ -169,7 +236,7 @@ def asked_of(row: Row, layout: Layout, model: ModelSpec) -> dict[str, Any]:
         fields["etp"] = layout.expert_tp
     if row.get("zero", ""):
         fields["sharding"] = layout.sharding
-        if layout.sharding == "hybrid":
+        if layout.shard_size is not None:
             fields["shard_size"] = layout.shard_size
     if row.get("recompute", ""):
         fields |= _recompute_of(layout, model)
@@ -194,15 +261,20 @@ def _recompute_of(layout: Layout, model: ModelSpec) -> dict[str, Any]:
     return fields
 
 
-def priced(row: Row, case: Case, *, stack: str) -> tuple[Problem, Quote]:
-    """Return the row's run as `explain` prices it; MeshwrightError where it is refused.
+def priced(row: Row, case: Case, *, stack: str, **options: Any) -> tuple[Problem, Quote]:
+    """Return the row's run as `explain` prices it, with more fields of the request;
+    MeshwrightError where it is refused.
 
-    The chips are those of a cluster file where the row describes how they are linked, else a kind
-    and a count.
+    The chips are those of a cluster file where the row describes how they are linked or the study
+    is known to have run on a server that is sold, else a kind and a count. A micro-batch that the
+    row leaves open is the fastest that fits, as `plan` finds it.
     """
     [(chip, _)] = case.machines.pools
-    pool = Pool(node=case.machines.nodes[0], num_chips=case.machines.num_chips)
-    files = Files(cluster=Cluster(pools=(pool,)) if row.get("interconnect", "") else None)
+    node = case.machines.nodes[0]
+    server = find_server(server_of(row, table=case.source))
+    linked = row.get("interconnect", "") or server is not None
+    pool = Pool(node=server.node if server else node, num_chips=case.machines.num_chips)
+    files = Files(cluster=Cluster(pools=(pool,)) if linked else None)
     problem = resolve(
         PlanRequest.of(
             {
@@ -213,13 +285,35 @@ def priced(row: Row, case: Case, *, stack: str) -> tuple[Problem, Quote]:
                 "precision": case.workload.precision,
                 "stack": stack,
                 "gpus_per_node": int(float(row.get("gpus_per_node", "")))
-                if row.get("gpus_per_node", "")
+                if row.get("gpus_per_node", "") and not server
                 else None,
+                **options,
             }
         ),
         files=files,
     )
     fields = asked_of(row, case.layout, case.model)
+    if row.get("mbs", "") or row.get("ga", ""):
+        return problem, _quoted(fields, problem)
+    return problem, _fastest(fields, problem)
+
+
+def _fastest(fields: dict[str, Any], problem: Problem) -> Quote:
+    """The layout with the micro-batch that is fastest of those that the rules allow and that fit;
+    the error of the smallest where none is allowed."""
+    found: list[Quote] = []
+    for size in (1, 2, 4, 8, 16):
+        try:
+            found.append(_quoted({**fields, "mbs": size}, problem))
+        except (MeshwrightError, ValueError):
+            if size == 16 and not found:
+                raise
+    fitting = [quote for quote in found if quote.fits] or found[:1]
+    return min(fitting, key=lambda quote: quote.step_s)
+
+
+def _quoted(fields: dict[str, Any], problem: Problem) -> Quote:
+    """The layout of these fields as `explain` prices it."""
     try:
         asked = ask(fields, problem)
     except MeshwrightError as error:  # the message names the uneven split that works
@@ -232,7 +326,7 @@ def priced(row: Row, case: Case, *, stack: str) -> tuple[Problem, Quote]:
     [quote] = requote(quotes([asked.layout], setting_of(problem)), problem)
     if not math.isfinite(quote.step_s):
         raise ValueError("no finite time")
-    return problem, quote
+    return quote
 
 
 def _model_words(row: Row, case: Case) -> str | dict[str, Any]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from meshwright.platforms.given import read_hf_config
+from meshwright.search.started import recipe_span
 from meshwright.software.registry import TARGETS
 from meshwright.values.errors import ConfigError
 from meshwright.values.hardware.catalogue import ChipRow, chip_rows, find_row
@@ -17,6 +18,7 @@ from meshwright.values.models.catalogue import named_model
 from meshwright.values.models.params import ModelInfo, ModelRow, model_info, models_info
 from meshwright.values.stack import find_stack
 from meshwright.values.stack_files import StackEntry, all_entries
+from meshwright.values.switches import switches_of
 
 __all__ = [
     "PriceRow",
@@ -45,6 +47,10 @@ class StackRow:
     """In which it differs from what it builds on."""
     sources: Mapping[str, str]
     """Of each figure."""
+    recipes: tuple[str, ...]
+    """First and last release whose recipes start it; () where it has none."""
+    switches: Mapping[str, str]
+    """Words of `switches`, each with what it does."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -110,6 +116,8 @@ def _stack_row(entry: StackEntry) -> StackRow:
         targets=tuple(target.name for target in TARGETS if entry.name in target.stacks),
         figures=dict(entry.figures),
         sources=dict(entry.sources),
+        recipes=recipe_span(entry.name),
+        switches={one.word: one.source for one in switches_of(entry.name) if one.word},
     )
 
 

@@ -68,7 +68,15 @@ WHERE: Any = fields_of(PlanRequest, "model", "cluster", "seq_len", required=("cl
 HOW: Any = fields_of(
     PlanRequest,
     *("gbs", "gpus_per_node", "decoder_seq_len", "precision", "attention", "routing", "stack"),
-    *("sample_len", "cp_comm_type", "cuda_graphs", "lora_rank", "lora_targets"),
+    *(
+        "sample_len",
+        "cp_comm_type",
+        "cuda_graphs",
+        "switches",
+        "fused_norm",
+        "lora_rank",
+        "lora_targets",
+    ),
     *("calibration", "profile", "megatron_version", "max_memory_gib", "headroom"),
 )
 CALIBRATION: Any = option(None, "What `meshwright calibrate` wrote.", metavar="FILE")

@@ -230,7 +230,15 @@ def diff(
         PlanRequest,
         *("model", "cluster", "seq_len", "gbs", "gpus_per_node", "decoder_seq_len", "precision"),
         *("attention", "routing", "stack", "calibration", "profile", "megatron_version"),
-        *("sample_len", "cp_comm_type", "cuda_graphs", "lora_rank", "lora_targets"),
+        *(
+            "sample_len",
+            "cp_comm_type",
+            "cuda_graphs",
+            "switches",
+            "fused_norm",
+            "lora_rank",
+            "lora_targets",
+        ),
         "max_memory_gib",
         model={
             "help": "A model's name or dims: both sides are priced with it.",

@@ -18,6 +18,7 @@ _STACK_COLUMNS = (
     Column(
         heading="--to", justify="left", spare=2, under=True, cell=lambda row: ", ".join(row.targets)
     ),
+    Column(heading="recipes to", justify="left", cell=lambda row: "".join(row.recipes[1:])),
     Column(heading="what it is", justify="left", spare=1, under=True, cell=lambda row: row.about),
 )
 
@@ -33,8 +34,8 @@ def stacks(
     keeps. It holds only what differs from the software that it builds on. What `--to` writes files
     for is priced by the stack that runs them.
 
-    Prints a table of all, with the targets of `--to` that run each; or one stack's figures, each
-    with its source.
+    Prints a table of all, with the targets of `--to` that run each and the last release whose
+    recipes start it; or one stack's figures, each with its source, and its words of `--switches`.
 
     Examples:
 
@@ -67,6 +68,12 @@ def _stack_page(row: StackRow) -> list[str]:
     figures = [
         f"  {figure} = {value}: {row.sources[figure]}" for figure, value in row.figures.items()
     ]
+    if row.recipes:
+        first, last = row.recipes
+        lines.append(f"starts by its recipe of model and chip; known of releases {first} to {last}")
+    if row.switches:
+        lines += ["", "words of --switches:"]
+        lines += [f"  {word}: {source}" for word, source in row.switches.items()]
     return [*lines, "", *(figures or ["  no figure of its own"])]
 
 

@@ -32,6 +32,8 @@ PANELS: dict[str, tuple[str, ...]] = {
         *(
             "stack",
             "megatron_version",
+            "switches",
+            "fused_norm",
             "cuda_graphs",
             "from_file",
             "to",

@@ -53,6 +53,8 @@ _SHARED = (
     "routing",
     "cp_comm_type",
     "cuda_graphs",
+    "switches",
+    "fused_norm",
     "lora_rank",
     "lora_targets",
     "model",

@@ -49,7 +49,7 @@ def _recompute(layout: Layout) -> str:
 
 
 def _sharding(layout: Layout) -> str:
-    return f"hybrid {layout.shard_size}" if layout.sharding == "hybrid" else layout.sharding
+    return f"{layout.sharding} {layout.shard_size}" if layout.shard_size else layout.sharding
 
 
 def _stages(layout: Layout) -> str:

@@ -75,6 +75,8 @@ class Axes:
     dp: tuple[int, ...] | None
     shard_size: tuple[int, ...] | None
     """None: divisors of dp * cp that are whole domains or divide one."""
+    grouped: tuple[int, ...]
+    """Shardings beside hybrid whose groups may be smaller than all ranks."""
     splits: tuple[tuple[int, ...], ...] | None
     """Pinned layers per stage."""
 
@@ -112,6 +114,7 @@ def axes_of(problem: Problem) -> Axes:
         vpp=_pinned(pins, "vpp") or (None if "vpp" in rules.axes else (1,)),
         dp=_pinned(pins, "dp"),
         shard_size=_pinned(pins, "shard_size"),
+        grouped=tuple(SHARDINGS.index(name) for name in rules.grouped_shardings),
         splits=tuple(splits) if splits else None,
     )
 

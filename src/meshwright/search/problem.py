@@ -9,6 +9,7 @@ from typing import Any, Literal, cast, get_args
 from meshwright.cost.headroom import headroom_bytes
 from meshwright.search.link_rates import local_pool, profiled_pool
 from meshwright.search.quote import Setting, quotes
+from meshwright.search.refusals import refuse_needless, refuse_unable, refuse_unpriced
 from meshwright.search.request import PlanRequest
 from meshwright.search.rules.check import complete_layout, require_valid
 from meshwright.search.rules.experts import usable_modules
@@ -71,8 +72,6 @@ STACK_OF = {
     "Huawei": "mindspeed",
 }
 """The training software that makers ship for their chips; Megatron-LM on the others."""
-RUN_BY = {"Google": ("maxtext", "fsdp"), "AWS": ("neuron", "neuronx-nemo", "fsdp")}
-"""All that runs on chips that have no CUDA-like library for torch; FSDP by torch_xla."""
 Starts = Literal["by-recipe", "as-library"]
 """How a software with recipes is started: a recipe is for one kind of chip."""
 
@@ -165,6 +164,7 @@ def completed(request: PlanRequest, chips: Iterable[Chip]) -> PlanRequest:
             find_stack(stack),
             seq_len=request.seq_len,
             has_flash=all(chip.has_flash_attention for chip in chips),
+            precision=cast("Precision", request.precision or found["precision"]),
         )
     if "routing" not in request.model_fields_set and model_of(request.model).moe is not None:
         found["routing"] = stack_rules(find_stack(stack)).routing
@@ -189,12 +189,13 @@ def problem_on(
         sample_len=request.sample_len,
         precision=cast("Precision", request.precision),
         attention=cast("AttentionKernel", request.attention),
+        fused_norm=request.fused_norm,
         routing=cast("Routing", request.routing),
         dropout=stack_rules(find_stack(str(request.stack))).dropout,
         cp_comm_type=cast("CpCommType | None", request.cp_comm_type),
         lora_rank=request.lora_rank,
     )
-    _refuse_needless(request, model)
+    refuse_needless(request, model)
     chip.require(work.precision)
     limit = chip.usable_bytes if request.max_memory_gib is None else request.max_memory_gib * GIB
     if limit > chip.usable_bytes:
@@ -203,11 +204,11 @@ def problem_on(
             f" {chip.usable_bytes / GIB:.1f} GiB"
         )
     usd_per_hour = chip.usd_per_hour if request.usd_per_hour is None else request.usd_per_hour
-    _refuse_unpriced(request, chip, usd_per_hour)
+    refuse_unpriced(request, chip, usd_per_hour)
     calibration = None if files.calibration is None else files.calibration.for_model(model)
     start = _started(request, work, model=model, pool=pool, starts=starts)
     stack, work = _graphed(request, start.stack), _adapted(request, work, start)
-    _refuse_unable(chip, stack, work.precision)
+    refuse_unable(chip, stack, work.precision)
     values = _calibrated(
         request,
         calibration,
@@ -245,6 +246,8 @@ def _started(
         precision=work.precision,
         num_chips=pool.num_chips,
         task="lora" if work.lora_rank else "pretrain",
+        seq_len=work.seq_len,
+        switches=request.switches,
     )
 
 
@@ -261,65 +264,6 @@ def _adapted(request: PlanRequest, work: Workload, start: Started) -> Workload:
     if not work.lora_rank or not targets:
         return work
     return replace(work, lora_targets=cast("tuple[LoraTarget, ...]", targets))
-
-
-def _refuse_needless(request: PlanRequest, model: ModelSpec) -> None:
-    """ConfigError for what is said of a part that model or software has not."""
-    if request.lora_targets and not request.lora_rank:
-        raise ConfigError(
-            f"lora_targets={','.join(request.lora_targets)}: of no effect with lora_rank=0; give"
-            " --lora-rank, or leave it out"
-        )
-    if request.cp_comm_type not in (None, "a2a") and model.refuses_ring:
-        raise ConfigError(
-            f"cp_comm_type={request.cp_comm_type}: {model.name} has windows or sinks, which only"
-            " a2a carries; take that, or leave it out"
-        )
-    if request.cuda_graphs and find_stack(str(request.stack)).family != "megatron":
-        raise ConfigError(
-            f"cuda_graphs={request.cuda_graphs}: {request.stack} has no such setting; leave it out"
-        )
-    if request.cp_comm_type and find_stack(str(request.stack)).family != "megatron":
-        raise ConfigError(
-            f"cp_comm_type={request.cp_comm_type}: of no effect on {request.stack}, which has no"
-            " such setting; leave it out"
-        )
-    if request.decoder_seq_len is not None and model.family != "encoder-decoder":
-        raise ConfigError(
-            f"decoder_seq_len={request.decoder_seq_len}: of no effect on {model.name}, which is no"
-            " encoder-decoder; leave it out"
-        )
-    if request.routing != "balanced" and model.moe is None:
-        raise ConfigError(
-            f"routing={request.routing}: of no effect on {model.name}, which has no experts; leave"
-            " it out"
-        )
-
-
-def _refuse_unpriced(request: PlanRequest, chip: Chip, usd_per_hour: float | None) -> None:
-    """ConfigError for an objective whose unit the chip has no figure of."""
-    if request.objective == "tokens_per_dollar" and not usd_per_hour:
-        raise ConfigError(
-            f"objective=tokens_per_dollar: the catalogue has no price of {chip.name}; give"
-            " usd_per_hour (--usd-per-hour)"
-        )
-    if request.objective == "tokens_per_joule" and not chip.tdp_w:
-        raise ConfigError(
-            f"objective=tokens_per_joule: the catalogue has no power of {chip.name}; give tdp_w in"
-            " a cluster file"
-        )
-
-
-def _refuse_unable(chip: Chip, stack: Stack, precision: Precision) -> None:
-    """ConfigError for a number format, or a chip, that the software does not run."""
-    able = stack_rules(stack).precisions
-    if precision not in able:
-        raise ConfigError(f"precision={precision}: stack {stack.name} has {', '.join(able)}")
-    if stack.name not in RUN_BY.get(chip.vendor, (stack.name,)):
-        raise ConfigError(
-            f"stack {stack.name} does not run on {chip.name}; --stack"
-            f" {' or '.join(RUN_BY[chip.vendor])}"
-        )
 
 
 def _pool(request: PlanRequest, files: Files) -> Pool:

@@ -22,6 +22,7 @@ __all__ = [
     "Shared",
     "parse_pins",
     "parse_same",
+    "parse_switches",
 ]
 
 Objective = Literal["step_time", "tokens_per_dollar", "tokens_per_joule", "memory"]
@@ -75,6 +76,12 @@ def parse_targets(words: str) -> list[str]:
         if word not in LORA_TARGETS:
             raise UnknownNameError("layer of --lora-targets", word, LORA_TARGETS)
     return list(dict.fromkeys(found))
+
+
+def parse_switches(words: str) -> list[str]:
+    """Read `use-mc2,overlap-grad-reduce`, or `none`."""
+    found = [word.strip() for word in words.split(",")]
+    return [] if found == ["none"] else list(dict.fromkeys(found))
 
 
 def _pin(key: str, values: Iterable[PinValue]) -> tuple[str, list[PinValue]]:
@@ -208,6 +215,8 @@ class PlanRequest(BaseModel):
         str | None, Option("flash, flash1, fused-softmax or unfused [default: flash if there].")
     ] = None
     """None is flash, or under Megatron fused-softmax where a chip has no flash attention."""
+    fused_norm: Annotated[bool, Option("Whether normalization runs as one fused kernel.")] = True
+    """False is one kernel an operation, as plain PyTorch's own RMSNorm of before 2025."""
     cp_comm_type: Annotated[
         str | None,
         Option("Of context parallelism: p2p, a2a, all_gather or a2a+p2p [default: the fastest]."),
@@ -222,6 +231,18 @@ class PlanRequest(BaseModel):
     ] = None
     """By Megatron-Core's scopes: the router's part of a layer, about half of its kernels (attention
     or feed-forward), or all of a step."""
+    switches: Annotated[
+        list[str] | None,
+        Option(
+            "What the software is told beside the layout, by its own words; none for nothing"
+            " [default: as its own configurations].",
+            metavar="WORD[,WORD...]",
+            kind=str,
+            read=parse_switches,
+        ),
+    ] = None
+    """`meshwright stacks NAME` lists the words; None is those of the configuration that the
+    software's repository has for the model and the chip."""
     lora_rank: Annotated[
         int, Option("Rank of adapters beside frozen weights; 0 trains all weights.")
     ] = 0

@@ -171,18 +171,21 @@ def _searched_vpp(pp: int, layers: int) -> list[int]:
 
 
 def _shard_sizes(columns: Columns, axes: Axes, domain: int) -> list[Ints]:
-    """All ranks; under hybrid sharding proper parts that are whole domains or divide one."""
+    """All ranks; under hybrid sharding proper parts that are whole domains or divide one; either
+    where the software's groups may be smaller."""
     hybrid = columns["sharding"] == SHARDINGS.index("hybrid")
+    grouped = np.isin(columns["sharding"], axes.grouped)
     whole = columns["dp"] * columns["cp"]
     if axes.shard_size is not None:
         return [
-            np.array(axes.shard_size) if is_hybrid else np.array([size])
-            for is_hybrid, size in zip(hybrid, whole, strict=True)
+            np.array(axes.shard_size) if is_cut else np.array([size])
+            for is_cut, size in zip(hybrid | grouped, whole, strict=True)
         ]
     parts = {int(size): _parts(int(size), domain) for size in np.unique(whole)}
+    both = {size: np.append(found, size) for size, found in parts.items()}
     return [
-        parts[int(size)] if is_hybrid else np.array([size])
-        for is_hybrid, size in zip(hybrid, whole, strict=True)
+        parts[int(size)] if is_hybrid else both[int(size)] if is_either else np.array([size])
+        for is_hybrid, is_either, size in zip(hybrid, grouped, whole, strict=True)
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, cast
@@ -21,15 +22,23 @@ from meshwright.values.recipes import (
     recipes,
     releases,
 )
-from meshwright.values.remat_recipes import REMAT_OF, find_remat, remat_models
+from meshwright.values.remat_recipes import REMAT_OF, find_remat, remat_models, remat_releases
 from meshwright.values.stack import Stack, find_stack
 from meshwright.values.start import Start
+from meshwright.values.switches import (
+    Beginning,
+    beginnings,
+    find_beginning,
+    release_key,
+    switched,
+)
 from meshwright.values.workload import PRECISIONS, LoraTarget, Precision
 
 __all__ = [
     "GRAPHED_SHARE",
     "Started",
     "library_stack",
+    "recipe_span",
     "runnable",
     "started",
     "started_stack",
@@ -80,10 +89,13 @@ def started(
     chip: Chip,
     precision: Precision,
     num_chips: int,
+    seq_len: int | None = None,
     task: Task = "pretrain",
+    switches: Sequence[str] | None = None,
 ) -> Started:
     """Return the stack as its release starts this model on this chip; the newest release where the
-    stack names none.
+    stack names none. `switches` are the words that the software is told, None those of its own
+    configurations.
 
     The recipe is the release's own for the model (by its dims, whatever it is called), the chip and
     the number format, else that for another number format. A model that has none starts as the
@@ -91,8 +103,22 @@ def started(
     for such a chip where a release was named.
     """
     if stack.name != RECIPES_OF:
-        _require_no_release(stack)
-        return _by_remat(stack, model, chip) if stack.name == REMAT_OF else Started(stack=stack)
+        _require_known_release(stack)
+        if stack.name == REMAT_OF and switches is None:
+            return _by_remat(stack, model, chip)
+        found = (
+            find_beginning(
+                stack,
+                model=model,
+                chip=chip,
+                precision=precision,
+                num_chips=num_chips,
+                seq_len=seq_len,
+            )
+            if switches is None
+            else None
+        )
+        return _by_words(stack, found, switches, precision=precision, family=model.family)
     release = stack.release or releases()[-1]
     if not is_known(release):
         raise ConfigError(
@@ -112,6 +138,21 @@ def started(
             if recipe is not None:
                 return _by_recipe(stack, recipe, precision)
     return _as_library(stack, model=model, chip=chip, release=release)
+
+
+def recipe_span(stack: str) -> tuple[str, ...]:
+    """Return the first and the last release of a software whose recipes are known; () where it has
+    none."""
+    if stack == RECIPES_OF:
+        known: tuple[str, ...] = releases()
+    elif stack == REMAT_OF:
+        known = remat_releases()
+    else:
+        configurations = beginnings(stack)
+        firsts = sorted((one.release for one in configurations), key=release_key)
+        lasts = sorted((one.until for one in configurations), key=release_key)
+        known = (*firsts[:1], *lasts[-1:])
+    return (known[0], known[-1]) if known else ()
 
 
 def _by_remat(stack: Stack, model: ModelSpec, chip: Chip) -> Started:
@@ -165,12 +206,47 @@ def _same_among(model: ModelSpec, names: frozenset[str]) -> tuple[str, ...]:
     )
 
 
-def _require_no_release(stack: Stack) -> None:
-    if stack.release:
+def _require_known_release(stack: Stack) -> None:
+    """ConfigError for a release of a software without recipes, or of a later one than was read."""
+    if not stack.release:
+        return
+    found = beginnings(stack.name)
+    if not found:
         raise ConfigError(
-            f"stack {stack.name}@{stack.release}: releases of {RECIPES_OF} alone have recipes;"
+            f"stack {stack.name}@{stack.release}: no recipes of its releases are known;"
             f" leave @{stack.release} out"
         )
+    wanted, newest = release_key(stack.release), recipe_span(stack.name)[-1]
+    if wanted > release_key(newest)[: len(wanted)]:
+        raise ConfigError(
+            f"stack {stack.name}@{stack.release}: newer than the recipes read, which end with"
+            f" {newest}; name that one"
+        )
+
+
+def _reached(found: Beginning, stack: Stack) -> str:
+    """The release whose configuration it is: the one that the stack names, or the last before."""
+    named = release_key(stack.release)
+    return stack.release if named and named <= release_key(found.until) else found.until
+
+
+def _by_words(
+    stack: Stack,
+    found: Beginning | None,
+    switches: Sequence[str] | None,
+    *,
+    precision: Precision,
+    family: str,
+) -> Started:
+    """A software with what it is told: these words, else those of its own configuration of the
+    model on this chip, where it has one."""
+    told = found.words if found else tuple(switches or ())
+    said = ", ".join(told) or "none of its switches"
+    words = f"{stack.name} {_reached(found, stack)}, {found.source}: {said}" if found else ""
+    if switches is not None:
+        words = f"{stack.name}, as asked: {said}"
+    changed = switched(stack, told=told, precision=precision, family=family)
+    return Started(stack=changed, words=words)
 
 
 def _as_library(stack: Stack, *, model: ModelSpec, chip: Chip, release: str) -> Started:

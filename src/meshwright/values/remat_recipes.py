@@ -12,7 +12,7 @@ from functools import cache
 
 from meshwright.values.data import package_rows
 
-__all__ = ["REMAT_OF", "RematRecipe", "find_remat", "remat_models"]
+__all__ = ["REMAT_OF", "RematRecipe", "find_remat", "remat_models", "remat_releases"]
 
 REMAT_OF = "maxtext"
 """The stack whose releases have them."""
@@ -62,6 +62,11 @@ def _recipes() -> tuple[RematRecipe, ...]:
 def remat_models() -> frozenset[str]:
     """Return the models that have recipes."""
     return frozenset(recipe.model for recipe in _recipes())
+
+
+def remat_releases() -> tuple[str, ...]:
+    """Return the releases that have recipes, oldest first."""
+    return tuple(dict.fromkeys(recipe.release for recipe in _recipes()))
 
 
 def find_remat(*, model: str, gpu: str) -> RematRecipe | None:

@@ -60,6 +60,7 @@ def run_of(plan_s: float, predict_s: float, verdict: str) -> PlanPriced:
         row_id="a",
         measured_s=10.0,
         plan_s=plan_s,
+        options_s=plan_s,
         predict_s=predict_s,
         verdict=verdict,  # type: ignore[arg-type]  # of the calls below
         inside=plan_s < 12.0,

@@ -4,9 +4,23 @@ import pytest
 from tests.runs.measured.examples import LLAMA, SMALL_GPT, case_of, reason_of
 
 from meshwright.runs.measured.cells import MEASURED, read_rules
-from meshwright.runs.measured.rows import Unanswerable, read_row
+from meshwright.runs.measured.rows import Case, Unanswerable, read_row
+from meshwright.search.started import recipe_span, started
 from meshwright.values.models.catalogue import find_model
-from meshwright.values.stack import find_stack
+from meshwright.values.stack import Stack, find_stack
+
+
+def stack_of(case: Case) -> Stack:
+    """The stack that a row's run is started with."""
+    return started(
+        find_stack(case.stack_name),
+        model=case.model,
+        chip=case.machines.nodes[0].chip,
+        precision=case.workload.precision,
+        num_chips=case.machines.num_chips,
+        seq_len=case.workload.seq_len,
+        switches=case.switches,
+    ).stack
 
 
 @pytest.mark.parametrize(
@@ -270,10 +284,13 @@ def test_nemos_launcher_checkpoints_nothing_and_splits_the_sequence() -> None:
     }
     short = case_of({**SMALL_GPT, "model": "bert-20b", "arch": "bert", "seq_len": "512"}, **cells)
     assert (short.layout.recompute, short.layout.sp, short.layout.mbs) == ("none", True, 4)
-    buckets = {"bucket_params": 0.0}
-    assert dict(short.stack_changes) == {"tp_overlap": 0.0, "dp_overlap": 0.0, **buckets}
+    assert (short.stack_name, short.workload.attention) == ("nemo1", "fused-softmax")
+    assert short.workload.dropout
+    stack = stack_of(short)
+    assert (stack.tp_overlap, stack.dp_overlap, stack.bucket_params) == (0.0, 0.0, 0.0)
     long = case_of({**SMALL_GPT, "seq_len": "2048"}, **cells)
-    assert (long.layout.mbs, dict(long.stack_changes)) == (1, {"tp_overlap": 0.0, **buckets})
+    stack = stack_of(long)
+    assert (long.layout.mbs, stack.tp_overlap, stack.dp_overlap) == (1, 0.0, 0.8)
     assert case_of(LLAMA, framework="NeMo Megatron-Core").stack_changes == ()
 
 
@@ -321,7 +338,8 @@ def test_deepspeeds_example_in_3d_reduces_in_fp32_and_fuses_nothing() -> None:
         SMALL_GPT, framework="DeepSpeed Megatron 3D", gpu="T4-16GB", num_gpus="1", precision="fp16"
     )
     assert (case.layout.recompute, case.workload.attention) == ("none", "unfused")
-    assert dict(case.stack_changes) == {"reduce_bytes": 4.0, "pointwise_fused": 0.0}
+    assert dict(case.stack_changes) == {"reduce_bytes": 4.0}
+    assert (case.stack_name, stack_of(case).pointwise_fused) == ("megatron-deepspeed-3d", False)
 
 
 def test_a_job_tells_whether_its_collectives_were_compared() -> None:
@@ -472,8 +490,8 @@ def test_how_primus_starts() -> None:
 
 def test_attention_that_waits_on_the_host() -> None:
     detail = "--recompute-activation-function; --swap-attention"
-    changes = case_of(LLAMA, recompute="selective", recompute_detail=detail).stack_changes
-    assert dict(changes)["offloads_attention"] == 1
+    case = case_of(LLAMA, framework="MindSpeed-LLM", recompute="selective", recompute_detail=detail)
+    assert case.switches == ("swap-attention",) and stack_of(case).offloads_attention
 
 
 def test_layers_whose_activations_wait_on_the_host() -> None:
@@ -519,12 +537,8 @@ def test_features_of_a_megatron_test() -> None:
     assert "grouped_workspaces" not in dict(
         case_of(SMALL_GPT, notes="moe-grouped-gemm=True").stack_changes
     )
-    assert (
-        dict(case_of(LLAMA, notes="script flags: reuse-fp32-param, x").stack_changes)[
-            "master_bytes"
-        ]
-        == 2.0
-    )
+    reused = case_of(LLAMA, framework="MindSpeed-LLM", notes="script flags: reuse-fp32-param, x")
+    assert stack_of(reused).master_bytes == 2.0
 
 
 @pytest.mark.parametrize(
@@ -630,13 +644,6 @@ def test_software_that_asks_for_no_half_precision_trains_in_fp32(gpu: str) -> No
 @pytest.mark.parametrize(
     ("framework", "notes", "changes"),
     [
-        ("MindSpeed-LLM", "script flags: use-mc2, num-layer-list", {"tp_overlap": 0.8}),
-        (
-            "MindSpeed-LLM",
-            "script flags: overlap-grad-reduce; README: measured with the mc2 feature on",
-            {"dp_overlap": 0.8},
-        ),
-        ("MindSpeed-LLM", "README: measured with the mc2 feature on", {}),
         ("megatron-core 0.6.0", "", {"tp_overlap": 0.0}),
         ("megatron-core 0.6.0", "flags: tp-comm-overlap", {}),
     ],
@@ -646,6 +653,35 @@ def test_overlaps_are_those_that_a_row_names(
 ) -> None:
     found = case_of(LLAMA, framework=framework, notes=notes).stack_changes
     assert {name: value for name, value in found if name.endswith("_overlap")} == changes
+
+
+@pytest.mark.parametrize(
+    ("notes", "told", "tp_overlap", "dp_overlap"),
+    [
+        ("script flags: use-mc2, num-layer-list", ("use-mc2",), 0.8, 0.0),
+        (
+            "script flags: overlap-grad-reduce; README: measured with the mc2 feature on",
+            ("overlap-grad-reduce",),
+            *(0.0, 0.8),
+        ),
+        ("layout from examples/mcore/x/pretrain_x.sh at the same tag", (), 0.0, 0.0),
+        ("script flags: no-use-mc2", (), 0.0, 0.0),
+    ],
+)
+def test_a_script_of_mindspeed_is_told_what_its_row_names(
+    notes: str, told: tuple[str, ...], tp_overlap: float, dp_overlap: float
+) -> None:
+    case = case_of(LLAMA, framework="MindSpeed-LLM", notes=notes)
+    stack = stack_of(case)
+    assert case.switches == told
+    assert (stack.tp_overlap, stack.dp_overlap) == (tp_overlap, dp_overlap)
+
+
+def test_a_row_without_a_script_is_started_as_its_release_does() -> None:
+    case = case_of(LLAMA, framework="MindSpeed-LLM", release="1.0.RC3.0")
+    assert (case.stack_name, case.switches) == ("mindspeed@1.0.rc3.0", None)
+    newest = case_of(LLAMA, framework="MindSpeed-LLM", release="99.0").stack_name
+    assert newest == f"mindspeed@{recipe_span('mindspeed')[-1]}"
 
 
 def test_benchmarks_that_leave_allocator_and_exchanges_as_they_come() -> None:
@@ -667,7 +703,6 @@ def test_oneflow_reduces_gradients_in_the_backward_pass_and_plans_memory_ahead()
 @pytest.mark.parametrize(
     ("framework", "precision", "halves"),
     [
-        ("MindSpeed-LLM / ModelLink", "fp16", True),
         ("Megatron-LM dev", "fp16", True),
         ("Megatron-LM dev", "bf16", False),
         ("PaddleNLP", "fp16 O2", False),
@@ -684,6 +719,8 @@ def test_megatron_core_sums_halves_in_halves(framework: str, precision: str, hal
         else dict.fromkeys(("gradient_bytes", "reduce_bytes", "step_bytes"))
     )
     assert dict(case_of(LLAMA, framework="Megatron-LM").stack_changes) == {}
+    mindspeed = stack_of(case_of(LLAMA, framework="MindSpeed-LLM / ModelLink", precision="fp16"))
+    assert (mindspeed.gradient_bytes, mindspeed.reduce_bytes, mindspeed.step_bytes) == (2, 2, 4)
 
 
 def test_adapters_train_on_whole_models_where_a_chip_holds_one() -> None:

@@ -275,7 +275,7 @@ def test_schedules_belong_to_softwares_and_pipelines() -> None:
     assert (
         broken("pp=4,schedule=zero-bubble")["software_schedule"]
         == "schedule=zero-bubble: stack megatron has 1f1b; stacks with it: dualpipe, fsdp,"
-        " nemo-automodel, kempnerforge, maxtext, embedded"
+        " nemo-automodel, kempnerforge, internevo, maxtext, embedded"
     )
     assert (
         "stack torchtitan has 1f1b, gpipe"

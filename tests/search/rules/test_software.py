@@ -46,7 +46,7 @@ def test_words_of_a_run_stand_before_the_software_s_own() -> None:
     [
         ("megatron", "tp=2,mbs=1", "none", (), True),
         ("megatron-legacy", "tp=2,mbs=1", "full", (), True),  # arXiv:1909.08053, section 4
-        ("megatron-deepspeed", "tp=2,mbs=1", "full", (), False),
+        ("megatron-deepspeed", "tp=2,mbs=1", "none", (), False),
         ("maxtext", "mbs=1", "full", (), False),  # configs/base.yml: remat_policy
         ("torchtitan", "tp=2,mbs=1", "selective", ("ops",), True),
         ("torchtitan", "tp=2,mbs=1,recompute=none,sp=0", "none", (), False),

@@ -17,6 +17,7 @@ from meshwright.platforms.files import read_input
 from meshwright.software.described import StackChanges
 from meshwright.values.data import package_rows
 from meshwright.values.errors import ConfigError
+from meshwright.values.switches import known_words
 
 __all__ = [
     "MEASURED",
@@ -36,6 +37,7 @@ __all__ = [
     "read_truth",
     "require_rows",
     "stack_changes_of_row",
+    "switches_of_row",
     "without_measurements",
 ]
 
@@ -240,6 +242,18 @@ def stack_changes_of_row(cells: Cells) -> StackChanges:
                 is_number = re.fullmatch(r"[\d.e+-]+", value)
                 changes.setdefault(field, float(value) if is_number else value)
     return tuple(sorted(changes.items()))
+
+
+def switches_of_row(cells: Cells, stack: str) -> tuple[str, ...] | None:
+    """Return the words of its software that a row names; None where it tells of no script."""
+    text = " | ".join(cells.words(column) for column in ("framework", "notes", "recompute_detail"))
+    found = tuple(
+        word
+        for word in known_words(stack)
+        if re.search(rf"(?<!\w)(?<!\w-){re.escape(word)}(?![\w-])", text)
+    )
+    read = re.search(r"script flags:|layout from \S*examples/", text)
+    return found if found or read else None
 
 
 Placement = tuple[tuple[tuple[str, int], ...], ...]

@@ -340,11 +340,12 @@ def workload_of_row(
 ) -> Workload:
     """Return the workload."""
     real = cells.match("notes", r"real \(unbalanced\)")
+    precision = _precision(cells, notes, framework, chip)
     return Workload(
         seq_len=seq_len,
         gbs=gbs,
-        precision=_precision(cells, notes, framework, chip),
-        attention=_attention(cells, notes, framework, chip, seq_len=seq_len),
+        precision=precision,
+        attention=_attention(cells, notes, framework, chip, seq_len=seq_len, precision=precision),
         fused_norm=not cells.match("rmsnorm_kernel", r"default|unfused|eager|torch"),
         routing="typical" if real else cast("Routing", framework["routing"] or "balanced"),
         dropout=framework["dropout"] == "1" and not _without_dropout(cells, notes),
@@ -404,7 +405,13 @@ def _precision(cells: Cells, notes: Notes, framework: Rule, chip: Chip) -> Preci
 
 
 def _attention(
-    cells: Cells, notes: Notes, framework: Rule, chip: Chip, *, seq_len: int
+    cells: Cells,
+    notes: Notes,
+    framework: Rule,
+    chip: Chip,
+    *,
+    seq_len: int,
+    precision: Precision,
 ) -> AttentionKernel:
     """The kernel that the row names, else the software's usual one."""
     backend = notes.flags.get("attention-backend")
@@ -418,5 +425,6 @@ def _attention(
         find_stack(framework["stack"]),
         seq_len=seq_len,
         has_flash=chip.has_flash_attention,
+        precision=precision,
         kernels=framework["attention"],
     )

@@ -194,6 +194,7 @@ def _key(case: Case) -> object:
         replace(case.workload, gbs=None),
         case.stack_name,
         case.stack_changes,
+        case.switches,
         case.task,
         case.calibration,
     )
@@ -208,6 +209,8 @@ def _started(case: Case) -> Started:
         precision=case.workload.precision,
         num_chips=case.machines.num_chips,
         task=case.task,
+        seq_len=case.workload.seq_len,
+        switches=case.switches,
     )
     stack = start.stack
     changes = {name: type(getattr(stack, name))(value) for name, value in case.stack_changes}

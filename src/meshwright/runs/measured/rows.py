@@ -19,6 +19,7 @@ from meshwright.runs.measured.cells import (
     read_notes,
     read_rules,
     stack_changes_of_row,
+    switches_of_row,
     without_measurements,
 )
 from meshwright.runs.measured.layouts import axes_of_row, layout_of_row
@@ -35,6 +36,7 @@ from meshwright.runs.measured.untold import assumptions_of_row, words_of
 from meshwright.search.problem import model_of
 from meshwright.search.rules.check import complete_layout
 from meshwright.search.rules.rule import RuleCase
+from meshwright.search.started import recipe_span
 from meshwright.software.described import Described, MemoryFigure, MemoryKind, StackChanges
 from meshwright.trust.calibration import Calibration
 from meshwright.trust.intervals import Assumption, Kind, kind_of
@@ -46,6 +48,7 @@ from meshwright.values.models.params import model_params
 from meshwright.values.models.spec import ModelSpec
 from meshwright.values.recipes import RECIPES_OF, Task, is_known, other_models, releases
 from meshwright.values.stack import find_stack
+from meshwright.values.switches import beginnings, release_key
 from meshwright.values.workload import AttentionKernel, Precision, Workload
 
 __all__ = ["Case", "Given", "Unanswerable", "case_of", "read_row", "read_table"]
@@ -67,6 +70,7 @@ class Case:
     """Fields of the stack that the row says are different."""
     layout: Layout
     memory: MemoryFigure
+    """Which figure of its memory the row tells."""
     schedule_name: str
     """As the row names it; `layout.schedule` is the nearest that can be priced."""
     choices: Tiers = ()
@@ -75,6 +79,8 @@ class Case:
     """Of the chip and the software of this run."""
     task: Task = "pretrain"
     """Which recipe of the software's release starts it."""
+    switches: tuple[str, ...] | None = None
+    """What the row says that the software was told; None: as its own configurations."""
     model_assumed: str = ""
     """What had to be taken for granted of the model, a line for people."""
     assumptions: tuple[Assumption, ...] = ()
@@ -143,6 +149,7 @@ def _case(cells: Cells, *, source: str, row_id: str) -> Case:
         placement=stage_chips(machines, notes.placement, pp=layout.pp),
         workload=workload_of_row(cells, notes, framework, chip, seq_len=seq_len, gbs=layout.gbs),
         stack_name=_stack_name(cells, framework, chip),
+        switches=switches_of_row(cells, framework["stack"]),
         task=_task(cells),
         stack_changes=stack_changes_of_row(cells),
         layout=layout,
@@ -170,8 +177,10 @@ def _stack_name(cells: Cells, framework: Rule, chip: Chip) -> str:
     name = framework["stack"]
     if name == CHECKED_FROM:
         return CHECKED if _compares_collectives(cells) else name
+    if name != RECIPES_OF:
+        return _with_release(name, cells.words("release"))
     release = re.search(r"[0-9]+\.[0-9]+(?:\.[0-9]+)*", cells.words("release"))
-    if name != RECIPES_OF or release is None:
+    if release is None:
         return name
     if not is_known(release[0]):
         return f"{name}@{releases()[-1]}"
@@ -210,6 +219,17 @@ def _compares_collectives(cells: Cells) -> bool:
 _COMPARED = 0.75
 """Of the comparison's usual time, what shows that there is one: jobs on one network differ so
 much. Without it 32 ranks took half of that, 512 a twelfth."""
+
+
+def _with_release(name: str, said: str) -> str:
+    """A software and its release, where the row's begins with one and its configurations are
+    known; the newest that is known of a later one."""
+    found = re.match(r"v?[0-9]+(?:\.(?:rc)?[0-9]+)+", said)
+    if found is None or not beginnings(name):
+        return name
+    wanted, newest = release_key(found[0]), recipe_span(name)[-1]
+    later = wanted > release_key(newest)[: len(wanted)]
+    return f"{name}@{newest if later else found[0]}"
 
 
 def _task(cells: Cells) -> Task:

@@ -73,8 +73,8 @@ def complete_layout(fields: Mapping[str, Any], case: RuleCase) -> Layout:
     given is never changed.
 
     dp is num_chips / (tp * cp * pp), gbs that of the workload; sp is on with tp > 1; sharding is
-    zero1, or zero3 in an FSDP stack; selective recompute takes the stack's first module; layers of
-    stages stay open but where the software has a rule of its own.
+    the stack's usual one, else zero1, or zero3 in an FSDP stack; selective recompute takes the
+    stack's first module; layers of stages stay open but where the software has a rule of its own.
     """
     given, work, rules = dict(fields), case.work, stack_rules(case.stack)
     split = int(given.get("tp", 1)) * int(given.get("cp", 1)) * int(given.get("pp", 1))
@@ -90,7 +90,7 @@ def complete_layout(fields: Mapping[str, Any], case: RuleCase) -> Layout:
         )
     given.setdefault("sp", int(given.get("tp", 1)) > 1)
     whole = "zero1" if case.stack.family == "megatron" else "zero3"
-    given.setdefault("sharding", "hybrid" if "shard_size" in given else whole)
+    given.setdefault("sharding", "hybrid" if "shard_size" in given else rules.sharding or whole)
     if given.get("recompute") == "selective" and not given.get("recompute_modules"):
         known = usable_modules(case.model, rules.recompute_modules)
         given["recompute_modules"] = ("ops",) if "ops" in known else tuple(known[:1])

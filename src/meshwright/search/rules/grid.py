@@ -212,20 +212,24 @@ def _sharding_message(layout: Layout, case: RuleCase) -> str:
 
 def _keeps_shard_size(layouts: Layouts, case: RuleCase) -> Any:
     hybrid = layouts.sharding == SHARDINGS.index("hybrid")
+    grouped = np.isin(layouts.sharding, [SHARDINGS.index(name) for name in _grouped(case)])
     whole = layouts.dp * layouts.cp
-    return np.where(
-        hybrid,
-        (whole % layouts.shard_size == 0) & (layouts.shard_size % layouts.cp == 0),
-        layouts.shard_size == whole,
-    )
+    fits = (whole % layouts.shard_size == 0) & (layouts.shard_size % layouts.cp == 0)
+    return np.where(hybrid | grouped, fits, layouts.shard_size == whole)
+
+
+def _grouped(case: RuleCase) -> tuple[str, ...]:
+    """Shardings whose groups may be smaller than all ranks, beside hybrid."""
+    return stack_rules(case.stack).grouped_shardings
 
 
 def _shard_size_message(layout: Layout, case: RuleCase) -> str:
     whole = layout.dp * layout.cp
-    if layout.sharding != "hybrid":
+    if layout.sharding not in ("hybrid", *_grouped(case)):
+        known = " or ".join(("hybrid", *_grouped(case)))
         return (
             f"shard_size={layout.shard_size} with sharding={layout.sharding}: it belongs to"
-            " sharding=hybrid"
+            f" sharding={known}"
         )
     fits = [layout.cp * groups for groups in divisors(layout.dp)]
     words = (

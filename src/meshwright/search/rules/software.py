@@ -13,7 +13,13 @@ from meshwright.values.errors import ConfigError, UnknownNameError
 from meshwright.values.layout import RECOMPUTE_MODULES, RECOMPUTES, SCHEDULES, SHARDINGS
 from meshwright.values.stack import Stack, find_stack, stack_names
 from meshwright.values.stack_files import StackEntry, all_entries, find_entry
-from meshwright.values.workload import PRECISIONS, ROUTINGS, AttentionKernel, Routing
+from meshwright.values.workload import (
+    PRECISIONS,
+    ROUTINGS,
+    AttentionKernel,
+    Precision,
+    Routing,
+)
 
 __all__ = [
     "DEALT",
@@ -47,6 +53,8 @@ class StackRules:
     """Accepted with pp=1 only."""
     searched_shardings: tuple[str, ...]
     """Tried by a search that is not told which."""
+    grouped_shardings: tuple[str, ...]
+    """Beside hybrid, those whose groups of ranks may be smaller than all that train alike."""
     recompute_modules: tuple[str, ...]
     """Accepted names for selective recompute."""
     searched_modules: tuple[tuple[str, ...], ...]
@@ -70,6 +78,8 @@ class StackRules:
     recompute: str
     """What it runs again where nobody says: none, selective (with modules behind it) or full; `none
     or full` is full where it would not fit otherwise."""
+    sharding: str
+    """What it shards where nobody says; empty is zero1, or zero3 of FSDP's family."""
     sequence_parallel: bool
     """Whether tensor parallelism splits the sequence too where nobody says."""
     dropout: bool
@@ -180,6 +190,12 @@ def _routing(name: str, value: Any, place: str) -> str:
     return str(value)
 
 
+def _sharding(name: str, value: Any, place: str) -> str:
+    if value not in SHARDINGS:
+        raise UnknownNameError(f"{place}: {name}", str(value), SHARDINGS)
+    return str(value)
+
+
 def _flag(name: str, value: Any, place: str) -> bool:
     if not isinstance(value, bool):
         raise ConfigError(f"{place}: {name}={value}: expected true or false")
@@ -209,6 +225,7 @@ _READ: dict[str, _Reader] = {
     "shardings": _listed(SHARDINGS),
     "shardings_without_pp": _listed(SHARDINGS),
     "searched_shardings": _listed(SHARDINGS),
+    "grouped_shardings": _listed(SHARDINGS),
     "recompute_modules": _MODULES,
     "searched_modules": _sets,
     "full_by_blocks": _flag,
@@ -219,6 +236,7 @@ _READ: dict[str, _Reader] = {
     "precisions": _listed(PRECISIONS),
     "attention": _kernel,
     "recompute": _recompute,
+    "sharding": _sharding,
     "sequence_parallel": _flag,
     "dropout": _flag,
     "routing": _routing,
@@ -230,6 +248,8 @@ _READ: dict[str, _Reader] = {
 _OPEN: dict[str, Any] = {
     **{"recompute": "none", "sequence_parallel": True, "dropout": False},
     "routing": "balanced",
+    "sharding": "",
+    "grouped_shardings": (),
 }
 """Where neither a software nor what it builds on says."""
 
@@ -249,19 +269,27 @@ def usual_layout(stack: Stack, *, short: bool = False) -> dict[str, Any]:
 
 
 def usual_attention(
-    stack: Stack, *, seq_len: int, has_flash: bool, kernels: str = ""
+    stack: Stack,
+    *,
+    seq_len: int,
+    has_flash: bool,
+    precision: Precision = "bf16",
+    kernels: str = "",
 ) -> AttentionKernel:
     """Return the attention kernel that a software runs where nobody names one; `kernels` stands
     before the software's own `StackRules.attention`.
 
     Flash attention has no kernels for chips before Ampere (Dao-AILab/flash-attention, README);
     Megatron's attention then keeps the scores, torch's scaled_dot_product_attention has its
-    memory-efficient kernel.
+    memory-efficient kernel. Megatron's fused softmax runs in half precision alone
+    (is_kernel_available of megatron/model/fused_softmax.py).
     """
     kernel, _, most = (kernels or stack_rules(stack).attention).partition(" to ")
     usual = "flash" if most and seq_len > int(most) else kernel
     if usual == "flash" and not has_flash and stack.family == "megatron":
-        return "fused-softmax"
+        usual = "fused-softmax"
+    if usual == "fused-softmax" and precision in ("fp32", "tf32"):
+        usual = "unfused"
     return cast("AttentionKernel", usual)
 
 
