@@ -198,7 +198,7 @@ def best_plan(problem: Problem) -> Plan | None:
         harvest = search_space(
             problem, make_space(problem, axes_of(problem), rejections), rejections
         )
-        plans = ranked_plans(problem, harvest.fitting, harvest.at_risk)
+        plans = ranked_plans(problem, harvest.fitting, harvest.at_risk).plans
         _best[key] = plans[0] if plans else None
     return _best[key]
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import assert_type
+from typing import Any, assert_type
 
 import pytest
 
@@ -170,7 +170,7 @@ def test_a_model_and_a_cluster_need_no_names() -> None:
     ],
 )
 def test_what_is_given_twice_or_not_at_all_is_said(
-    words: tuple[str, ...], fields: dict[str, object], message: str
+    words: tuple[str, ...], fields: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(meshwright.ConfigError, match=message):
         meshwright.plan(*words, **fields)

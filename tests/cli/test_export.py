@@ -190,6 +190,7 @@ def test_a_best_plan_that_the_target_cannot_run_is_passed_over_aloud(
         "64",
         "--stack",
         "deepspeed",
+        "--fastest",
     ]
     assert run(["plan", *words, "--top", "1", "--json"]) == 0
     best = json.loads(capsys.readouterr().out)["plans"][0]["layout"]

@@ -21,6 +21,7 @@ NOT_COMPARED = {
         "same",
         "unlike_batch",
         "objective",
+        "fastest",
         "max_memory_gib",
         "headroom",
         "min_tokens_per_s",

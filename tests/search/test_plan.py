@@ -165,7 +165,7 @@ def test_pins_that_keep_it_from_fitting_are_named() -> None:
 REFUSED: dict[str, dict[str, Any]] = {
     "'llama3-71b' is no known model; did you mean": {"model": "llama3-71b"},
     "'h1000' is no known chip; did you mean 'h100'": {"cluster": "h1000:8"},
-    "'seq' is no known request key; did you mean 'seq_len'?": {"seq": 1},
+    "'seq_lan' is no known request key; did you mean 'seq_len'?": {"seq_lan": 1},
     "pins: 'tpp' is no known layout key; did you mean 'tp'": {"pins": {"tpp": [1]}},
     "gbs=7: no data-parallel size of 37 chips divides it; nearest that work: gbs=37 on 37 chips, or take 36 or 38 chips": {  # noqa: E501
         "cluster": "h100:37",

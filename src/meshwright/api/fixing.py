@@ -204,7 +204,9 @@ class _Edits:
         known = self.run.source.shardings
         allowed = [mine, *known] if mine in known else [mine]
         pins = {"sharding": list(dict.fromkeys(allowed)), **held, **self.problem.request.pins}
-        request = self.problem.request.model_copy(update={"pins": pins, "top": _MOST_PLANS})
+        request = self.problem.request.model_copy(
+            update={"pins": pins, "top": _MOST_PLANS, "fastest": True}
+        )
         try:
             plans = fitting_plans(replace(self.problem, request=request))
         except ConfigError:  # no layout keeps the rules under these pins

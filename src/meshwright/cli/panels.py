@@ -21,6 +21,7 @@ PANELS: dict[str, tuple[str, ...]] = {
     ),
     "Goal": (
         *("tokens", "steps", "days", "deadline", "max_cost", "objective", "min_tokens_per_s"),
+        "fastest",
         *("pareto", "ttft_s", "tpot_s", "e2e_s", "ttft", "tpot", "e2e", "latency", "target_rate"),
         *("top", "tflops", "fix:best"),
     ),

@@ -104,7 +104,7 @@ def strategies_of(
     asked = _request(imported, given, version, device.max_memory_gib)
     asked |= _batch(imported, given, max_global_batch_size)
     asked |= {"cluster": f"{device.chip}:{world_size}", "gpus_per_node": local_world_size}
-    asked["top"] = min(top * _SPARE, MOST_PLANS)
+    asked |= {"top": min(top * _SPARE, MOST_PLANS), "fastest": True}
     request = PlanRequest.of(asked if version is None else {**asked, "megatron_version": version})
     result = api.plan(request)
     problem = api.problem_of(request)

@@ -178,7 +178,9 @@ def _is_causal_shown(plans: Sequence[Plan]) -> bool:
 def _footing(result: PlanResult, *, reason: bool) -> list[str]:
     best = result.plans[0]
     lines = [f"best: --layout {inline_words(best.layout)}", f"#1 {sure_line(best)}"]
-    if reason and best.beats_next:
+    if result.tie is not None:
+        lines.append(result.tie.words())
+    if reason and best.beats_next and result.tie is None:
         lines.append(f"#1 before #2: {best.beats_next}")
     lines += _legend(result)
     limit_gib, kept_gib = result.facts["limit_gib"], result.facts["headroom_gib"]

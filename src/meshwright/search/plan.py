@@ -63,7 +63,9 @@ def search_problem(
     harvest = search_space(problem, space, rejections, progress=progress)
     if not harvest.priced:
         explain_empty_space(problem, rejections)
-    plans = with_close_call(problem, ranked_plans(problem, harvest.fitting, harvest.at_risk))
+    ranked = ranked_plans(problem, harvest.fitting, harvest.at_risk)
+    # Where the first is a tie's simplest, the tie says that another may be faster.
+    plans = ranked.plans if ranked.tie else with_close_call(problem, ranked.plans)
     return PlanResult(
         request=problem.request,
         plans=plans,
@@ -76,16 +78,19 @@ def search_problem(
             else None
         ),
         facts=_facts(problem),
+        tie=ranked.tie,
     )
 
 
 def fitting_plans(problem: Problem) -> tuple[Plan, ...]:
-    """Return the plans of a problem alone, the fastest first; none where none fits, or where no
+    """Return the plans of a problem alone, in order; none where none fits, or where no
     layout keeps the rules."""
     rejections = Rejections()
     space = make_space(problem, axes_of(problem), rejections)
     harvest = search_space(problem, space, rejections)
-    return ranked_plans(problem, harvest.fitting, harvest.at_risk) if harvest.priced else ()
+    if not harvest.priced:
+        return ()
+    return ranked_plans(problem, harvest.fitting, harvest.at_risk).plans
 
 
 def _notes(problem: Problem, axes: Axes) -> list[str]:

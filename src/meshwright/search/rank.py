@@ -17,6 +17,7 @@ from meshwright.search.quote import price_in
 from meshwright.search.refine import Repriced, reprice, shortlists, tidy
 from meshwright.search.request import PlanRequest
 from meshwright.search.result import Plan
+from meshwright.search.simple import Tie, simpler_layouts, tie_of
 from meshwright.search.titles import MEMORY_READINGS, TIME_READINGS
 from meshwright.trust.calibration import provenance_of
 from meshwright.trust.intervals import Fits, Site, Uncertain, fits_within, uncertain_constants
@@ -28,6 +29,7 @@ from meshwright.values.units import GIB, format_seconds
 
 __all__ = [
     "CloseCall",
+    "Ranked",
     "beats_words",
     "close_call",
     "fits_of",
@@ -97,21 +99,62 @@ def fits_of(problem: Problem, peak_bytes: float) -> Fits:
     )
 
 
-def ranked_plans(
-    problem: Problem, fitting: Found | None, at_risk: Found | None
-) -> tuple[Plan, ...]:
-    """Return the plans in order: those that fit, then those at risk."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ranked:
+    """Plans in order."""
+
+    plans: tuple[Plan, ...]
+    tie: Tie | None = None
+    """Where the first is not the fastest."""
+
+
+def ranked_plans(problem: Problem, fitting: Found | None, at_risk: Found | None) -> Ranked:
+    """Return the plans in order: those that fit, then those at risk; before them the simplest of
+    those that tie with the first, unless the request asks for the fastest."""
     first = _order(problem, fitting)
     second = _order(problem, at_risk) if len(first) < problem.request.top else []
     taken = {group_of(each.priced.layout, problem.request) for each in first}
     rest = [c for c in second if group_of(c.priced.layout, problem.request) not in taken]
     chosen = sorted((*first, *rest), key=lambda c: c.fits == "at risk")[: problem.request.top]
+    tie = None
+    if chosen and not problem.request.fastest and problem.request.objective != "memory":
+        chosen, tie = _simplest_first(problem, chosen, fitting or at_risk)
     stands_on = origins_of([candidate.priced.layout for candidate in chosen], problem.setting)
     plans = [
         _plan(problem, candidate, rank, found)
         for rank, (candidate, found) in enumerate(zip(chosen, stands_on, strict=True), start=1)
     ]
-    return with_beats(problem.request, plans)
+    ranked = with_beats(problem.request, plans)
+    if tie is not None:
+        ranked = (replace(ranked[0], beats_next=_simpler_words(tie)), *ranked[1:])
+    return Ranked(plans=ranked, tie=tie)
+
+
+def _simplest_first(
+    problem: Problem, chosen: list[_Candidate], found: Found | None
+) -> tuple[list[_Candidate], Tie | None]:
+    """Put the simplest of those that tie with the fastest before it."""
+    fastest, model = chosen[0], problem.setting.model
+    assert found is not None, "candidates come from what was found"
+    more = reprice(problem, simpler_layouts(found, fastest.priced.layout, model))
+    tried = [_Candidate(priced=p, fits=fits_of(problem, p.peak_bytes)) for p in more]
+    rivals = [c for c in (*chosen, *tried) if c.fits == fastest.fits]
+    by_layout = {c.priced.layout: c for c in reversed(rivals)}
+    scores = [(layout, score_of(problem, c.priced)) for layout, c in by_layout.items()]
+    answer = tie_of(scores, model)
+    if answer is None:
+        return chosen, None
+    simplest, tie = answer
+    rest = [c for c in chosen if c.priced.layout != simplest]
+    ordered = [by_layout[simplest], *rest][: problem.request.top]
+    layouts = [c.priced.layout for c in ordered]
+    rank = layouts.index(tie.fastest) + 1 if tie.fastest in layouts else None
+    return ordered, replace(tie, fastest_rank=rank)
+
+
+def _simpler_words(tie: Tie) -> str:
+    other = "the fastest" if tie.fastest_rank is None else f"#{tie.fastest_rank}"
+    return f"simpler, without {', '.join(tie.without)}; {other} might be {tie.gain_frac:.1%} faster"
 
 
 def with_beats(request: PlanRequest, plans: Sequence[Plan]) -> tuple[Plan, ...]:

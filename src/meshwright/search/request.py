@@ -192,6 +192,10 @@ class PlanRequest(BaseModel):
     objective: Annotated[
         Objective, Option("step_time, tokens_per_dollar, tokens_per_joule or memory.")
     ] = "step_time"
+    fastest: Annotated[
+        bool, Option("Put the fastest first, also where a simpler plan is as fast as we can tell.")
+    ] = False
+    """Of one kind of chip; without it the simplest of those that tie with the fastest is first."""
     min_tokens_per_s: Annotated[
         float | None, Option("Throughput that a plan must reach; chips may be left idle.")
     ] = None

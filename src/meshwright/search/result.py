@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from meshwright.search.request import PlanRequest
+from meshwright.search.simple import Tie
 from meshwright.search.titles import TIME_READINGS
 from meshwright.trust.intervals import Fits, Intervals
 from meshwright.values.errors import MeshwrightError, load_extra
@@ -207,6 +208,8 @@ class PlanResult:
     """Of model and cluster, for the heading of a table."""
     proof: Proof | None = None
     """Where the space was not priced whole but searched by branch and bound."""
+    tie: Tie | None = None
+    """Where the first plan is not the fastest but the simplest within the model's error."""
     front: tuple[Plan, ...] | None = None
     """Plans of which no other is both faster and cheaper, the cheapest first; None: not asked."""
 
@@ -295,6 +298,8 @@ class PlanResult:
             search |= self.proof.to_dict()
         if self.nearest_miss is not None:
             search["nearest_miss"] = self.nearest_miss.to_dict()
+        if self.tie is not None:
+            search["tie"] = self.tie.to_dict()
         front = {} if self.front is None else {"pareto": [plan.to_dict() for plan in self.front]}
         return {
             "request": self.request.to_dict(),

@@ -384,7 +384,7 @@ def _batch_notes(wanted: int, used: int, given: bool) -> list[str]:
 def _faster_elsewhere(ready: Ready) -> list[str]:
     """Say where a layout that this software can't run is predicted to be clearly faster."""
     problem, first = ready.prepared.problem, ready.prepared.candidates.members[0]
-    request = problem.request.model_copy(update={"top": 1})
+    request = problem.request.model_copy(update={"top": 1, "fastest": True})
     best = next(iter(search_problem(replace(problem, request=request)).plans), None)
     if best is None or best.fits != "yes" or first.predicted.step_s <= best.step_s * WORTH_SAYING:
         return []
