@@ -1,7 +1,7 @@
 """How far one measured run of a small cluster anchors a study: error of its other runs before and
 after, by study.
 
-    python benchmarks/anchor.py [TRUTH.csv...] [--anchors N]
+    python benchmarks/anchor.py [TRUTH.csv...] [--anchors N | --hidden N]
 
 A study is the runs of one table with one chip and one software that several cluster sizes have.
 Runs on as few chips as any are taken one at a time as the only known run, spread evenly over those
@@ -9,20 +9,25 @@ there are; `calibrate` fits it, and every other run of the study is predicted wi
 model` counts the runs of the anchor's model alone. Prints mean |predicted / measured - 1| before
 and after, averaged over anchors, and for how many anchors it fell; the last line weighs each study
 by the root of its runs.
+
+With --hidden N settings that the tables tell are hidden one at a time, of at most N runs a table,
+and `meshwright anchor` infers them from step time and peak memory. Prints by setting how many were
+found rightly and wrongly, and of how many it said that they cannot be told.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from meshwright.runs.measured.anchor import SETTINGS, Setting, anchor_run, values_of
 from meshwright.runs.measured.cells import TruthTable, read_table_file
 from meshwright.runs.measured.files import MeasuredRun, runs_of_table
 from meshwright.runs.measured.fit import fit_runs
@@ -136,6 +141,63 @@ def _error(
     )
 
 
+def told_value(run: MeasuredRun, row: Mapping[str, str], setting: Setting) -> str | None:
+    """Return what a table says of a setting; None where it does not. Of networks every row that
+    names one says that it is as named."""
+    case, changes = run.case, dict(run.case.stack_changes)
+    if setting == "micro-batch":
+        return str(case.layout.mbs) if row.get("mbs") else None
+    if setting == "recompute":
+        return case.layout.recompute if row.get("recompute") else None
+    if setting == "dispatcher":
+        return str(changes["dispatcher"]) if "dispatcher" in changes else None
+    if setting == "graphs":
+        share = changes.get("launch_hidden")
+        return None if share is None else {0.0: "off", 1.0: "on"}.get(float(share))
+    if setting == "overlap":
+        shares = [float(value) for name, value in changes.items() if name.endswith("_overlap")]
+        return None if not shares else "on" if any(shares) else "off"
+    return "as named" if row.get("interconnect") else None
+
+
+def hidden(table: TruthTable, setting: Setting, *, most: int) -> Counter[str]:
+    """Return how often a hidden setting of a table's runs is found: right, wrong, not told."""
+    rows = {row.get("row_id", ""): row for row in table.rows}
+    runs = [
+        (run, value)
+        for run in runs_of_table(table).runs
+        if run.step_s is not None
+        and (value := told_value(run, rows[run.case.row_id], setting)) is not None
+        and value in (values := values_of(run.case, setting))
+        and len(values) > 1
+    ]
+    found: Counter[str] = Counter()
+    for run, value in runs[:: max(1, len(runs) // most)][:most]:
+        try:
+            said = anchor_run(run, [setting]).inferred[0].found
+        except ConfigError:
+            found["not predicted"] += 1
+            continue
+        found["not told" if said is None else "right" if said == value else "wrong"] += 1
+    return found
+
+
+def print_hidden(found: Sequence[TruthTable], most: int) -> None:
+    """Print by setting, over all tables."""
+    print(f"{'setting':<12} {'runs':>5} {'right':>6} {'wrong':>6} {'not told':>9}  right of found")
+    for setting in SETTINGS:
+        total: Counter[str] = Counter()
+        for table in found:
+            total += hidden(table, setting, most=most)
+        said = total["right"] + total["wrong"]
+        share = f"{total['right'] / said:.0%}" if said else "-"
+        runs = said + total["not told"]
+        print(
+            f"{setting:<12} {runs:>5} {total['right']:>6} {total['wrong']:>6}"
+            f" {total['not told']:>9}  {share}"
+        )
+
+
 def _paths(given: Sequence[Path]) -> list[Path]:
     folder = Path(
         os.environ.get("MESHWRIGHT_TRUTH") or Path(__file__).resolve().parents[1] / "truth"
@@ -150,7 +212,11 @@ def main() -> None:
     )
     parser.add_argument("tables", nargs="*", type=Path)
     parser.add_argument("--anchors", type=int, default=8, help="at most, of each study")
+    parser.add_argument("--hidden", type=int, help="runs a table whose settings are hidden")
     options = parser.parse_args()
+    if options.hidden is not None:
+        print_hidden(tables(_paths(options.tables)), options.hidden)
+        return
     found = list(studies(tables(_paths(options.tables))))
     for same_model in (True, False):
         for quantity in FIGURES:

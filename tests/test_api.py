@@ -23,6 +23,7 @@ from meshwright.serving.result import ServingPlan
 
 ROOT = Path(__file__).resolve().parents[1]
 FUNCTIONS = [
+    "anchor",
     "apss",
     "calibrate",
     "ckpt_plan",

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
         list_servers,
     )
     from meshwright.api.checkpoints import ckpt_plan
-    from meshwright.api.measured import calibrate, predict, profile, validate
+    from meshwright.api.measured import anchor, calibrate, predict, profile, validate
     from meshwright.api.report import write_report
     from meshwright.compat.apss import apss
     from meshwright.runs.watch.follow import watch_run
@@ -47,6 +47,7 @@ __all__ = [
     "MeshwrightError",
     "PlanRequest",
     "__version__",
+    "anchor",
     "apss",
     "calibrate",
     "ckpt_plan",
@@ -85,7 +86,7 @@ _HOMES = {
         ("describe_chip", "describe_model", "list_chips", "list_models", "list_servers"),
         "api.catalogues",
     ),
-    **dict.fromkeys(("calibrate", "predict", "profile", "validate"), "api.measured"),
+    **dict.fromkeys(("anchor", "calibrate", "predict", "profile", "validate"), "api.measured"),
     "PlanRequest": "search.request",
     "apss": "compat.apss",
     "ckpt_plan": "api.checkpoints",

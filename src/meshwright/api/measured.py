@@ -6,14 +6,16 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from meshwright import __version__
 from meshwright.api import problem_of, read_calibration
 from meshwright.platforms.files import check_ours, put_file
 from meshwright.platforms.given import find_local_cluster, load_profile
 from meshwright.runs.choose import CONFIDENCE
+from meshwright.runs.measured.anchor import Anchored, Setting, anchor_run
 from meshwright.runs.measured.files import (
     NOTHING,
     Own,
@@ -26,7 +28,7 @@ from meshwright.runs.measured.files import (
 )
 from meshwright.runs.measured.fit import FitReport, fit_runs
 from meshwright.runs.measured.predict import PREDICTIONS_MARK, Answers, predictions_csv
-from meshwright.runs.measured.results import is_study, read_results, runs_of_study
+from meshwright.runs.measured.results import is_study, read_results, runs_of_study, untold_log
 from meshwright.runs.measured.rows import Given
 from meshwright.runs.replay import NEAR, Replayed, replay_table
 from meshwright.runs.store import read_store
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
     from meshwright_truth.verdicts import Validation
 
 __all__ = [
+    "anchor",
     "calibrate",
     "predict",
     "profile",
@@ -186,6 +189,34 @@ def calibrate(
         content = calibration_to_yaml(report.calibration)
         put_file(Path(output), content, mark=CALIBRATION_MARK, force=force)
     return report
+
+
+def anchor(
+    log: str | Path,
+    /,
+    *,
+    infer: Sequence[str] | None = None,
+    output: str | Path | None = None,
+    force: bool = False,
+    **described: Any,
+) -> tuple[Anchored, FitReport]:
+    """Return what one short run says of settings that nobody told, and the calibration that it
+    makes: `anchor("train.log", cluster="h100:16", output="anchor.yaml")`.
+
+    `infer` names the settings (micro-batch, recompute, dispatcher, graphs, overlap, network);
+    None: all that neither the log nor the other fields tell, which are those of `calibrate`.
+    ConfigError where the log does not count as measured.
+    """
+    if output is not None:
+        check_ours(Path(output), mark=CALIBRATION_MARK, force=force)
+    run, untold = untold_log(Path(log), _given(described))
+    found = anchor_run(run, untold if infer is None else cast("Sequence[Setting]", infer))
+    report = fit_runs([found.run], links=found.links, version=__version__)
+    calibration = replace(report.calibration, settings=found.settings)
+    if output is not None:
+        content = calibration_to_yaml(calibration)
+        put_file(Path(output), content, mark=CALIBRATION_MARK, force=force)
+    return found, replace(report, calibration=calibration)
 
 
 def _given(described: Mapping[str, Any]) -> Given:

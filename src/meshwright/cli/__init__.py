@@ -40,6 +40,7 @@ _GROUPS: Mapping[str, Mapping[str, str]] = {
     "Prove": {
         "tune": "tune",
         **dict.fromkeys(("profile", "calibrate", "predict"), "measured"),
+        "anchor": "anchor",
         "validate": "validate",
     },
     "Run": {

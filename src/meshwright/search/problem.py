@@ -218,7 +218,7 @@ def problem_on(
         model=model,
         pool=values.pool,
         work=work,
-        stack=values.stack,
+        stack=_as_asked(request, values.stack, stack),
         limit_bytes=limit,
         calibration=calibration,
         start=start.start,
@@ -231,6 +231,13 @@ def problem_on(
         max_gbs=request.gbs or request.max_gbs or batch_rule(model).max_gbs(request.seq_len),
         usd_per_chip_s=None if usd_per_hour is None else usd_per_hour / 3600.0,
     )
+
+
+def _as_asked(request: PlanRequest, found: Stack, stack: Stack) -> Stack:
+    """Keep CUDA graphs as the user asks for them, whatever a calibration's run had."""
+    if request.cuda_graphs is None:
+        return found
+    return replace(found, launch_hidden=stack.launch_hidden)
 
 
 def _started(

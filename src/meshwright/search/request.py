@@ -146,7 +146,13 @@ class PlanRequest(BaseModel):
     megatron-bridge, primus, maxtext, neuron, mindspeed; megatron for others and for several
     makers."""
     calibration: Annotated[
-        str | None, Option("What `meshwright calibrate` wrote.", metavar="FILE", is_file=True)
+        str | None,
+        Option(
+            "What `meshwright calibrate` or `anchor` wrote.",
+            ("--calibration", "--anchor"),
+            metavar="FILE",
+            is_file=True,
+        ),
     ] = None
     """Of this chip and this stack."""
     profile: Annotated[

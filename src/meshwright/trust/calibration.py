@@ -15,8 +15,10 @@ from meshwright.values.stack import Factors, Stack
 from meshwright.values.units import counted
 
 __all__ = [
+    "DISPATCHERS",
     "FACTORS",
     "MEMORY_FACTORS",
+    "SETTLED_SHARES",
     "TIME_FACTORS",
     "Calibrated",
     "Calibration",
@@ -39,6 +41,12 @@ FACTORS = (*TIME_FACTORS, *MEMORY_FACTORS)
 """`host` scales the chip's launch time and the stack's host work, `constant` the stack's context;
 the others are fields of Factors."""
 
+DISPATCHERS = ("alltoall", "flex")
+SETTLED_SHARES = (
+    *("launch_hidden", "tp_overlap", "dp_overlap", "fsdp_overlap", "cp_overlap", "ep_overlap"),
+)
+SETTLED = ("dispatcher", *SETTLED_SHARES)
+"""Figures of Stack that a run may settle, all but the first a share."""
 _FACTOR_OF: Mapping[str, str] = {
     **dict.fromkeys(
         ("matmul", "attention", "pointwise", "offload", "recompute", "head", "optimizer"),
@@ -172,8 +180,12 @@ class Calibration:
     """Whether it is asked for a model with other layers."""
     models: tuple[str, ...] = ()
     """What layers the runs had, by `layers_key`; empty where nobody says."""
+    settings: tuple[tuple[str, str | float], ...] = ()
+    """Figures of the software that `anchor` found, by the names of Stack."""
 
     def __post_init__(self) -> None:
+        for name, value in self.settings:
+            _check_setting(name, value)
         for names in ([f.name for f in self.factors], [str(rates.level) for rates in self.links]):
             twice = sorted({name for name in names if names.count(name) > 1})
             if twice:
@@ -218,9 +230,19 @@ class Calibration:
         """Say in one line what it stands on."""
         moved = [f"{f.name} x{f.value:.3g}" for f in self.factors if f.measured_frac >= TOLD]
         links = [f"{rates.name} {rates.bytes_per_s / 1e9:.3g} GB/s" for rates in self.links]
+        links += [f"{name}={value}" for name, value in self.settings]
         on = f"{counted(len(self.runs), 'run')} with {self.stack} on {self.chip}"
         other = " (runs of another model, which tell part of it)" if self.other_model else ""
         return f"calibrated on {on}{other}: {', '.join([*moved, *links]) or 'nothing moved'}"
+
+
+def _check_setting(name: str, value: str | float) -> None:
+    if name not in SETTLED:
+        raise UnknownNameError("setting of a calibration", name, SETTLED)
+    if name == "dispatcher" and value not in DISPATCHERS:
+        raise UnknownNameError("dispatcher", str(value), DISPATCHERS)
+    if name != "dispatcher" and not (isinstance(value, float | int) and 0 <= value <= 1):
+        raise ConfigError(f"setting {name}={value}: expected a share from 0 to 1")
 
 
 def layers_key(model: ModelSpec) -> str:
@@ -288,6 +310,8 @@ def apply_calibration(calibration: Calibration, *, pool: Pool, stack: Stack) -> 
         context_bytes=stack.context_bytes * value("constant"),
         factors=Factors(**{name: value(name) for name in Factors.__slots__}),
     )
+    settled: dict[str, Any] = dict(calibration.settings)
+    stack = replace(stack, **settled)
     return Calibrated(pool=replace(pool, node=node), stack=stack)
 
 

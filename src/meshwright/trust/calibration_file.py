@@ -12,6 +12,7 @@ factors:
 links:
   domain: {name: nvlink4, bytes_per_s: 372e9, latency_s: 2.1e-6, setup_s: 0.0, half_message_bytes:
           1e6, source: all_reduce_perf ...}
+settings: {dispatcher: flex}  # only what `meshwright anchor` found
 step_time: {runs: 3, before_frac: 0.08, after_frac: 0.01, left_out_frac: 0.02, spread: 0.03}
 peak_memory: ...
 """
@@ -71,6 +72,7 @@ class _FileForm(_Form):
     runs: list[str] = []
     factors: dict[str, _FactorForm] = {}
     links: dict[Literal["domain", "network"], _LinkForm] = {}
+    settings: dict[str, str | float] = {}
     step_time: _MissesForm | None = None
     peak_memory: _MissesForm | None = None
 
@@ -89,6 +91,7 @@ def calibration_to_yaml(calibration: Calibration) -> str:
         "runs": list(calibration.runs),
         "factors": {f.name: _without(asdict(f), "name") for f in calibration.factors},
         "links": {rates.level: _without(asdict(rates), "level") for rates in calibration.links},
+        "settings": dict(calibration.settings),
         "step_time": None if calibration.step_time is None else asdict(calibration.step_time),
         "peak_memory": None if calibration.peak_memory is None else asdict(calibration.peak_memory),
     }
@@ -136,6 +139,7 @@ def _calibration(form: _FileForm) -> Calibration:
         version=form.meshwright,
         profile=form.profile,
         models=tuple(form.models),
+        settings=tuple(form.settings.items()),
     )
 
 

@@ -20,6 +20,7 @@ from meshwright.runs.counts import (
     too_fast,
     too_few,
 )
+from meshwright.runs.measured.anchor import SETTINGS, Setting, assumed_of
 from meshwright.runs.measured.cells import read_truth
 from meshwright.runs.measured.files import MeasuredRun, Runs, least_step_s_of, runs_of_table
 from meshwright.runs.measured.rows import Given, case_of
@@ -35,9 +36,10 @@ from meshwright.trust.calibration import LinkRates
 from meshwright.values.errors import ConfigError
 from meshwright.values.hardware.catalogue import default_node, find_device
 from meshwright.values.hardware.cluster import Pool
+from meshwright.values.layout import parse_layout
 from meshwright.values.units import MICROSECOND, counted
 
-__all__ = ["LOGS", "Results", "is_study", "read_results", "runs_of_study"]
+__all__ = ["LOGS", "Results", "is_study", "read_results", "runs_of_study", "untold_log"]
 
 LOGS = "Megatron-LM, Megatron-Bridge, NeMo, torchtitan, nanotron, DeepSpeed or the embedded trainer"
 _OUT_OF_MEMORY = re.compile(r"OutOfMemoryError|(?:CUDA|HIP|XPU|NPU) out of memory")
@@ -55,7 +57,37 @@ def run_of_log(text: str, given: Given, *, source: str) -> MeasuredRun | None:
     reading = read_log(text)
     if reading is None:
         return None
-    case = case_of(_described(text, reading), given, source=source)
+    return _run_of_reading(text, reading, _described(text, reading), given, source=source)
+
+
+def untold_run(text: str, given: Given, *, source: str) -> tuple[MeasuredRun, tuple[Setting, ...]]:
+    """Return the run of a log and the settings that neither the log nor the user tells; ConfigError
+    where no software is known, and as `run_of_log`."""
+    text = plain(text)
+    reading = read_log(text)
+    if reading is None:
+        raise ConfigError(f"{source}: no log of {LOGS}")
+    described = _described(text, reading)
+    run = _run_of_reading(text, reading, described, given, source=source)
+    if run.step_s is None:
+        raise ConfigError(f"{source}: it ran out of memory before a step was timed")
+    fields = {**(described.layout or {}), **(parse_layout(given.layout) if given.layout else {})}
+    changes = {name for name, _ in described.stack_changes}
+    told = {
+        "micro-batch": "mbs" in fields,
+        "recompute": "recompute" in fields,
+        "dispatcher": described.stack is not None,
+        "overlap": described.stack is not None,
+        "graphs": "launch_hidden" in changes,
+    }
+    untold = tuple(name for name in SETTINGS if not told.get(name, False))
+    return replace(run, case=replace(run.case, assumptions=assumed_of(untold))), untold
+
+
+def _run_of_reading(
+    text: str, reading: LogReading, described: Described, given: Given, *, source: str
+) -> MeasuredRun:
+    case = case_of(described, given, source=source)
     if _OUT_OF_MEMORY.search(text) and not any(report.has_rate for report in reading.reports):
         return MeasuredRun(case=case, fitted=False)
     seq_len, gbs, chips = case.workload.seq_len, case.layout.gbs, case.machines.num_chips
@@ -141,6 +173,19 @@ def _read(path: Path, given: Given) -> Results:
         raise ConfigError(f"{path}: no form that is known; expected {_FORMS}")
     found = runs_of_table(read_truth(path), stack=given.stack)
     return Results(runs=found.runs, left_out=found.left_out)
+
+
+def untold_log(path: Path, given: Given) -> tuple[MeasuredRun, tuple[Setting, ...]]:
+    """Return the run of a log, or of a run's folder, and what nobody tells of it; ConfigError where
+    it does not count as measured."""
+    if not path.is_dir():
+        return untold_run(_text(path), given, source=path.name)
+    logs = [path / name for name in STUDY_LOGS if (path / name).is_file()]
+    if not logs:
+        raise ConfigError(f"{path}: no {' or '.join(STUDY_LOGS)} in it; give a run's folder or log")
+    if (why := older_than(logs, configs_of(path.iterdir()))) is not None:
+        raise ConfigError(f"{path.name}: {why}")
+    return untold_run("\n".join(map(_text, logs)), given, source=path.name)
 
 
 def _study(path: Path, given: Given) -> Results:
