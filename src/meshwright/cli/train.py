@@ -55,7 +55,9 @@ def train(
         None, "A setting: learning_rate=1e-4.", "--setting", metavar="KEY=V"
     ),
     env: list[str] | None = option(
-        None, "A variable of the program's environment.", metavar="NAME=V"
+        None,
+        "A variable of the program's environment; NAME alone, as for secrets: your shell's value.",
+        metavar="NAME[=V]",
     ),
     follow: bool | None = option(
         None, "Stay, and send the next job behind each [default: local stays].", "--follow/--detach"

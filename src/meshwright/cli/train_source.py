@@ -13,6 +13,7 @@ from meshwright.cli.flags import model_words, read_job_file
 from meshwright.cli.plan_files import read_side
 from meshwright.data.atomic import parse_size
 from meshwright.data.pairs import blend
+from meshwright.platforms.job import is_secret
 from meshwright.runs.training.prepare import (
     divide,
 )
@@ -212,14 +213,20 @@ def _number(text: str) -> float | None:
         return None
 
 
-def environment_of(words: list[str] | None) -> dict[str, str]:
-    """Read NAME=VALUE words."""
-    found: dict[str, str] = {}
+def environment_of(words: list[str] | None) -> dict[str, str | None]:
+    """Read words NAME=VALUE, or NAME for what the submitting environment holds. A secret's value is
+    refused: it would stand in the script, the folder and the shell's history."""
+    found: dict[str, str | None] = {}
     for word in words or []:
         name, equals, value = word.partition("=")
-        if not equals or name in found:
-            raise ConfigError(f"--env {word}: expected each NAME=VALUE once")
-        found[name] = value
+        if equals and is_secret(name):
+            raise ConfigError(
+                f"--env {name}=...: a secret is not written into files; set it in your shell"
+                f" (export {name}=...) and give --env {name}"
+            )
+        if not name or name in found:
+            raise ConfigError(f"--env {name}: expected each NAME=VALUE, or NAME, once")
+        found[name] = value if equals else None
     return found
 
 

@@ -92,6 +92,8 @@ class Client:
     """Where its words are documented."""
     submit: tuple[str, ...] | None = None
     """None: the script of `meshwright export` calls the command itself."""
+    secret: str | None = None
+    """The option that takes a variable from the environment of who submits, before the file."""
     status: tuple[str, ...]
     read: Callable[[str, str], Seen | None]
     """(what it prints, the job's name): the job, or None where it is not there."""
@@ -125,7 +127,7 @@ class ClientExecutor:
     def written(self, job: Job, *, directory: Path, label: str) -> JobText:
         """Return the script or task, and what sends it."""
         text = job_text(replace(job, name=check_label(label)), launcher=self.client.name)
-        words = self._submit_words(label, text, directory.absolute() / "job")
+        words = self._submit_words(label, text, directory.absolute() / "job", job.secrets)
         return replace(text, submit=shlex.join(words))
 
     def submit(self, job: Job, *, directory: Path, label: str) -> str:
@@ -135,7 +137,7 @@ class ClientExecutor:
         (folder / _RAN).unlink(missing_ok=True)
         handle = Handle(key=label, owner=job.account or "", directory=run)
         keep_sent(folder, label=label, handle=str(handle))
-        answer = self._ask(*self._submit_words(label, text, folder))
+        answer = self._ask(*self._submit_words(label, text, folder, job.secrets))
         if answer.code:
             own = self.client
             raise LauncherError(f"{own.name}: {own.program} refuses {label}: {last_line(answer)}")
@@ -161,13 +163,17 @@ class ClientExecutor:
         if answer.code:
             raise LauncherError(f"{self.client.name}: {own.key} is not ended: {last_line(answer)}")
 
-    def _submit_words(self, label: str, text: JobText, folder: Path) -> list[str]:
+    def _submit_words(
+        self, label: str, text: JobText, folder: Path, secrets: Sequence[str]
+    ) -> list[str]:
         if self.client.submit is None:
             return ["bash", str(folder / text.file_name)]
-        return [
+        *before, last = (
             str(folder / word) if word == text.file_name else word.format(name=label)
             for word in self.client.submit
-        ]
+        )
+        option = self.client.secret
+        return [*before, *(word for name in secrets if option for word in (option, name)), last]
 
     def _status(self, handle: Handle) -> JobStatus:
         end = kept_end(handle.folder)

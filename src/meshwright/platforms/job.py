@@ -17,6 +17,7 @@ from meshwright.values.units import parse_duration
 __all__ = [
     "BATCH",
     "IMAGE",
+    "SECRETS_OF",
     "SIZES",
     "Job",
     "JobOptions",
@@ -25,6 +26,7 @@ __all__ = [
     "Mount",
     "check_fields",
     "dns_label",
+    "is_secret",
     "job_of",
     "mount_of",
     "no_files",
@@ -47,10 +49,13 @@ SIZES = ("cpus", "memory", "shared_memory", "priority")
 _TEXTS = tuple(name for name in (*BATCH, *SIZES) if name not in ("mounts", "port", "cpus"))
 _DEFAULTS = ("account", "partition", "instance", "image", "time_limit_s")
 """What executors have options for."""
-_OPTIONAL = (*BATCH, *SIZES, "words")
+_OPTIONAL = (*BATCH, *SIZES, "words", "secrets")
 IMAGE = "nvcr.io/nvidia/pytorch:25.04-py3"
 """An example."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SECRET = re.compile(r"(?:^|_)(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)S?(?:_|$)", re.I)
+SECRETS_OF = "meshwright"
+"""The secret of a platform's store whose keys are the names of a job's secrets."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,6 +93,9 @@ class Job:
     runs_on: RunsOn = "rank"
     """Who runs the command. `once` is no job: it starts jobs itself."""
     environment: tuple[EnvVar, ...] = ()
+    secrets: tuple[str, ...] = ()
+    """Variables whose values come from the environment of whoever submits, or from the platform's
+    store of secrets: no file has them."""
     vendor: str = "NVIDIA"
     launch: Launch | None = None
     """None: the platform's usual way."""
@@ -165,7 +173,10 @@ class Job:
             )
         for file in self.files:
             _check_text(file.name + file.text, f"file {file.name}")
-        if len({variable.name for variable in self.environment}) < len(self.environment):
+        for name in self.secrets:
+            _check_name(name)
+        names = [*(variable.name for variable in self.environment), *self.secrets]
+        if len(set(names)) < len(names):
             raise ConfigError("environment: a name occurs twice")
 
     @property
@@ -201,12 +212,21 @@ def parse_mount(text: str) -> Mount:
 
 
 def _check_variable(variable: EnvVar) -> None:
-    if not _NAME.fullmatch(variable.name):
+    _check_name(variable.name)
+    _check_text(variable.value, f"the value of {variable.name}")
+
+
+def _check_name(name: str) -> None:
+    if not _NAME.fullmatch(name):
         raise ConfigError(
-            f"{variable.name!r} is no name of an environment variable: expected letters, digits and"
+            f"{name!r} is no name of an environment variable: expected letters, digits and"
             " underscores"
         )
-    _check_text(variable.value, f"the value of {variable.name}")
+
+
+def is_secret(name: str) -> bool:
+    """Whether a variable of that name holds what nobody else may read, as WANDB_API_KEY does."""
+    return _SECRET.search(name) is not None
 
 
 def _check_text(text: str, what: str) -> None:

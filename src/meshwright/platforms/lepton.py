@@ -29,7 +29,9 @@ _LOCAL = "node-local"
 def lepton_script(job: Job) -> JobText:
     """Write a script that creates a job; `timeout` stops it, as Lepton has no limit on time."""
     check_fields(
-        job, "lepton", ("image", "mounts", "workdir", "partition", "instance", "port", "words")
+        job,
+        "lepton",
+        ("image", "mounts", "workdir", "partition", "instance", "port", "words", "secrets"),
     )
     way(job, "lepton", ("torchrun",))
     return submitting(job, _submit(job), variable="worker", who="worker", text=_worker(job))
@@ -46,6 +48,8 @@ def _submit(job: Job) -> list[str]:
     ]
     for mount in job.mounts:
         words += ["--mount", _mount_word(mount)]
+    for name in job.secrets:  # a secret of the workspace, by its own name
+        words += ["--secret", name]
     return ["lep job create", *lines_of([*words, *job.words]), '--command "$worker"']
 
 

@@ -78,6 +78,10 @@ def environment(job: Job) -> str:
     for variable in job.environment:
         set_it = f"export {variable.name}={quote(variable.value)}"
         lines += [f"# {' '.join(variable.why.split())}", f"{_literal([variable.value])}{set_it}"]
+    lines += [
+        f': "${{{name}:?set it where you submit; no file has its value}}"; export {name}'
+        for name in job.secrets
+    ]
     return "\n".join(lines)
 
 

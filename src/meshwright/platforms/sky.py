@@ -22,7 +22,9 @@ def sky_task(job: Job) -> JobText:
 
     `instance` is an accelerator such as H100; of jobs without GPUs a machine of the cloud.
     """
-    check_fields(job, "sky", ("image", "mounts", "workdir", "partition", "instance", "port"))
+    check_fields(
+        job, "sky", ("image", "mounts", "workdir", "partition", "instance", "port", "secrets")
+    )
     way(job, "sky", ("torchrun",))
     resources = _chips(job)
     if job.port:
@@ -38,12 +40,14 @@ def sky_task(job: Job) -> JobText:
     }
     if job.mounts:
         content["file_mounts"] = {mount.target: _source(mount) for mount in job.mounts}
+    if job.secrets:
+        content["secrets"] = dict.fromkeys(job.secrets)  # null: `--secret NAME` brings its value
     content["run"] = _run(job)
-    comment = f"{title(job)}\n# Submit it: sky launch job.sky.yaml"
+    words = "".join(f"--secret {name} " for name in job.secrets)
+    submit = f"sky launch {words}job.sky.yaml"
+    comment = f"{title(job)}\n# Submit it: {submit}"
     return JobText(
-        file_name="job.sky.yaml",
-        text=f"{comment}\n{write_yaml(content)}",
-        submit="sky launch job.sky.yaml",
+        file_name="job.sky.yaml", text=f"{comment}\n{write_yaml(content)}", submit=submit
     )
 
 
@@ -113,6 +117,7 @@ _CLIENT = Client(
     advice="pip install skypilot with your cloud, and see that `sky check` is well",
     source="skypilot 0.14.1, client/cli/command.py and jobs/state.py",
     submit=("sky", "jobs", "launch", "--yes", "--detach-run", "--name", "{name}", "job.sky.yaml"),
+    secret="--secret",
     status=("sky", "jobs", "queue", "--all", "--output", "json"),
     read=_read,
     log=("sky", "jobs", "logs", "--no-follow", "--tail", "0", "--name", "{name}"),

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from meshwright.platforms.job import (
     BATCH,
     IMAGE,
+    SECRETS_OF,
     Job,
     JobText,
     Mount,
@@ -45,7 +46,7 @@ _RANKS = (
 
 def base_command_script(job: Job) -> JobText:
     """Write a script that submits a job; bcprun starts the ranks of several nodes."""
-    check_fields(job, "bcp", (*BATCH, "words"))
+    check_fields(job, "bcp", (*BATCH, "words", "secrets"))
     ranks = job.nodes > 1 and job.runs_on == "rank"
     way(job, "bcp", ("ranks",) if ranks else ("torchrun",))
     blocks = [
@@ -86,6 +87,9 @@ def _submit(job: Job) -> list[str]:
     ]
     for mount in job.mounts:
         words += _mount_words(mount_of(mount, "bcp", ("workspace", "dataset")))
+    # SECRET:KEY:VARIABLE, by ngcsdk 3.59 (basecommand/command/batch.py).
+    for name in job.secrets:
+        words += ["--secret", f"{SECRETS_OF}:{name}:{name}"]
     return [
         "ngc base-command job run",
         *lines_of([*words, *job.words]),

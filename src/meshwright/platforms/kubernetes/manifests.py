@@ -9,6 +9,7 @@ from typing import Any
 
 from meshwright.platforms.job import (
     IMAGE,
+    SECRETS_OF,
     Job,
     JobText,
     check_fields,
@@ -33,7 +34,7 @@ from meshwright.values.text import write_yaml
 
 __all__ = ["as_is", "jobset", "mpijob", "pytorchjob", "trainjob"]
 
-_KNOWN = ("image", "mounts", "workdir", "partition", "instance")
+_KNOWN = ("image", "mounts", "workdir", "partition", "instance", "secrets")
 """Fields that all kinds have a word for."""
 _QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 _INSTANCE_LABEL = "node.kubernetes.io/instance-type"
@@ -102,7 +103,8 @@ def mpijob(job: Job) -> JobText:
 
 def _mpirun(job: Job, name: str) -> list[str]:
     """A rank starts by ssh, which brings no environment along: `-x` does."""
-    names = [word for variable in job.environment for word in ("-x", variable.name)]
+    own = [*(variable.name for variable in job.environment), *job.secrets]
+    names = [word for name in own for word in ("-x", name)]
     meeting = [f"MASTER_ADDR={name}-worker-0.{name}", f"MASTER_PORT={MASTER_PORT}"]
     meeting += [f"WORLD_SIZE={job.num_gpus}"]
     words = ["mpirun", "--allow-run-as-root", "-np", str(job.num_gpus)]
@@ -160,7 +162,7 @@ def trainjob(job: Job) -> JobText:
         "resourcesPerNode": _gpu_resources(job, platform),
         "command": _command(job),
     }
-    if job.environment:
+    if job.environment or job.secrets:
         trainer["env"] = _env(job)
     spec: dict[str, Any] = {
         "runtimeRef": {"kind": "ClusterTrainingRuntime", "name": RUNTIME},
@@ -194,10 +196,14 @@ def as_is(words: Sequence[str]) -> list[str]:
     return [re.sub(r"\$(?=[$(])", "$$", word) for word in words]
 
 
-def _env(job: Job) -> list[dict[str, str]]:
+def _env(job: Job) -> list[dict[str, Any]]:
     """Return the environment of a container."""
-    return [
+    plain: list[dict[str, Any]] = [
         {"name": variable.name, "value": as_is([variable.value])[0]} for variable in job.environment
+    ]
+    kept = {"name": SECRETS_OF}
+    return plain + [
+        {"name": name, "valueFrom": {"secretKeyRef": {**kept, "key": name}}} for name in job.secrets
     ]
 
 
@@ -241,7 +247,7 @@ def _container(job: Job, platform: str, *, name: str, command: Sequence[str]) ->
     found: dict[str, Any] = {"name": name, "image": job.image, "command": list(command)}
     if job.workdir:
         found["workingDir"] = job.workdir
-    if job.environment:
+    if job.environment or job.secrets:
         found["env"] = _env(job)
     if job.port:
         found["ports"] = [{"containerPort": job.port}]
@@ -271,6 +277,18 @@ def _node_command(
     return [*before, "torchrun", *sizes, *options, *as_is(job.command)]
 
 
+def _secret_lines(job: Job) -> list[str]:
+    """Say how the secret comes into being, by names: its values are in your shell alone."""
+    if not job.secrets:
+        return []
+    pairs = " ".join(f'"{name}=${name}"' for name in job.secrets)
+    return [
+        f"# The secret {SECRETS_OF} holds {', '.join(job.secrets)}. Make it once, from your shell:",
+        f"#   printf '%s\\n' {pairs} |",
+        f"#     kubectl create secret generic {SECRETS_OF} --from-env-file=/dev/stdin",
+    ]
+
+
 def _limit(job: Job) -> dict[str, Any]:
     return {"activeDeadlineSeconds": job.time_limit_s} if job.time_limit_s else {}
 
@@ -288,5 +306,6 @@ def _manifest(job: Job, spec: dict[str, Any], kind: str, *, api: str, how: str =
     submit = f"kubectl create -f {file_name}"
     lines = [title(job, how), f"# Submit it: {submit}"]
     lines += [reasons(job)] if job.environment else []
+    lines += _secret_lines(job)
     text = "\n".join([*lines, write_yaml(content)])
     return JobText(file_name=file_name, text=text, submit=submit)

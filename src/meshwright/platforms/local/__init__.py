@@ -27,7 +27,7 @@ _HERE = 'cd -- "$(dirname -- "${BASH_SOURCE[0]}")"'
 
 def _torchrun_script(job: Job) -> JobText:
     """Write a script of torchrun; each of several nodes is told the first and its number."""
-    check_fields(job, "torchrun", ("workdir", "log_dir", "port", "words"))
+    check_fields(job, "torchrun", ("workdir", "log_dir", "port", "words", "secrets"))
     way(job, "torchrun", ("torchrun",))
     if job.runs_on == "node" and (job.log_dir or job.words):
         raise ConfigError(

@@ -39,7 +39,7 @@ _HERE_TOO = '"$PWD:$PWD"'
 
 def slurm_script(job: Job) -> JobText:
     """Write a script for sbatch; without `log_dir` being there Slurm drops the output."""
-    check_fields(job, "slurm", (*BATCH, "words"))
+    check_fields(job, "slurm", (*BATCH, "words", "secrets"))
     if job.mounts and job.image is None:
         raise ConfigError(
             "slurm: mounts need an image; without a container the program sees the node's own paths"
@@ -188,7 +188,7 @@ def _pyxis(job: Job, image: str, mounts: list[Mount]) -> list[str]:
     """`--container-env` lets the exports above win over the same names in the image."""
     binds = [_HERE_TOO] if job.files else []
     binds += [quote(_bind(mount, ",+")) for mount in mounts]
-    names = ",".join(variable.name for variable in job.environment)
+    names = ",".join([*(variable.name for variable in job.environment), *job.secrets])
     words = [f"--container-workdir={job.workdir}"] if job.workdir else []
     words += [f"--container-env={names}"] if names else []
     return [

@@ -16,7 +16,7 @@ import numpy as np
 from meshwright.cost.ends import padded_vocab
 from meshwright.data.indexed import IndexedFile
 from meshwright.data.verifying import quick_look, verify
-from meshwright.platforms.job import Mount, parse_mount
+from meshwright.platforms.job import Mount, is_secret, parse_mount
 from meshwright.runs.training.prepare import Prepared, divide
 from meshwright.runs.training.request import held_out, written
 from meshwright.runs.trial import OWN_TRAINER
@@ -339,8 +339,14 @@ def _container(prepared: Prepared, _look: Look) -> _Found:
 def _environment(prepared: Prepared, _look: Look) -> _Found:
     job = prepared.job()
     given = {variable.name: variable.value for variable in job.environment}
-    listed = ", ".join(f"{name}={value}" for name, value in given.items()) or "none"
+    hidden = {name: "***" if is_secret(name) else value for name, value in given.items()}
+    taken = [f"{name} (from your shell, or the platform's secrets)" for name in job.secrets]
+    listed = ", ".join([*(f"{name}={value}" for name, value in hidden.items()), *taken]) or "none"
     yield "environment", "ok", f"set for the program: {listed}"
+    unset = [name for name in job.secrets if name not in os.environ]
+    if unset and prepared.platform.sees_here:
+        yield "environment", "problem", f"not set in this shell: {', '.join(unset)}"
+    given |= dict.fromkeys(job.secrets, "")
     inherits = prepared.platform.sees_here and prepared.request.options().image is None
     texts = [*job.command, *(file.text for file in job.files)]
     asked = sorted(

@@ -294,6 +294,9 @@ class Prepared:
             job,
             time_limit_s=None if self.limits is None else self.limits.platform_s,
             environment=_environment(job.environment, self.request.environment),
+            secrets=tuple(
+                name for name, value in self.request.environment.items() if value is None
+            ),
             words=(*job.words, *words),
         )
 
@@ -407,8 +410,14 @@ _OWN_FLAGS = (
 """Settings that a training says itself, and the flags for them."""
 
 
-def _environment(exported: tuple[EnvVar, ...], given: Mapping[str, str]) -> tuple[EnvVar, ...]:
+def _environment(
+    exported: tuple[EnvVar, ...], given: Mapping[str, str | None]
+) -> tuple[EnvVar, ...]:
     """The user's values go before the export's."""
     kept = [variable for variable in exported if variable.name not in given]
-    own = [EnvVar(name=name, value=value, why="given by --env") for name, value in given.items()]
+    own = [
+        EnvVar(name=name, value=value, why="given by --env")
+        for name, value in given.items()
+        if value is not None
+    ]
     return (*kept, *own)

@@ -231,7 +231,8 @@ class TrainRequest:
         str | None,
         Option("On Kubernetes: trainjob, pytorchjob, jobset, mpijob [default: trainjob]."),
     ] = None
-    environment: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str | None] = field(default_factory=dict)
+    """Variables of the program; None: a secret, from the environment of who submits."""
     job: Mapping[str, Any] = field(default_factory=dict)
     """Of JobOptions."""
     write_gb_per_s: Annotated[
