@@ -45,6 +45,7 @@ NOT_HERE = {
         "starts runs and takes its time; tests/compat/autoconfigurator runs its words"
     ),
     "ui": "serves until it is stopped; tests/report/whatif/test_page.py does so for a browser",
+    "ci": "asks git about a repository; tests/cli/test_ci.py makes one",
     "mcp": "answers its client until that ends; tests/cli/test_mcp.py is one",
     "doctor": (
         "answers for the machine that it runs on; tests/cli/test_doctor.py asks it on an empty one"

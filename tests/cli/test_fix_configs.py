@@ -166,3 +166,13 @@ def test_chunks_without_their_schedule_are_refused(tmp_path: Path, capsys: Captu
     path.write_text(text, encoding="utf-8")
     assert run(["fix", str(path), "--cluster", "h100:16", "--gbs", "128"]) == 2
     assert "Interleaved1F1B" in capsys.readouterr().err
+
+
+def test_a_batch_that_follows_from_the_replicas_is_kept(tmp_path: Path, capsys: Capture) -> None:
+    """torchtitan takes local_batch_size sequences from each of 16 replicas: 128 in all."""
+    path = tmp_path / "titan.toml"
+    path.write_text(TITAN, encoding="utf-8")
+    found = fixed(path, capsys, "--cluster", "h100:16", "--write")
+    assert "gbs=128" in str(found["layout"])
+    after = tomllib.loads(path.read_text(encoding="utf-8"))["training"]
+    assert after["global_batch_size"] == 128

@@ -176,7 +176,7 @@ def test_a_file_of_no_known_kind_is_refused(
     assert "; a config.json of Hugging Face goes with --hf" in capsys.readouterr().err
 
 
-def test_a_batch_that_the_file_leaves_to_its_software_is_asked_for(
+def test_a_batch_that_the_file_leaves_to_its_software_follows_from_the_chips(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """torchtitan takes local_batch_size x data-parallel ranks: 4 x (16 / 2)."""
@@ -187,11 +187,10 @@ def test_a_batch_that_the_file_leaves_to_its_software_is_asked_for(
         " = 2\n",
         encoding="utf-8",
     )
-    assert run(["plan", "--from", str(path), "--cluster", "h100:16"]) == 2
-    assert (
-        "leaves the global batch to its software; add --gbs 32, which is 4 on each of 8 ranks"
-        in capsys.readouterr().err
-    )
+    assert run(["plan", "--from", str(path), "--cluster", "h100:16"]) == 0
+    shown = capsys.readouterr()
+    assert "global batch 32: 4 sequences of each replica, as torchtitan takes them" in shown.err
+    assert "A, the file's layout: tp=2,sp=1,pp=1,dp=8,sharding=zero3,mbs=4,gbs=32" in shown.out
 
 
 def test_the_python_function_writes_what_the_command_writes() -> None:

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from meshwright.api.problems import read_text
+from meshwright.api.problems import problem_of, read_text
 from meshwright.search.problem import Asked, Problem, ask, dims_of
 from meshwright.search.quote import Quote, quotes
 from meshwright.search.refine import requote, setting_of
+from meshwright.search.request import PlanRequest
 from meshwright.search.started import started_stack
 from meshwright.software.contract import BF16_GRADIENTS, Imported, ImportSource, import_text
 from meshwright.software.registry import find_source
 from meshwright.values.errors import ConfigError
 from meshwright.values.models.said_size import wrong_size
 
-__all__ = ["Run", "price_of", "read_run"]
+__all__ = ["Run", "price_of", "read_run", "run_of"]
 
 _OF_WORK = ("seq_len", "gbs", "decoder_seq_len", "precision", "attention", "cp_comm_type")
 
@@ -95,6 +97,11 @@ class Run:
         yield f"{self.path}: {found.model.name} as {found.source} has it"
         if found.source == "megatron-lm" and found.stack in BF16_GRADIENTS:
             yield f"priced as stack {found.stack}: Megatron-Core that sums gradients in 2 bytes"
+        if found.replica_batch is not None and "gbs" in found.layout:
+            yield (
+                f"global batch {found.layout['gbs']}: {found.replica_batch} sequences of each"
+                f" replica, as {self.source.name.removesuffix('-toml')} takes them"
+            )
         for warning in (*found.warnings, *filter(None, [wrong_size(found.model)])):
             yield f"warning: {warning}"
         if found.passed_through:
@@ -120,12 +127,27 @@ def read_run(path: Path, flags: dict[str, Any], *, option: str = "--from ") -> R
             f"{option}{path}: the file does not say which chips it runs on; add --cluster, such as"
             " h100:64"
         )
+    return run_of(path, text, flags)
+
+
+def run_of(path: Path, text: str, flags: Mapping[str, Any]) -> Run:
+    """Return the run that a file's text describes on the cluster of `flags`; ConfigError where it
+    is of no known kind, or broken."""
     source = find_source(path.name, text)
     try:
         found = import_text(text, source=source)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
-    return Run(path=path, text=text, source=source, found=found)
+    run = Run(path=path, text=text, source=source, found=found)
+    if found.replica_batch is None or flags.get("gbs") is not None:
+        return run
+    split = [found.layout.get(name, 1) for name in ("tp", "cp", "pp")]
+    chips = problem_of(PlanRequest.of({**run.fields(), **flags})).num_chips
+    replicas, rest = divmod(chips, math.prod(split))
+    if rest:
+        return run
+    batch = {"gbs": found.replica_batch * replicas}
+    return replace(run, found=replace(found, layout={**found.layout, **batch}))
 
 
 def price_of(asked: Asked) -> Quote:

@@ -36,6 +36,7 @@ _GROUPS: Mapping[str, Mapping[str, str]] = {
         "plan": "plan",
         "fix": "fix",
         **dict.fromkeys(("explain", "why-oom", "diff"), "layouts"),
+        "ci": "ci",
     },
     "Prove": {
         "tune": "tune",

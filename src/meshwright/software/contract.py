@@ -130,6 +130,8 @@ class Imported:
     num_chips: int | None = None
     """Where the file says so."""
     chips_per_node: int | None = None
+    replica_batch: int | None = None
+    """Sequences of a replica, where the program takes as many from each and no global batch."""
     warnings: tuple[str, ...] = ()
     """What the reader must know: options that no longer exist, values that contradict each
     other."""

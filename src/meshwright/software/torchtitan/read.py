@@ -83,6 +83,7 @@ def read_titan(text: str) -> Imported:
         settings=settings,
         details=details,
         num_chips=None if dp is None else dp * rest,
+        replica_batch=None if batch["gbs"] else batch["local"],
         warnings=tuple(warnings),
         passed_through=tuple(_command_words(words.left())),
     )
@@ -320,6 +321,7 @@ def _batch(words: Taken, layout: dict[str, Any]) -> dict[str, int | None]:
     dp = layout.get("dp")
     return {
         "gbs": total if total > 0 else None if dp is None else local * dp,
+        "local": local,
         "mbs": local if layout["pp"] == 1 else micro,
     }
 
