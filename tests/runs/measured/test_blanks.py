@@ -55,6 +55,14 @@ def test_where_nothing_fits_the_size_that_needs_least_is_taken() -> None:
     assert taken.used_bytes == min(one.used_bytes for one in each)
 
 
+def test_kempnerforge_takes_the_micro_batch_of_its_configurations() -> None:
+    """configs/train/7b*.toml take 4 sequences; a pipeline of sequences of 4,096 tokens one."""
+    cells = {"framework": "KempnerForge (FSDP2)", "mbs": "", "tp": "1", "seq_len": "4096"}
+    flat, piped = (case_of(LLAMA, **cells, gbs="1024", pp=pp) for pp in ("1", "2"))
+    assert (flat.layout.mbs, flat.choices) == (4, ())
+    assert (piped.layout.mbs, piped.choices) == (1, ())
+
+
 def test_pipelines_of_torchtitan_have_as_many_micro_batches_as_stages() -> None:
     """By hand: 128 sequences over 16 replicas are 8 each, in 2 stages 2 micro batches of 4."""
     case = case_of(LLAMA, framework="torchtitan", mbs="", sp="")

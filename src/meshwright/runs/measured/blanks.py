@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from meshwright.runs.measured.cells import Cells, Rule
-from meshwright.runs.measured.machines import WHERE_SHORT
+from meshwright.runs.measured.machines import CONFIGURED, WHERE_SHORT
 from meshwright.search.rules.rule import divisors
 from meshwright.values.layout import Layout
 from meshwright.values.models.spec import ModelSpec
@@ -98,6 +98,8 @@ def _micro_batches(cells: Cells, framework: Rule, layout: Layout) -> tuple[int, 
     if told:
         return (layout.mbs,)
     share = layout.gbs // layout.dp
+    if framework["mbs_cap"].startswith(CONFIGURED):
+        return (layout.mbs,)
     if framework["mbs_cap"] == STAGES and layout.pp > 1:
         return (share // layout.pp,) if share % layout.pp == 0 and share else (layout.mbs,)
     sizes = (1 << power for power in range(MOST_SEQUENCES.bit_length()))

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from meshwright.runs.measured.cells import Cells, Notes, Rule, UnansweredError
-from meshwright.runs.measured.machines import recompute_of_row
+from meshwright.runs.measured.machines import CONFIGURED, recompute_of_row
 from meshwright.search.rules.split import own_split
 from meshwright.values.layout import SHARDINGS, Layout, Schedule, Sharding
 from meshwright.values.models.spec import ModelSpec
@@ -287,7 +287,7 @@ def _usual_cap(framework: Rule, axes: Axes, *, seq_len: int) -> int:
     """Sequences of the usual micro batch at the most."""
     if axes.pp > 1:
         return max(1, PIPED_TOKENS // seq_len)
-    cap = framework["mbs_cap"]
+    cap = framework["mbs_cap"].removeprefix(CONFIGURED)
     usual = int(cap) if cap.isdigit() else 1
     return max(1, usual * USUAL_LENGTH // max(seq_len, USUAL_LENGTH))
 

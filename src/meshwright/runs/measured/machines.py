@@ -35,6 +35,7 @@ from meshwright.values.workload import (
 )
 
 __all__ = [
+    "CONFIGURED",
     "WHERE_SHORT",
     "Machines",
     "machines_of_row",
@@ -235,6 +236,9 @@ def _runs(names: list[str]) -> tuple[tuple[str, int], ...]:
 
 WHERE_SHORT = "where short"
 """In `frameworks.csv`: nothing, or every layer where the run would not fit otherwise."""
+CONFIGURED = "="
+"""In `frameworks.csv`, before a micro batch: what the software's own configurations take, which a
+run that was started from one of them has."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
