@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from meshwright.cost._makes import makes
 from meshwright.cost.context import CORE, ring_steps
@@ -20,7 +21,7 @@ from meshwright.values.hardware.tables import (
     mla_forward_seconds,
 )
 from meshwright.values.models.spec import Block
-from meshwright.values.workload import Precision
+from meshwright.values.workload import AttentionKernel, Precision
 
 __all__ = [
     "attention_core",
@@ -69,6 +70,16 @@ SCORE_SAVED = {"fused-softmax": 2.0, "unfused": 4.0}
 """Bytes kept per score: the softmax's output; eager mode also what was masked (in fp32 the output
 alone, as what is scaled and masked in place is not kept). Dropout adds its mask and a copy, 3 in
 half precision (arXiv:2205.05198, equation 2)."""
+
+FUSED_IN_FOURS = 4.0
+"""The fused softmax wants this many or a multiple of heads and sequences on a rank, else the passes
+run one by one (attn_batches in is_kernel_available of megatron's fused_softmax.py, and of
+Transformer Engine's)."""
+CORE_KERNELS = (5.0, 9.0)
+"""Kernels of a core in memory with a fused softmax, forward and backward: assumed."""
+EAGER_PASSES, EAGER_CASTS = 2.0, 2.0
+"""Kernels that eager mode has more each way: scale and mask, and in half precision the casts to
+fp32 and back (forward_torch_softmax of megatron's fused_softmax.py)."""
 
 
 def attention_core(site: Site, block: Block) -> Part:
@@ -374,10 +385,12 @@ def _measured_latent_s(site: Site, block: Block) -> Floats | None:
 def core_in_memory(site: Site, block: Block) -> Part:
     """Attention in single kernels: 2 batched products forward, 4 backward, passes over scores.
 
-    Formula:  forward = products + passes + 5 ramps; backward = 2 products + passes + 9 ramps; a
-              product = max(2 * scores * width / (peak * matmul_share * BATCHED_SHARE), one pass
-              over scores); passes = scores * (SOFTMAX_BYTES - SKIPPED_BYTES, wider in fp32, + 5
-              with dropout); keeps scores * (SCORE_SAVED, + 1 + activation_bytes with dropout)
+    Formula:  forward = products + passes + ramps; backward = 2 products + passes + ramps, one for
+              each of CORE_KERNELS, in eager mode EAGER_PASSES and, in half precision, EAGER_CASTS
+              more; a product = max(2 * scores * width / (peak * matmul_share * BATCHED_SHARE), one
+              pass over scores); passes = scores * (SOFTMAX_BYTES - SKIPPED_BYTES, fused ones wider
+              in fp32, + 5 with dropout); keeps scores * (SCORE_SAVED, + 1 + activation_bytes with
+              dropout); eager where `_runs_eagerly`
     Units:    seconds and bytes per micro batch and rank, (U,).
     Source:   arXiv:2205.05198, equation 2, for what is kept; counting: dropout reads 2, writes 2 +
               1 bytes; ramps and kernels are assumed.
@@ -386,37 +399,57 @@ def core_in_memory(site: Site, block: Block) -> Part:
     """
     chip, tokens = site.pool.node.chip, site.tokens(block)
     heads, _ = site.local_heads
-    keys = float(site.keys(block))
-    scores = tokens * heads * keys
+    scores = tokens * heads * float(site.keys(block))
     dropout = 5.0 if site.work.dropout else 0.0
-    wide = site.activation_bytes / HALF if site.work.attention == "fused-softmax" else 1.0
-    moved = [
-        scores * ((whole - block.causal * skipped) * wide + dropout)
-        for whole, skipped in zip(
-            SOFTMAX_BYTES[site.work.attention], SKIPPED_BYTES[site.work.attention], strict=True
-        )
-    ]
+    eager = _runs_eagerly(site, heads)
+
+    def by_kernel(fused: float, unfused: float) -> Floats:
+        return np.where(eager, unfused, fused * site.activation_bytes / HALF)
+
+    fused, unfused = (
+        np.subtract(SOFTMAX_BYTES[name], np.multiply(block.causal, SKIPPED_BYTES[name]))
+        for name in _KERNELS
+    )
+    moved = [scores * (by_kernel(fused[way], unfused[way]) + dropout) for way in (0, 1)]
+    more = EAGER_PASSES + EAGER_CASTS * (site.activation_bytes <= HALF)
+    kernels = [np.where(eager, count + more, count) for count in CORE_KERNELS]
     precision = half_precision(site)
     rate = chip.peak_flops_per_s(precision) * matmul_share(chip, precision) * BATCHED_SHARE
     pass_s = streaming_s(chip, scores * site.activation_bytes)
     products_s = sum(np.maximum(2.0 * scores * width / rate, pass_s) for width in site.head_widths)
     saved_scores = scores * (
-        SCORE_SAVED[site.work.attention] * wide
+        by_kernel(*(SCORE_SAVED[kernel] for kernel in _KERNELS))
         + (1 + site.activation_bytes) * bool(site.work.dropout)
     )
     return Part(
         name="attention core",
         term="attention",
-        forward_s=products_s + streaming_s(chip, moved[0]) + 5 * chip.ramp_s,
-        backward_s=2 * products_s + streaming_s(chip, moved[1]) + 9 * chip.ramp_s,
-        kernels_forward=5,
-        kernels_backward=9,
+        forward_s=products_s + streaming_s(chip, moved[0]) + kernels[0] * chip.ramp_s,
+        backward_s=2 * products_s + streaming_s(chip, moved[1]) + kernels[1] * chip.ramp_s,
+        kernels_forward=kernels[0],
+        kernels_backward=kernels[1],
         saved_bytes=saved_scores,
         redone_by=CORE,
         freed_by=CORE,
         flops=2.0 * scores * sum(site.head_widths),
         moved_bytes=moved[0] + 2.0 * scores * site.activation_bytes + core_saved(site, block),
     )
+
+
+_KERNELS: tuple[AttentionKernel, AttentionKernel] = ("fused-softmax", "unfused")
+
+
+def _runs_eagerly(site: Site, heads: Floats) -> NDArray[np.bool_]:
+    """Whether the passes over scores run one by one, (U,): as told, or because a GPU's fused kernel
+    refuses a rank's heads.
+
+    Formula:  unfused, or mbs * heads no multiple of FUSED_IN_FOURS on NVIDIA's and AMD's chips
+    Source:   FUSED_IN_FOURS.
+    """
+    if site.work.attention == "unfused":
+        return np.ones(site.shapes.tp.shape, dtype=np.bool_)
+    refuses = site.pool.node.chip.vendor in ("NVIDIA", "AMD")
+    return np.asarray(refuses & (site.shapes.mbs * heads % FUSED_IN_FOURS != 0))
 
 
 def half_precision(site: Site) -> Precision:
