@@ -180,6 +180,8 @@ def _footing(result: PlanResult, *, reason: bool) -> list[str]:
     lines = [f"best: --layout {inline_words(best.layout)}", f"#1 {sure_line(best)}"]
     if result.tie is not None:
         lines.append(result.tie.words())
+    if result.nearest is not None:
+        lines.append(result.nearest.words())
     if reason and best.beats_next and result.tie is None:
         lines.append(f"#1 before #2: {best.beats_next}")
     lines += _legend(result)

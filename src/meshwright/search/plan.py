@@ -16,6 +16,7 @@ from meshwright.search.axes import (
 )
 from meshwright.search.exhaustive import Found, search_space
 from meshwright.search.problem import Files, Problem, batch_rule, resolve
+from meshwright.search.published import nearest_run
 from meshwright.search.quote import quotes
 from meshwright.search.rank import ranked_plans, with_close_call
 from meshwright.search.refine import reprice
@@ -50,7 +51,8 @@ def search_plans(
 ) -> PlanResult:
     """Search all layouts of a request; ConfigError where no layout keeps the rules, no plans where
     none fits."""
-    return search_problem(resolve(request, files=files), progress=progress)
+    problem = resolve(request, files=files)
+    return replace(search_problem(problem, progress=progress), nearest=nearest_run(problem))
 
 
 def search_problem(

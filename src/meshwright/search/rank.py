@@ -13,6 +13,7 @@ from meshwright.search.balance import WORTH_A_SPLIT
 from meshwright.search.exhaustive import Found
 from meshwright.search.origins import Origins, origins_of, profile_provenance
 from meshwright.search.problem import Problem
+from meshwright.search.published import ran_layouts
 from meshwright.search.quote import price_in
 from meshwright.search.refine import Repriced, reprice, shortlists, tidy
 from meshwright.search.request import PlanRequest
@@ -136,12 +137,15 @@ def _simplest_first(
     """Put the simplest of those that tie with the fastest before it."""
     fastest, model = chosen[0], problem.setting.model
     assert found is not None, "candidates come from what was found"
-    more = reprice(problem, simpler_layouts(found, fastest.priced.layout, model))
+    ran = ran_layouts(problem)
+    score = score_of(problem, fastest.priced)
+    simpler = simpler_layouts(found, fastest.priced.layout, score, model, ran)
+    more = reprice(problem, simpler)
     tried = [_Candidate(priced=p, fits=fits_of(problem, p.peak_bytes)) for p in more]
     rivals = [c for c in (*chosen, *tried) if c.fits == fastest.fits]
     by_layout = {c.priced.layout: c for c in reversed(rivals)}
     scores = [(layout, score_of(problem, c.priced)) for layout, c in by_layout.items()]
-    answer = tie_of(scores, model)
+    answer = tie_of(scores, model, ran)
     if answer is None:
         return chosen, None
     simplest, tie = answer

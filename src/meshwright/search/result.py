@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from meshwright.search.published import NearestRun
 from meshwright.search.request import PlanRequest
 from meshwright.search.simple import Tie
 from meshwright.search.titles import TIME_READINGS
@@ -210,6 +211,8 @@ class PlanResult:
     """Where the space was not priced whole but searched by branch and bound."""
     tie: Tie | None = None
     """Where the first plan is not the fastest but the simplest within the model's error."""
+    nearest: NearestRun | None = None
+    """The published run that is nearest to the question; None where none is near."""
     front: tuple[Plan, ...] | None = None
     """Plans of which no other is both faster and cheaper, the cheapest first; None: not asked."""
 
@@ -300,6 +303,8 @@ class PlanResult:
             search["nearest_miss"] = self.nearest_miss.to_dict()
         if self.tie is not None:
             search["tie"] = self.tie.to_dict()
+        if self.nearest is not None:
+            search["nearest_published_run"] = self.nearest.to_dict()
         front = {} if self.front is None else {"pareto": [plan.to_dict() for plan in self.front]}
         return {
             "request": self.request.to_dict(),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from meshwright.search.exhaustive import Found
+from meshwright.search.published import axes_of_run
 from meshwright.search.refine import tidy
 from meshwright.trust.ties import tie_frac
 from meshwright.values.layout import Layout
@@ -90,26 +91,42 @@ def mechanisms(layout: Layout, model: ModelSpec) -> tuple[str, ...]:
     return tuple(found)
 
 
-def simpler_layouts(found: Found, fastest: Layout, model: ModelSpec) -> list[Layout]:
-    """Return the simplest few that tie with the fastest by the closed form, at its batch; the
-    fastest of equally simple ones first."""
-    most = len(mechanisms(fastest, model))
-    near = found.key <= found.key[0] * (1.0 + tie_frac())
+def _count(layout: Layout, model: ModelSpec, ran: frozenset[tuple[int, ...]]) -> int:
+    """How many mechanisms a layout has; one fewer where a published run was cut so."""
+    return len(mechanisms(layout, model)) - (axes_of_run(layout) in ran)
+
+
+def simpler_layouts(
+    found: Found,
+    fastest: Layout,
+    score: float,
+    model: ModelSpec,
+    ran: frozenset[tuple[int, ...]] = frozenset(),
+) -> list[Layout]:
+    """Return the simplest few that tie by the closed form with the fastest and its simulated score,
+    at its batch; the fastest of equally simple ones first."""
+    most = _count(fastest, model, ran)
+    near = found.key <= score * (1.0 + tie_frac())
     rows = (tidy(found.layouts.row(index)) for index in near.nonzero()[0])
     counted = [
         (count, layout)
         for layout in rows
-        if layout.gbs == fastest.gbs and (count := len(mechanisms(layout, model))) < most
+        if layout.gbs == fastest.gbs and (count := _count(layout, model, ran)) < most
     ]
     counted.sort(key=lambda pair: pair[0])  # the rows are in order of their key, and stay so
     return [layout for _, layout in counted[:TRIED]]
 
 
-def tie_of(scores: Iterable[tuple[Layout, float]], model: ModelSpec) -> tuple[Layout, Tie] | None:
+def tie_of(
+    scores: Iterable[tuple[Layout, float]],
+    model: ModelSpec,
+    ran: frozenset[tuple[int, ...]] = frozenset(),
+) -> tuple[Layout, Tie] | None:
     """Return the simplest of layouts that tie with the fastest; None where that is the fastest.
 
     Formula:  of those at the fastest one's batch with score <= (1 + tie_frac) * the least score,
-              the fewest mechanisms; of equals the least score
+              the fewest mechanisms, one fewer for a layout that a published run was cut by (`ran`,
+              as `ran_layouts` has them); of equals the least score
     Units:    scores are any in which smaller is better, such as seconds per sequence.
     Source:   `trust/ties.py`.
     Valid:    scores above 0, the layouts all fit alike.
@@ -118,12 +135,12 @@ def tie_of(scores: Iterable[tuple[Layout, float]], model: ModelSpec) -> tuple[La
     known = list(scores)
     fastest, least = min(known, key=lambda pair: pair[1])
     tied = [
-        (len(mechanisms(layout, model)), score, layout)
+        (_count(layout, model, ran), score, layout)
         for layout, score in known
         if score <= least * (1.0 + tie_frac()) and layout.gbs == fastest.gbs
     ]
     count, score, simplest = min(tied, key=lambda each: each[:2])
-    if count >= len(mechanisms(fastest, model)):
+    if count >= _count(fastest, model, ran):
         return None
     has, needs = mechanisms(simplest, model), mechanisms(fastest, model)
     tie = Tie(
