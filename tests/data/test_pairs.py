@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Callable
 from itertools import chain
@@ -79,6 +80,48 @@ def test_a_merge_goes_on_after_a_kill(tmp_path: Path, monkeypatch: pytest.Monkey
         assert (tmp_path / f"killed.{ending}").read_bytes() == (
             tmp_path / f"whole.{ending}"
         ).read_bytes()
+
+
+def test_a_second_merge_says_that_the_pair_is_there(tmp_path: Path) -> None:
+    for number in range(2):
+        write(tmp_path / f"p{number}", [[[number, number + 1]]], "<u2")
+    names = [str(tmp_path / f"p{number}") for number in range(2)]
+    first = merge(names, output_prefix=str(tmp_path / "all"))
+    made = (tmp_path / "all.bin").stat().st_mtime_ns
+    second = merge(names, output_prefix=str(tmp_path / "all"))
+    assert (first.was_there, second.was_there) == (False, True)
+    assert (second.documents, second.tokens, second.manifest) == (2, 4, first.manifest)
+    assert (tmp_path / "all.bin").stat().st_mtime_ns == made
+    with pytest.raises(ConfigError, match="not what these pairs make"):
+        merge(names[:1], output_prefix=str(tmp_path / "all"))
+    later_s = (tmp_path / "all.manifest.json").stat().st_mtime + 10
+    os.utime(tmp_path / "p0.bin", (later_s, later_s))
+    with pytest.raises(ConfigError, match="not what these pairs make"):
+        merge(names, output_prefix=str(tmp_path / "all"))
+    (tmp_path / "all.bin").unlink()
+    os.utime(tmp_path / "p0.bin", (0, 0))
+    with pytest.raises(ConfigError, match="not what these pairs make"):
+        merge(names, output_prefix=str(tmp_path / "all"))
+
+
+def test_a_merge_goes_on_after_a_kill_before_its_manifest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "a", [[[1, 2]], [[3]]], "<u2")
+
+    class Killed(BaseException):
+        pass
+
+    def dies(*_: object, **__: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr("meshwright.data.pairs.write_manifest", dies)
+        with pytest.raises(Killed):
+            merge([str(tmp_path / "a")], output_prefix=str(tmp_path / "all"))
+    report = merge([str(tmp_path / "a")], output_prefix=str(tmp_path / "all"))
+    assert (report.documents, report.was_there) == (2, False)
+    assert [pair.passed for pair in verify([str(tmp_path / "all")])] == [True]
 
 
 def test_pairs_that_do_not_fit(tmp_path: Path) -> None:

@@ -17,7 +17,14 @@ from numpy.typing import NDArray
 
 from meshwright.data.atomic import locked, sync_folder, write_whole, writing
 from meshwright.data.indexed import IndexedFile, chunks_of, mapped, prefix_path, write_index
-from meshwright.data.listing import Manifest, natural_key, pair_records, spread, write_manifest
+from meshwright.data.listing import (
+    Manifest,
+    natural_key,
+    pair_records,
+    read_manifest,
+    spread,
+    write_manifest,
+)
 from meshwright.data.steps import state_folder
 from meshwright.values.errors import ConfigError
 from meshwright.values.units import counted
@@ -199,11 +206,14 @@ class MergeReport:
     sequences: int
     tokens: int
     manifest: Manifest
+    was_there: bool = False
+    """Whether an earlier start had made it whole."""
 
 
 def merge(words: Sequence[str], *, output_prefix: str, overwrite: bool = False) -> MergeReport:
     """Join pairs of files: the ids one after the other, the indices shifted; as Megatron's
-    merge_datasets.py, byte for byte. ConfigError for no pair, ids of different types, a pair whose
+    merge_datasets.py, byte for byte. A second start goes on, or reports what is there whole.
+    ConfigError for no pair, ids of different types, a pair whose
     files don't fit each other, and an output that exists."""
     sources = prefixes_of(words)
     final = prefix_path(output_prefix)
@@ -211,32 +221,86 @@ def merge(words: Sequence[str], *, output_prefix: str, overwrite: bool = False) 
         raise ConfigError(f"{final}: is an input too; give another --output-prefix")
     files = [IndexedFile(source) for source in sources]
     _check(files)
-    if Path(f"{final}.idx").exists() and not overwrite:
-        raise ConfigError(f"{final}.idx exists; give another --output-prefix, or --overwrite")
+    settings = _settings(files)
     scratch = state_folder(final.parent, f"merge-{final.name}")
+    if Path(f"{final}.idx").exists() and not overwrite and not _is_begun(scratch, settings):
+        there = _done(final, settings, files)
+        if there is not None:
+            return _report(output_prefix, files, there, was_there=True)
+        raise ConfigError(
+            f"{final}.idx exists, and is not what these pairs make; give another --output-prefix,"
+            " or --overwrite"
+        )
     scratch.mkdir(parents=True, exist_ok=True)
     with locked(scratch / "merge.lock"):
         sha256 = _join_tokens(files, scratch)
-        documents, sequences = _write_index(files, scratch, Path(f"{final}.idx"))
+        _write_index(files, scratch, Path(f"{final}.idx"))
         (scratch / "bin").rename(f"{final}.bin")
         sync_folder(final.parent)
+        documents = sum(file.num_documents for file in files)
         tokens = sum(file.num_tokens for file in files)
         manifest = write_manifest(
             final.parent,
             step="merge",
-            settings={"sources": sources},
+            settings=settings,
             files=pair_records(final, sha256=sha256, documents=documents, tokens=tokens),
-            name=f"{final.name}.manifest.json",
+            name=_manifest_name(final),
         )
         for name in (_STATE, "lengths", "bounds"):
             (scratch / name).unlink(missing_ok=True)
+    return _report(output_prefix, files, manifest)
+
+
+def _settings(files: Sequence[IndexedFile]) -> dict[str, Any]:
+    """Return what a merge depends on."""
+    return {
+        "sources": [file.prefix for file in files],
+        "sizes": [file.tokens_path.stat().st_size for file in files],
+    }
+
+
+def _manifest_name(final: Path) -> str:
+    return f"{final.name}.manifest.json"
+
+
+def _is_begun(scratch: Path, settings: Mapping[str, Any]) -> bool:
+    """Whether a merge of the same pairs was stopped here, so that a second start goes on."""
+    try:
+        there = json.loads((scratch / _STATE).read_bytes())
+    except (FileNotFoundError, ValueError):
+        return False
+    return {key: there.get(key) for key in settings} == settings
+
+
+def _done(
+    final: Path, settings: Mapping[str, Any], files: Sequence[IndexedFile]
+) -> Manifest | None:
+    """Return the manifest of a merge of the same pairs, unchanged since, whose pair is there."""
+    path = final.parent / _manifest_name(final)
+    if not path.is_file():
+        return None
+    found = read_manifest(final.parent, name=path.name)
+    whole = all(
+        (final.parent / file.name).is_file()
+        and (final.parent / file.name).stat().st_size == file.size_bytes
+        for file in found.files
+    )
+    made_s = path.stat().st_mtime
+    unchanged = all(file.tokens_path.stat().st_mtime <= made_s for file in files)
+    return found if whole and unchanged and found.settings == settings else None
+
+
+def _report(
+    prefix: str, files: Sequence[IndexedFile], manifest: Manifest, *, was_there: bool = False
+) -> MergeReport:
     return MergeReport(
-        prefix=output_prefix,
-        sources=tuple(sources),
-        documents=documents,
-        sequences=sequences,
-        tokens=tokens,
+        prefix=prefix,
+        sources=tuple(file.prefix for file in files),
+        documents=sum(file.num_documents for file in files),
+        sequences=sum(file.num_sequences for file in files),
+        tokens=sum(file.num_tokens for file in files),
         manifest=manifest,
+        was_there=was_there,
     )
 
 
@@ -258,17 +322,10 @@ def _check(files: Sequence[IndexedFile]) -> None:
 
 def _join_tokens(files: Sequence[IndexedFile], scratch: Path) -> str:
     """Append the ids of sources that are not in the output yet; return the whole's hash."""
-    expected: dict[str, Any] = {
-        "sources": [file.prefix for file in files],
-        "sizes": [file.tokens_path.stat().st_size for file in files],
-    }
+    expected = _settings(files)
     state: dict[str, Any] = {**expected, "done": 0}
-    try:
-        there = json.loads((scratch / _STATE).read_bytes())
-        if {key: there[key] for key in expected} == expected:
-            state = there
-    except FileNotFoundError:
-        pass
+    if _is_begun(scratch, expected) and (scratch / "bin").exists():
+        state = json.loads((scratch / _STATE).read_bytes())
     path = scratch / "bin"
     sha256 = hashlib.sha256()
     with path.open("r+b" if path.exists() else "w+b", buffering=_BLOCK_BYTES) as handle:
@@ -287,8 +344,8 @@ def _join_tokens(files: Sequence[IndexedFile], scratch: Path) -> str:
     return sha256.hexdigest()
 
 
-def _write_index(files: Sequence[IndexedFile], scratch: Path, path: Path) -> tuple[int, int]:
-    """Write the index of all sources, and return documents and sequences; a piece at a time."""
+def _write_index(files: Sequence[IndexedFile], scratch: Path, path: Path) -> None:
+    """Write the index of all sources, a piece at a time."""
     sequences = 0
     with (scratch / "lengths").open("wb") as lengths, (scratch / "bounds").open("wb") as bounds:
         bounds.write(np.zeros(1, dtype="<i8").tobytes())
@@ -301,7 +358,6 @@ def _write_index(files: Sequence[IndexedFile], scratch: Path, path: Path) -> tup
     lengths_of, bounds_of = mapped(scratch / "lengths", "<i4"), mapped(scratch / "bounds", "<i8")
     with writing(path) as handle:
         write_index(handle, dtype=files[0].dtype, lengths=lengths_of, bounds=bounds_of)
-    return sum(file.num_documents for file in files), sequences
 
 
 QUANTILES = (0.0, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)

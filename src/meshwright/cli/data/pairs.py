@@ -46,8 +46,9 @@ def merge(
     """Merge pairs of .bin and .idx in the order given; folders and patterns in natural order.
 
     The ids are copied one pair after the other and the indices shifted, as Megatron's
-    merge_datasets.py does, but after a kill it goes on behind the last pair that was whole. Pairs
-    with other types of ids are refused. One process does it; other ranks have nothing to do.
+    merge_datasets.py does, but after a kill it goes on behind the last pair that was whole. A pair
+    that these pairs made already stays as it is. Pairs with other types of ids are refused. One
+    process does it; other ranks have nothing to do.
 
     Prints documents and tokens; PREFIX.manifest.json has sizes and sha256.
 
@@ -75,7 +76,8 @@ def merge(
             (report.documents, "document"),
             (report.tokens, "token"),
         )
-        print(f"{report.prefix}: {', '.join(counted(number, noun) for number, noun in of)}")
+        there = ", there already" if report.was_there else ""
+        print(f"{report.prefix}: {', '.join(counted(number, noun) for number, noun in of)}{there}")
 
 
 @command
