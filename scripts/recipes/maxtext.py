@@ -1,4 +1,5 @@
-"""MaxText's benchmark configurations: what each keeps, runs again and offloads."""
+"""MaxText's benchmark configurations: what each keeps, runs again and offloads. They are in its own
+repository up to 2025, and in AI-Hypercomputer/tpu-recipes since."""
 
 from __future__ import annotations
 
@@ -8,9 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from scripts.recipes.trees import read_tree, tags_like
+from scripts.recipes.trees import commit_of, read_tree, tags_like
 
 from meshwright.values.errors import UnknownNameError
+from meshwright.values.hardware.catalogue import find_chip
 from meshwright.values.models.catalogue import find_model
 
 __all__ = ["maxtext_rows"]
@@ -26,10 +28,47 @@ _MODELS = {
     "llama4-17b-128e": "llama4-maverick",
 }
 """MaxText's names that the catalogue writes in another way."""
+_SCRIPT = re.compile(r"/\d+k-(?P<precision>bf16|fp8)-(?P<chip>tpu7x)-[\dx]+[^/]*/")
 _TAG = re.compile(r"tpu-recipes-v(\d+)\.(\d+)\.(\d+)")
 
 
-def maxtext_rows(repository: Path) -> tuple[list[dict[str, str]], list[str]]:
+def maxtext_rows(*repositories: Path) -> tuple[list[dict[str, str]], list[str]]:
+    """Return the rows of MaxText's repository, and of a clone of tpu-recipes behind it where one is
+    given, and a line for each configuration that was not read."""
+    rows, failed = _benchmark_rows(repositories[0])
+    return [*rows, *(row for clone in repositories[1:] for row in _script_rows(clone))], failed
+
+
+def _script_rows(repository: Path) -> list[dict[str, str]]:
+    """A row for each script of the newest commit; the repository has no tags."""
+    release = f"tpu-recipes@{commit_of(repository)}"
+    tree = read_tree(repository, "HEAD", folders=("training",), endings=("run_recipe.sh",))
+    return [
+        _script_row(text, named, release=release, path=path)
+        for path, text in tree.items()
+        if (named := _SCRIPT.search(path))
+    ]
+
+
+def _script_row(text: str, named: re.Match[str], *, release: str, path: str) -> dict[str, str]:
+    """Its settings are lines `name=value` of one command."""
+    tuned = dict(re.findall(r"^(\w+)=(\S+) \\$", text, re.MULTILINE))
+    return {
+        "release": release,
+        "model": tuned["model_name"],
+        "meshwright_model": _catalogue(tuned["model_name"]),
+        "gpu": find_chip(named["chip"]).name,
+        "precision": named["precision"],
+        "seq_len": tuned.get("max_target_length", ""),
+        "mbs": tuned.get("per_device_batch_size", ""),
+        "remat_policy": tuned.get("remat_policy", ""),
+        "offloaded": " ".join(key for key, value in tuned.items() if value == "offload"),
+        "on_device": " ".join(key for key, value in tuned.items() if value == "device"),
+        "source": path,
+    }
+
+
+def _benchmark_rows(repository: Path) -> tuple[list[dict[str, str]], list[str]]:
     """Return a row for each configuration of each release, and a line for each that was not read;
     those of model_type `default` are of no published model and left out."""
     rows: list[dict[str, str]] = []
@@ -64,6 +103,7 @@ def _row(call: ast.Call, *, tag: str, path: str) -> dict[str, str]:
         "model": name,
         "meshwright_model": _catalogue(name),
         "gpu": _FILES[path],
+        "precision": "",
         "seq_len": str(tuned.get("max_target_length", "")),
         "mbs": str(tuned.get("per_device_batch_size", "")),
         "remat_policy": str(tuned.get("remat_policy", "")),

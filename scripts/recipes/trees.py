@@ -11,7 +11,7 @@ from pathlib import Path
 
 from meshwright.values.switches import release_key
 
-__all__ = ["Tree", "read_tree", "release_tags", "tags_like"]
+__all__ = ["Tree", "commit_of", "read_tree", "release_tags", "tags_like"]
 
 Tree = Mapping[str, str]
 """The text of each file by its path."""
@@ -39,6 +39,11 @@ def tags_like(repository: Path, pattern: re.Pattern[str]) -> tuple[str, ...]:
     found = [pattern.fullmatch(tag) for tag in _git(repository, "tag", "--list").decode().split()]
     versions = [(release_key(tag[0]), tag[0]) for tag in found if tag]
     return tuple(name for _, name in sorted(versions))
+
+
+def commit_of(repository: Path) -> str:
+    """Return the newest commit, by its first seven digits."""
+    return _git(repository, "rev-parse", "--short=7", "HEAD").decode().strip()
 
 
 def read_tree(

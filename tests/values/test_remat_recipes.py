@@ -74,3 +74,53 @@ def test_the_script_reads_a_release_without_running_it(tmp_path: Path) -> None:
     kept = ("model", "gpu", "mbs", "seq_len", "remat_policy", "offloaded", "on_device")
     wanted = ["llama3.1-8b", "tpu-v5e", "4", "8192", "custom", "decoder_layer_input", "out_proj"]
     assert [rows[0][name] for name in kept] == wanted
+
+
+_RECIPE = """
+MAXTEXT_ARGS="\\
+model_name=llama3.1-405b \\
+per_device_batch_size=3 \\
+remat_policy=custom \\
+decoder_layer_input=offload \\
+mlpwo=offload \\
+key_proj=device \\
+max_target_length=8192 \\
+run_name=x"
+"""
+
+
+def test_scripts_of_tpu_recipes_are_read_too(tmp_path: Path) -> None:
+    maxtext, recipes = tmp_path / "maxtext", tmp_path / "tpu-recipes"
+    folder = recipes / "training" / "ironwood" / "llama3.1-405b" / "8k-bf16-tpu7x-4x8x8"
+    for root, path, text in (
+        (maxtext, maxtext / "README.md", ""),
+        (recipes, folder / "run_recipe.sh", _RECIPE),
+    ):
+        path.parent.mkdir(parents=True)
+        path.write_text(text, encoding="utf-8")
+        who = ("-c", "user.name=a", "-c", "user.email=a@b")
+        for words in (["init", "-q"], ["add", "."], [*who, "commit", "-qm", "a"]):
+            subprocess.run(["git", "-C", str(root), *words], check=True)
+    [row], failed = maxtext_rows(maxtext, recipes)
+    assert failed == [] and row["release"].startswith("tpu-recipes@")
+    kept = ("gpu", "precision", "seq_len", "offloaded", "on_device")
+    wanted = ["tpu-v7x", "bf16", "8192", "decoder_layer_input mlpwo", "key_proj"]
+    assert [row[name] for name in kept] == wanted
+
+
+@pytest.mark.parametrize(("precision", "outputs"), [("bf16", True), ("fp8", False)])
+def test_number_formats_have_their_own(precision: str, outputs: bool) -> None:
+    """Llama 3.1 405B on Ironwood (training/ironwood): mlpwo waits on the host in bf16 alone."""
+    found = find_remat(model="llama3.1-405b", gpu="tpu-v7x", precision=precision, seq_len=8192)
+    assert found is not None and found.offloads_inputs
+    assert found.offloads_outputs == outputs
+
+
+def test_the_recipe_for_the_nearest_length_counts() -> None:
+    """Llama 3.1 70B on Ironwood: mlpwo stays on the device in that of 131,072 tokens alone."""
+    kept = [
+        found.source
+        for seq_len in (8192, 131072)
+        if (found := find_remat(model="llama3.1-70b", gpu="tpu-v7x", seq_len=seq_len))
+    ]
+    assert ["128k-" in source for source in kept] == [False, True]

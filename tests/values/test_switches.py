@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 from scripts.recipes.mindspeed import mindspeed_rows
+from scripts.recipes.nemo import nemo_rows
+from scripts.recipes.primus import primus_rows
 from scripts.recipes.spans import spans
 
 from meshwright.search.started import recipe_span, started
@@ -154,6 +156,20 @@ def test_spans_join_releases_without_a_gap() -> None:
     ]
 
 
+def repository(tmp_path: Path, files: dict[str, str], *tags: str) -> Path:
+    """A repository with one commit, at every tag."""
+    for name, text in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    who = ("-c", "user.name=a", "-c", "user.email=a@b")
+    for words in (["init", "-q"], ["add", "."], [*who, "commit", "-qm", "a"]):
+        subprocess.run(["git", "-C", str(tmp_path), *words], check=True)
+    for tag in tags:
+        subprocess.run(["git", "-C", str(tmp_path), "tag", tag], check=True)
+    return tmp_path
+
+
 _SCRIPT = """
 NPUS_PER_NODE=8
 NNODES=2
@@ -166,15 +182,11 @@ GPT_ARGS="--num-layers ${LAYERS} --hidden-size 1536 --ffn-hidden-size 8960 \\
 
 
 def test_the_script_reads_flags_at_every_release(tmp_path: Path) -> None:
-    folder = tmp_path / "examples" / "mcore" / "qwen2"
-    folder.mkdir(parents=True)
-    (folder / "pretrain_qwen2_a3.sh").write_text(_SCRIPT, encoding="utf-8")
-    (folder / "data_convert_qwen2_pretrain.sh").write_text("python convert.py", encoding="utf-8")
-    who = ("-c", "user.name=a", "-c", "user.email=a@b")
-    for words in (["init", "-q"], ["add", "."], [*who, "commit", "-qm", "a"]):
-        subprocess.run(["git", "-C", str(tmp_path), *words], check=True)
-    for tag in ("v1.0.RC1.0", "v1.0.0", "other"):
-        subprocess.run(["git", "-C", str(tmp_path), "tag", tag], check=True)
+    files = {
+        "examples/mcore/qwen2/pretrain_qwen2_a3.sh": _SCRIPT,
+        "examples/mcore/qwen2/data_convert_qwen2_pretrain.sh": "python convert.py",
+    }
+    repository(tmp_path, files, "v1.0.RC1.0", "v1.0.0", "other")
     rows, failed = mindspeed_rows(tmp_path)
     assert failed == []
     [row] = rows
@@ -182,3 +194,62 @@ def test_the_script_reads_flags_at_every_release(tmp_path: Path) -> None:
     kept = ("dims", "chip", "precision", "num_chips", "seq_len", "words")
     wanted = ["28 1536 8960 12 2 0", "ascend-910c", "bf16", "16", "4096", "use-mc2"]
     assert [row[name] for name in kept] == wanted
+
+
+_NEMO = """task,model,size,system,dtype,num_gpus,seq_len,cuda_graphs
+pre_train,llama31,405b,b200,bf16,128,8192,0
+pre_train,llama3,8b,b200,fp8,8.0,8192.0,1
+sft,llama3,8b,b200,fp8,8,16384,1
+pre_train,flux,12b,b200,bf16,8,4096,0
+"""
+
+
+def test_nemo_s_tables_say_where_graphs_are_captured(tmp_path: Path) -> None:
+    folder = "scripts/performance/recommended_model_configs"
+    files = {f"{folder}/model_configs_b200.csv": _NEMO}
+    rows, failed = nemo_rows(repository(tmp_path, files, "v2.3.0", "v2.5.0rc0"))
+    assert [(row["dims"], row["num_chips"], row["words"]) for row in rows] == [
+        ("126 16384 53248 128 8 0", "128", ""),
+        ("32 4096 14336 32 8 0", "8", "cuda_graphs"),
+    ]
+    assert (rows[0]["release"], rows[0]["until"]) == ("v2.3.0", "v2.5.0rc0")
+    assert all("flux-12b" in line for line in failed) and failed
+
+
+_PRIMUS = """
+modules:
+  pre_trainer:
+    overrides:
+      seq_length: ${PRIMUS_SEQ_LENGTH:4096}
+      use_turbo_deepep: true
+      cross_entropy_loss_fusion: true
+"""
+
+
+def test_primus_s_files_say_where_they_leave_what_others_have(tmp_path: Path) -> None:
+    folder = "examples/megatron/configs/MI300X"
+    files = {
+        f"{folder}/{name}-BF16-pretrain.yaml": _PRIMUS for name in ("llama3_8B", "qwen3_30B_A3B")
+    }
+    rows, failed = primus_rows(repository(tmp_path, files, "v26.5.1"))
+    assert failed == []
+    fused = "gradient_accumulation_fusion=true"  # Megatron's own default
+    assert [(row["chip"], row["seq_len"], row["words"]) for row in rows] == [
+        ("mi300x", "4096", fused),
+        ("mi300x", "4096", f"moe_use_fused_router_with_aux_score=false {fused}"),
+    ]
+
+
+def test_nemo_captures_graphs_as_its_table_has_it() -> None:
+    """model_configs_b200.csv of v2.3.0 and later: cuda_graphs 1 for Llama 3 8B, 0 for 405B."""
+    hidden = {
+        name: started(
+            find_stack("nemo"),
+            model=find_model(name),
+            chip=find_chip("b200"),
+            precision="bf16",
+            num_chips=64,
+        ).stack.launch_hidden
+        for name in ("llama3-8b", "llama3.1-405b")
+    }
+    assert hidden == {"llama3-8b": 1.0, "llama3.1-405b": 0.0}

@@ -32,6 +32,7 @@ from meshwright.values.stack import find_stack
 from meshwright.values.switches import known_words
 
 __all__ = [
+    "Line",
     "PlanPath",
     "PlanPriced",
     "asked_of",
@@ -40,6 +41,8 @@ __all__ = [
     "plan_path",
     "plan_paths",
     "priced",
+    "server_of",
+    "stack_lines",
 ]
 
 Row = Mapping[str, str]
@@ -152,21 +155,24 @@ def _is_asked(row: Row, case: Case, table: str) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Line:
+class Line:
     """A line of `plan_stacks.csv`."""
 
     table: re.Pattern[str]
     framework: re.Pattern[str]
     stack: str
+    """Its name, `@row` behind it where the row names the release."""
     server: str
+    """On which the study is known to have run, as `--cluster` names it; empty: not known."""
 
 
 @cache
-def _stacks() -> tuple[_Line, ...]:
+def stack_lines() -> tuple[Line, ...]:
+    """Return which stack the runs of each table and software are priced as."""
     path = Path(__file__).with_name("plan_stacks.csv")
     with path.open(encoding="utf-8", newline="") as lines:
         return tuple(
-            _Line(
+            Line(
                 table=re.compile(line["table"]),
                 framework=re.compile(line["framework"], re.IGNORECASE),
                 stack=line["stack"],
@@ -176,7 +182,7 @@ def _stacks() -> tuple[_Line, ...]:
         )
 
 
-def _names(line: _Line, row: Row, *, table: str) -> bool:
+def _names(line: Line, row: Row, *, table: str) -> bool:
     named = line.framework.search(row.get("framework", ""))
     return bool(line.table.fullmatch(table) and named)
 
@@ -206,14 +212,14 @@ def options_of(row: Row, case: Case, *, stack: str) -> dict[str, Any]:
 def server_of(row: Row, *, table: str) -> str:
     """Return the server, by its name in `--cluster`, on which a study is known to have run; empty
     where it is not."""
-    found = (line for line in _stacks() if _names(line, row, table=table))
+    found = (line for line in stack_lines() if _names(line, row, table=table))
     return next(found).server
 
 
 def named_stack(row: Row, *, table: str) -> str | None:
     """Return the software as a user names it, `@` its release where the row has one; None where it
     is none of ours."""
-    found = (line.stack for line in _stacks() if _names(line, row, table=table))
+    found = (line.stack for line in stack_lines() if _names(line, row, table=table))
     name = next(found, None)
     if name is None or not name.endswith("@row"):
         return name

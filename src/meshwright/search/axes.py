@@ -68,6 +68,8 @@ class Axes:
     recomputations: tuple[Recomputation, ...]
     sp: tuple[int, ...] | None
     """None: on with tp > 1."""
+    either_sp: bool
+    """Whether it is tried without, too: the software's own configurations leave it off."""
     etp: tuple[int, ...] | None
     """None: 1 and tp."""
     vpp: tuple[int, ...] | None
@@ -110,6 +112,7 @@ def axes_of(problem: Problem) -> Axes:
         or tuple(SCHEDULES.index(name) for name in rules.searched_schedules),
         recomputations=_recomputations(pins, model, problem),
         sp=_pinned(pins, "sp"),
+        either_sp="sp" in rules.axes and not rules.sequence_parallel,
         etp=_pinned(pins, "etp"),
         vpp=_pinned(pins, "vpp") or (None if "vpp" in rules.axes else (1,)),
         dp=_pinned(pins, "dp"),

@@ -111,7 +111,7 @@ def _grid(problem: Problem, axes: Axes) -> Layouts:
     options: dict[str, Callable[[Columns], list[Ints]]] = {
         "vpp": lambda columns: _chunks_per_stage(columns, axes, layers),
         "schedule": same(axes.schedule),
-        "sp": lambda columns: [np.array(axes.sp or [int(tp > 1)]) for tp in columns["tp"]],
+        "sp": lambda columns: [_sequence_parallel(axes, tp) for tp in columns["tp"]],
         "sharding": same(axes.sharding),
         "shard_size": lambda columns: _shard_sizes(columns, axes, domain),
         "ep": same(axes.ep),
@@ -168,6 +168,12 @@ def _searched_vpp(pp: int, layers: int) -> list[int]:
     return [
         v for v in range(1, layers // pp + 1) if v <= MOST_UNEVEN_VPP or layers % (pp * v) == 0
     ] or [1]
+
+
+def _sequence_parallel(axes: Axes, tp: int) -> Ints:
+    """As pinned; else with tensor parallelism, and where it is seldom used without it, too."""
+    usual = [0, 1] if axes.either_sp and tp > 1 else [int(tp > 1)]
+    return np.array(axes.sp or usual)
 
 
 def _shard_sizes(columns: Columns, axes: Axes, domain: int) -> list[Ints]:

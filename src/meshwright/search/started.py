@@ -105,7 +105,7 @@ def started(
     if stack.name != RECIPES_OF:
         _require_known_release(stack)
         if stack.name == REMAT_OF and switches is None:
-            return _by_remat(stack, model, chip)
+            return _by_remat(stack, model, chip, precision=precision, seq_len=seq_len)
         found = (
             find_beginning(
                 stack,
@@ -155,18 +155,25 @@ def recipe_span(stack: str) -> tuple[str, ...]:
     return (known[0], known[-1]) if known else ()
 
 
-def _by_remat(stack: Stack, model: ModelSpec, chip: Chip) -> Started:
+def _by_remat(
+    stack: Stack, model: ModelSpec, chip: Chip, *, precision: Precision, seq_len: int | None
+) -> Started:
     """MaxText with what its benchmarks of the model on this chip keep in host memory; as it comes
     where it has none."""
     for name in (model.name, *_same_among(model, remat_models())):
-        if found := find_remat(model=name, gpu=chip.name):
+        if found := find_remat(
+            model=name, gpu=chip.name, precision=precision, seq_len=seq_len or 0
+        ):
             break
     else:
         return Started(stack=stack)
     waiting = " ".join(found.offloaded) or "nothing"
     return Started(
         stack=replace(
-            stack, offloads_inputs=found.offloads_inputs, offloads_kept=found.offloads_kept
+            stack,
+            offloads_inputs=found.offloads_inputs,
+            offloads_kept=found.offloads_kept,
+            offloads_outputs=found.offloads_outputs,
         ),
         words=(
             f"{stack.name} {found.release}, its benchmark of {found.model} on {found.gpu}:"

@@ -28,7 +28,13 @@ class RematRecipe:
     model: str
     """The catalogue's name."""
     gpu: str
+    precision: str
+    """Empty where the configuration is for any."""
+    seq_len: int
+    """0 where it says none."""
     remat_policy: str
+    source: str
+    """Its file."""
     offloaded: tuple[str, ...]
     """Named results that wait in host memory."""
 
@@ -36,6 +42,11 @@ class RematRecipe:
     def offloads_inputs(self) -> bool:
         """Whether the layers' inputs are among them."""
         return "decoder_layer_input" in self.offloaded
+
+    @property
+    def offloads_outputs(self) -> bool:
+        """Whether what a feed-forward hands back is."""
+        return "mlpwo" in self.offloaded
 
     @property
     def offloads_kept(self) -> bool:
@@ -50,7 +61,10 @@ def _recipes() -> tuple[RematRecipe, ...]:
             release=row["release"],
             model=row["meshwright_model"],
             gpu=row["gpu"],
+            precision=row["precision"],
+            seq_len=int(row["seq_len"] or 0),
             remat_policy=row["remat_policy"],
+            source=row["source"],
             offloaded=tuple(sorted(row["offloaded"].split())),
         )
         for row in package_rows(_TABLE)
@@ -69,11 +83,27 @@ def remat_releases() -> tuple[str, ...]:
     return tuple(dict.fromkeys(recipe.release for recipe in _recipes()))
 
 
-def find_remat(*, model: str, gpu: str) -> RematRecipe | None:
+def find_remat(
+    *, model: str, gpu: str, precision: str = "", seq_len: int = 0
+) -> RematRecipe | None:
     """Return the recipe of the newest release that has any for the model on the chip; of several,
-    what most of them do (they differ in size and length)."""
+    those in the number format and then nearest in length of sequences go first, and what most of
+    them do counts (they differ in size)."""
     fitting = [recipe for recipe in _recipes() if (recipe.model, recipe.gpu) == (model, gpu)]
     if not fitting:
         return None
     newest = [recipe for recipe in fitting if recipe.release == fitting[-1].release]
-    return Counter(newest).most_common(1)[0][0]
+
+    def apart(recipe: RematRecipe) -> tuple[bool, int]:
+        known = seq_len and recipe.seq_len
+        return (
+            bool(precision) and recipe.precision not in ("", precision),
+            abs(recipe.seq_len - seq_len) if known else 0,
+        )
+
+    least = min(map(apart, newest))
+    nearest = [(one.offloaded, one.remat_policy) for one in newest if apart(one) == least]
+    most = Counter(nearest).most_common(1)[0][0]
+    return next(
+        one for one in newest if apart(one) == least and (one.offloaded, one.remat_policy) == most
+    )

@@ -149,7 +149,7 @@ def _case(cells: Cells, *, source: str, row_id: str) -> Case:
         placement=stage_chips(machines, notes.placement, pp=layout.pp),
         workload=workload_of_row(cells, notes, framework, chip, seq_len=seq_len, gbs=layout.gbs),
         stack_name=_stack_name(cells, framework, chip),
-        switches=switches_of_row(cells, framework["stack"]),
+        switches=() if framework["switches"] else switches_of_row(cells, framework["stack"]),
         task=_task(cells),
         stack_changes=stack_changes_of_row(cells),
         layout=layout,
