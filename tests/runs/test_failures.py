@@ -53,6 +53,8 @@ LINES = {
     "RuntimeError: NPU out of memory. Tried to allocate 512.00 MiB (NPU 0; 60.96 GiB total capacity)": (  # noqa: E501
         "cuda_oom"
     ),
+    "socket.gaierror: [Errno -2] Name or service not known": "unresolved_node",
+    'srun: error: Unable to resolve "n5": Unknown host': "unresolved_node",
     "torch.OutOfMemoryError: XPU out of memory. Tried to allocate 7.81 GiB.": "cuda_oom",
     "RuntimeError: [Rank:0] FATAL ERROR :: MODULE:PT_DEVMEM Allocation failed for size::469762048 (448)MB": (  # noqa: E501
         "cuda_oom"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -267,6 +268,40 @@ def test_a_job_that_the_launcher_forgot_is_lost_after_minutes_and_run_again(
     assert view.records[0].failure is not None
     assert "did not know it for 5 minutes" in view.records[0].failure.message
     assert len(bench.launcher.submissions()) == 2
+
+
+def test_a_job_that_vanishes_is_said_at_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = JobStatus(state="unknown", reason="Slurm knows no job 7")
+    monkeypatch.setattr(standin.StandIn, "poll", lambda self, handles: dict.fromkeys(handles, gone))
+    bench.run(max_runs=1)
+    first = next(view for view in bench.moments if view.waits)
+    assert list(first.waits.values()) == ["Slurm knows no job 7"]
+    assert bench.moments.index(first) <= 2
+
+
+def test_what_a_running_job_may_wait_for_is_said_before_it_hangs(bench: Bench) -> None:
+    """The stand-in writes nothing; half a minute later its logs are looked at."""
+    bench.launcher = replace(bench.launcher, seconds=lambda label: 100.0)
+    bench.judge = lambda status, folder, silent_s: (
+        standin.judge(status, folder, silent_s) if status.ended else None
+    )
+    bench.launcher.check()
+    store = bench.store()
+    with locked(store.folder) as lock:
+        tuner = bench.tuner(store, lock, max_runs=1)
+        tuner.suspect = lambda folder, silent_s: "stuck" if silent_s > 45 else ""
+        tuner.run()
+    said = [view for view in bench.moments if "stuck" in view.waits.values()]
+    assert 50 <= len(said) <= 56  # polls, one a second, from 45 s to the end at 100 s
+    assert not bench.moments[-1].waits
+
+
+def test_a_study_stops_where_a_node_s_name_does_not_resolve(bench: Bench) -> None:
+    lost = Failure(failure_class="unresolved_node", message="the node name n7 does not resolve")
+    bench.judge = lambda status, folder, silent_s: lost
+    view = bench.run(max_runs=3)
+    assert len(view.records) == 1 and len(bench.launcher.submissions()) == 2
+    assert "never started: the node name n7 does not resolve" in view.stop
 
 
 @pytest.mark.parametrize("seed", range(100))

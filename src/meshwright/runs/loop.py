@@ -24,9 +24,16 @@ from meshwright.runs.choose import (
 )
 from meshwright.runs.counts import RunWork
 from meshwright.runs.lock import Lock
-from meshwright.runs.outcome import Failure, FailureClass, outcome_of, read_run_logs
+from meshwright.runs.outcome import (
+    Failure,
+    FailureClass,
+    outcome_of,
+    read_run_logs,
+    usual_report_s,
+)
 from meshwright.runs.record import AnyRun, Course, Event, EventName, Outcome
 from meshwright.runs.store import RUN_LOGS, Store
+from meshwright.runs.waiting import SAID_S, Suspect, no_suspicion, said_of_silence
 from meshwright.values.errors import (
     ConfigError,
     LauncherError,
@@ -37,16 +44,22 @@ from meshwright.values.errors import (
 from meshwright.values.options import Option
 from meshwright.values.units import HOUR_S, counted
 
-__all__ = ["Choosable", "Judge", "StudyLimits", "Tuner", "View", "judge_runs"]
+__all__ = ["Choosable", "Judge", "StudyLimits", "Tuner", "View", "judge_runs", "suspect_runs"]
 
 Run_co = TypeVar("Run_co", bound=Course, covariant=True)
 UNKNOWN_S = 300.0
 """How long a launcher may not know a job before the run is lost: accounting lags by minutes."""
 LOOKS_S = 30.0
 """Silence of a running job from which on its logs are looked at for a hang."""
+_BEFORE_IT = ("never_started", "launcher_error", "unresolved_node")
+"""Failures that another start of the study may not meet again."""
+LOOK_EVERY_S = 10.0
+"""How often the logs of a running job are read."""
 MOST_ATTEMPTS = 2
 """Times that a run is handed over when it ended for reasons that are not its own."""
-_NOT_ITS_OWN = ("preempted", "node_failure", "never_started", "launcher_error")
+_NOT_ITS_OWN = (
+    *("preempted", "node_failure", "never_started", "launcher_error", "unresolved_node"),
+)
 """Failures that say nothing of the layout."""
 
 
@@ -165,10 +178,14 @@ class Tuner(Generic[AnyRun]):
     show: Callable[[View[AnyRun]], None]
     usd_per_chip_hour: float | None = None
     """None where nobody knows it."""
+    suspect: Suspect = no_suspicion
+    """What a running job may wait for."""
     poll_s: float = 1.0
     records: dict[str, AnyRun] = field(default_factory=dict)
     _waits: dict[str, str] = field(default_factory=dict)
     _since: dict[tuple[str, Literal["unknown", "queued"]], float] = field(default_factory=dict)
+    _looked: dict[str, float] = field(default_factory=dict)
+    _said: dict[str, str] = field(default_factory=dict)
     _last_choice: str = ""
 
     def run(self) -> View[AnyRun]:
@@ -222,7 +239,7 @@ class Tuner(Generic[AnyRun]):
         """Plan again what a start before this one could not get to run."""
         for record in list(self.records.values()):
             failure = record.failure
-            if failure is not None and failure.failure_class in ("never_started", "launcher_error"):
+            if failure is not None and failure.failure_class in _BEFORE_IT:
                 self._add(record, "lost", note=f"another go after: {failure.message}")
 
     def _find_submitted(self) -> None:
@@ -262,15 +279,24 @@ class Tuner(Generic[AnyRun]):
             self._wait(record, status)
 
     def _watch(self, record: AnyRun, status: JobStatus) -> None:
-        """End a run that hangs, or that fails without an end."""
-        silent_s = self._silent_s(record, status)
-        if silent_s < LOOKS_S:
+        """End a run that hangs, or that fails without an end; say what one may wait for."""
+        silent_s, folder = self._silent_s(record, status), self.store.run_folder(record.run_id)
+        looked_s = self._looked.get(record.run_id, -math.inf)
+        if silent_s < LOOKS_S and self.now() - looked_s < LOOK_EVERY_S:
+            self._say(record, self._said.get(record.run_id, ""))
             return
-        outcome = self.judge(status, self.store.run_folder(record.run_id), silent_s)
+        self._looked[record.run_id] = self.now()
+        self._said[record.run_id] = said = self.suspect(folder, silent_s)
+        self._say(record, said)
+        outcome = self.judge(status, folder, silent_s)
         if outcome is not None:
             assert record.handle is not None
             self.executor.cancel(record.handle)
             self._end(record, status, outcome)
+
+    def _say(self, record: AnyRun, words: str) -> None:
+        if words:
+            self._waits[record.run_id] = words
 
     def _silent_s(self, record: AnyRun, status: JobStatus) -> float:
         """Seconds since the run last wrote; its clock is the file server's, so one that is ahead
@@ -341,7 +367,10 @@ class Tuner(Generic[AnyRun]):
             if stop is not None:
                 return stop
         for record in self.records.values():
-            if record.failure and record.failure.failure_class == "never_started":
+            if record.failure and record.failure.failure_class in (
+                "never_started",
+                "unresolved_node",
+            ):
                 return Stop(because=f"{record.run_id} never started: {record.failure.message}")
         most = self._most_gpu_hours()
         each = self.num_chips * limits.minutes_per_run / 60.0
@@ -426,6 +455,19 @@ class Tuner(Generic[AnyRun]):
 
 def _told(failure_class: FailureClass, message: str, status: JobStatus) -> Failure:
     return Failure(failure_class=failure_class, message=message, evidence=status.reason or None)
+
+
+def suspect_runs(work: RunWork) -> Suspect:
+    """Return what says why a running job of this work may be silent."""
+
+    def suspect(folder: Path, silent_s: float) -> str:
+        if silent_s < SAID_S:
+            return ""
+        reading = read_run_logs([folder / name for name in RUN_LOGS]).reading
+        step = None if reading is None else reading.last_step
+        return said_of_silence(silent_s, usual_report_s(reading, work), step=step)
+
+    return suspect
 
 
 def judge_runs(work: RunWork) -> Judge:

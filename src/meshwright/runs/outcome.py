@@ -21,6 +21,7 @@ from meshwright.runs.counts import (
     too_few,
 )
 from meshwright.runs.measured.cells import Rule, read_rules
+from meshwright.runs.waiting import NameReader
 from meshwright.software.log import (
     LogReading,
     Report,
@@ -63,6 +64,7 @@ FailureClass = Literal[
     "node_failure",
     "launcher_error",
     "refused",
+    "unresolved_node",
     "unknown",
 ]
 FAILURE_CLASSES: tuple[FailureClass, ...] = get_args(FailureClass)
@@ -336,12 +338,14 @@ class RunLogs:
     """Of why it failed, nearest to the cause first."""
     stale: str | None = None
     """That they are older than the run's configuration, in words."""
+    unresolved: Failure | None = None
+    """A node whose name was asked for in vain."""
 
 
 def read_run_logs(paths: Sequence[Path], *, configs: Iterable[Path] = ()) -> RunLogs:
     """Read the logs of one run in little memory, whatever their size; a file that is not there, or
     can't be read, says nothing. `configs` are the files that the run was made from."""
-    reader = LogReader()
+    reader, names = LogReader(), NameReader()
     evidence: list[Evidence] = []
     before = 0
     for path in paths:
@@ -349,10 +353,23 @@ def read_run_logs(paths: Sequence[Path], *, configs: Iterable[Path] = ()) -> Run
         for block in whole_lines(_chunks(path)):
             reader.feed(block)
             found.feed(block)
+            names.feed(block)
         before = found.lines
         evidence.extend(found.evidence())
     stale = older_than(paths, configs)
-    return RunLogs(reading=reader.reading(), evidence=nearest_first(evidence), stale=stale)
+    return RunLogs(
+        reading=reader.reading(),
+        evidence=nearest_first(evidence),
+        stale=stale,
+        unresolved=_unresolved(names),
+    )
+
+
+def _unresolved(names: NameReader) -> Failure | None:
+    found = names.in_vain()
+    if found is None:
+        return None
+    return Failure(failure_class="unresolved_node", message=found[0], evidence=found[1][:_SHOWN])
 
 
 def _chunks(path: Path) -> Iterator[str]:
@@ -373,6 +390,8 @@ def outcome_of(
     limit, its scheduler or its user ended is measured where it had made enough steps.
     """
     reading = logs.reading
+    if logs.unresolved is not None and status.state != "succeeded" and not _reports(reading):
+        return logs.unresolved
     usual_s = usual_report_s(reading, work)
     failure = classify(
         status, evidence=logs.evidence, reading=reading, silent_s=silent_s, usual_s=usual_s
@@ -387,6 +406,11 @@ def outcome_of(
     if too_few(timed_steps(reading.reports, steady_reports(reading.reports))) is not None:
         return failure
     return _measured(logs, replace(work, steps=None))
+
+
+def _reports(reading: LogReading | None) -> bool:
+    """Whether a step was told."""
+    return reading is not None and reading.last_step is not None
 
 
 def usual_report_s(reading: LogReading | None, work: RunWork) -> float | None:

@@ -17,12 +17,21 @@ from meshwright.runs.candidates import Candidate, Candidates, Refusal, candidate
 from meshwright.runs.choose import Choice, Options, choose, options_of
 from meshwright.runs.counts import RunWork, least_step_s
 from meshwright.runs.lock import locked
-from meshwright.runs.loop import Choosable, Judge, StudyLimits, Tuner, View, judge_runs
+from meshwright.runs.loop import (
+    Choosable,
+    Judge,
+    StudyLimits,
+    Tuner,
+    View,
+    judge_runs,
+    suspect_runs,
+)
 from meshwright.runs.record import AnyRun, RunRecord, StudyFacts, record_of
 from meshwright.runs.results import write_results
 from meshwright.runs.store import Store, read_store, study_folder, write_whole
 from meshwright.runs.trackers import Tracking, tracked
 from meshwright.runs.trial import Trial, job_of_layout, refusal_of
+from meshwright.runs.waiting import Suspect, no_suspicion
 from meshwright.search.problem import Problem
 from meshwright.values.errors import ConfigError, MeshwrightError
 from meshwright.values.hardware.profile import Profile, profile_to_bytes
@@ -268,6 +277,7 @@ def run_study(
         largest=_job(problem, tuning, members[0].layout),
         job=lambda record: _job(problem, tuning, record.layout),
         judge=judge_runs(work),
+        suspect=suspect_runs(work),
         read=record_of,
         write=lambda store, view: write_results(
             store, facts, view, problem=problem, trial=tuning.trial
@@ -305,6 +315,8 @@ class Conduct(Generic[AnyRun]):
     write: Callable[[Store[AnyRun], View[AnyRun]], None]
     """Everything that is derived from the runs; each file appears whole."""
     starter: Executor
+    suspect: Suspect = no_suspicion
+    """What a running job may wait for."""
     now: Callable[[], float] = time.time
     sleep: Callable[[float], None] = time.sleep
 
@@ -336,6 +348,7 @@ class Conduct(Generic[AnyRun]):
                 usd_per_chip_hour=self.usd_per_chip_hour,
                 job=self.job,
                 judge=self.judge,
+                suspect=self.suspect,
                 now=self.now,
                 sleep=self.sleep,
                 show=_writing_too(lambda view: self.write(store, view), show),
