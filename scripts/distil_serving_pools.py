@@ -3,7 +3,7 @@
 configuration and of srt-slurm's recipes.
 
     scripts/distil_serving_pools.py InferenceX srt-slurm -o
-    src/meshwright/runs/measured/serving_pools.csv
+    truth/meshwright_truth/words/serving_pools.csv
 
 Both must be whole clones: every state of the configuration is read, so that a run finds the pools
 of its day. What is read is how servers are started (workers, chips, attention ranks, drafted

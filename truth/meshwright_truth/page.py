@@ -245,14 +245,16 @@ def accuracy_page(
     unanswered: Mapping[str, Mapping[str, int]] | None = None,
     sureness: str = "",
     paths: Mapping[str, PlanPath] | None = None,
+    studies: str = "",
 ) -> str:
-    """Return the page in Markdown: a summary, how sure it is, then each table with its figures,
-    beside those of before where given; `paths` are the runs as `plan` prices them."""
+    """Return the page in Markdown: a summary, how sure it is, what rests on one study, then each
+    table with its figures, beside those of before where given; `paths` are the runs as `plan`
+    prices them."""
     parts = [
         _REPORT_HEAD,
         "## All tables\n",
         _summary(figures, paths or {}),
-        *([f"\n{sureness.rstrip()}"] if sureness else []),
+        *(f"\n{section.rstrip()}" for section in (sureness, studies) if section),
     ]
     for name in sorted(figures):
         parts += [

@@ -89,15 +89,18 @@ def _page(found: Validation, earlier: Earlier | None, truth: Sequence[Path]) -> 
     """The page; with the runs of `truth` as `plan` prices them, which takes a minute for all."""
     from meshwright_truth.page import accuracy_page, coverage_section
     from meshwright_truth.plan_path import plan_paths
+    from meshwright_truth.studies import studies_of, studies_section
     from meshwright_truth.verdicts import read_measured
 
     sureness = coverage_section(found.coverage, found.verdicts)
+    tables = read_measured(truth).kept if truth else ()
     return accuracy_page(
         found.figures,
         earlier=earlier,
         unanswered=found.unanswered,
         sureness=sureness,
-        paths=plan_paths(read_measured(truth).kept) if truth else {},
+        paths=plan_paths(tables),
+        studies=studies_section(studies_of(tables)) if tables else "",
     )
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from meshwright.platforms.files import read_input
 from meshwright.software.described import StackChanges
-from meshwright.values.data import package_rows
+from meshwright.values.data import package_rows, published_rows
 from meshwright.values.errors import ConfigError
 from meshwright.values.switches import known_words
 
@@ -29,6 +29,7 @@ __all__ = [
     "Rule",
     "TruthTable",
     "UnansweredError",
+    "framework_words",
     "missing_columns",
     "read_cells",
     "read_notes",
@@ -37,6 +38,7 @@ __all__ = [
     "read_truth",
     "require_rows",
     "stack_changes_of_row",
+    "stack_words",
     "switches_of_row",
     "without_measurements",
 ]
@@ -220,20 +222,38 @@ class Rules:
         return next((rule for rule in self.rules if rule.pattern.search(text.lower())), None)
 
 
+_OF_STUDIES = ("adapters", "frameworks", "stack_words")
+"""Tables of rules of which some lines describe how one study was run, or how its table writes that
+down. These lie beside the published runs, outside the wheel, and come first: they say more."""
+
+
 @cache
 def read_rules(name: str, *, folder: str = "runs/measured") -> Rules:
-    """Read `<folder>/<name>.csv` of the package, whose column `match` holds a pattern."""
-    rows = package_rows(f"{folder}/{name}.csv")
+    """Read `<folder>/<name>.csv` of the package, whose column `match` holds a pattern, behind what
+    `truth/meshwright_truth/words/<name>.csv` adds where that is there."""
+    of_studies = published_rows(f"words/{name}.csv") if name in _OF_STUDIES else ()
+    rows = (*of_studies, *package_rows(f"{folder}/{name}.csv"))
     return Rules(name, tuple(Rule(re.compile(row["match"]), row) for row in rows))
 
 
-def stack_changes_of_row(cells: Cells) -> StackChanges:
-    """Return what differs from the software's defaults; of rules for one field the first holds."""
+def framework_words(cells: Cells) -> str:
+    """Return the text of a row that the patterns of `frameworks` are searched in."""
+    columns = ("framework", "gpu", "precision", "task", "release")
+    return " | ".join(map(cells.words, columns))
+
+
+def stack_words(cells: Cells) -> str:
+    """Return the text of a row that the patterns of `stack_words` are searched in."""
     detail = re.split(r"\[tag|\[joined", cells.words("recompute_detail"))[0]
     known = {"in": "precision", "on": "gpu", "release": "release", "as of": "as_of"}
     said = [f"{word} {cells.words(column)}" for word, column in known.items()]
     named = [cells.words(column) for column in ("framework", "model", "notes")]
-    text = " | ".join([*named, detail, *said])
+    return " | ".join([*named, detail, *said])
+
+
+def stack_changes_of_row(cells: Cells) -> StackChanges:
+    """Return what differs from the software's defaults; of rules for one field the first holds."""
+    text = stack_words(cells)
     changes: dict[str, float | str] = {}
     for rule in read_rules("stack_words").rules:
         if found := rule.pattern.search(text):

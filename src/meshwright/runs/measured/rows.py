@@ -16,6 +16,7 @@ from meshwright.runs.measured.cells import (
     Rule,
     TruthTable,
     UnansweredError,
+    framework_words,
     read_notes,
     read_rules,
     stack_changes_of_row,
@@ -164,8 +165,7 @@ def _case(cells: Cells, *, source: str, row_id: str) -> Case:
 
 
 def _framework(cells: Cells) -> Rule:
-    columns = ("framework", "gpu", "precision", "task", "release")
-    rule = read_rules("frameworks").first(" | ".join(map(cells.words, columns)))
+    rule = read_rules("frameworks").first(framework_words(cells))
     if rule is None:
         raise UnansweredError("framework: not known")
     return rule

@@ -1,4 +1,5 @@
-"""Which pools a published benchmark starts: `runs/measured/serving_pools.csv`."""
+"""How a published benchmark starts its servers, and which pools:
+`truth/meshwright_truth/words/serving_pools.csv`, outside the wheel."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from meshwright.runs.measured.serving_rows import Pools, ServingCase
 from meshwright.serving.engine import Cache, Worker, check_worker
 from meshwright.serving.kernels import Floats
 from meshwright.serving.simulate import Requests
-from meshwright.values.data import package_rows
+from meshwright.values.data import package_rows, published_rows
 from meshwright.values.errors import ConfigError
 from meshwright.values.models.spec import ModelSpec
 
@@ -286,7 +287,7 @@ _Key = tuple[str, str, str, str, str, str, int]
 def _by_key() -> dict[_Key, list[dict[str, str]]]:
     names = ("engine", "model", "weights", "chip", "input_len", "output_len")
     found: dict[_Key, list[dict[str, str]]] = {}
-    for row in _rows("pools"):
+    for row in published_rows("words/serving_pools.csv"):
         for clients in row["clients"].split():
             key = cast("_Key", (*(row[name] for name in names), int(clients)))
             found.setdefault(key, []).append(row)
