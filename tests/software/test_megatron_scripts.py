@@ -240,7 +240,11 @@ def test_what_a_stack_counts_on_and_the_script_does_without_is_said() -> None:
     ("flags", "stack"),
     [
         ("--overlap-grad-reduce", "megatron"),
-        ("--grad-reduce-in-bf16", "nemo"),
+        ("--grad-reduce-in-bf16", "megatron-half-gradients"),
+        (
+            "--grad-reduce-in-bf16 --cross-entropy-loss-fusion --cross-entropy-fusion-impl te",
+            "nemo",
+        ),
         ("--grad-reduce-in-bf16 --moe-token-dispatcher-type flex", "megatron-bridge-25.09"),
     ],
 )

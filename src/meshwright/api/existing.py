@@ -15,6 +15,7 @@ from meshwright.search.refine import requote, setting_of
 from meshwright.search.request import PlanRequest
 from meshwright.search.started import started_stack
 from meshwright.software.contract import BF16_GRADIENTS, Imported, ImportSource, import_text
+from meshwright.software.megatron_lm.read import HALF_GRADIENTS
 from meshwright.software.registry import find_source
 from meshwright.values.errors import ConfigError
 from meshwright.values.models.said_size import wrong_size
@@ -95,7 +96,7 @@ class Run:
         """Yield what a reader must know."""
         found = self.found
         yield f"{self.path}: {found.model.name} as {found.source} has it"
-        if found.source == "megatron-lm" and found.stack in BF16_GRADIENTS:
+        if found.source == "megatron-lm" and found.stack in (HALF_GRADIENTS, *BF16_GRADIENTS):
             yield f"priced as stack {found.stack}: Megatron-Core that sums gradients in 2 bytes"
         if found.replica_batch is not None and "gbs" in found.layout:
             yield (

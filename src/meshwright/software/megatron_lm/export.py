@@ -483,6 +483,12 @@ MEGATRON_LM = ExportTarget(
     versions="core 0.12 to 0.20; T5 and BERT to 0.17.1",
     write=_write,
     trained_layers=_trained_layers,
-    stacks=("megatron", *BF16_GRADIENTS, "megatron-no-overlap", "primus"),
+    stacks=(
+        "megatron",
+        "megatron-half-gradients",
+        *BF16_GRADIENTS,
+        "megatron-no-overlap",
+        "primus",
+    ),
     takes_extra=True,
 )

@@ -40,6 +40,10 @@ class _FoundStack:
     left_off: tuple[Feature, ...]
 
 
+HALF_GRADIENTS = "megatron-half-gradients"
+"""Stack of a script that sums gradients in 2 bytes and is else Megatron-Core's own."""
+
+
 def _read_stack(
     args: Args, model: ModelSpec, precision: Precision, layout: Mapping[str, Any]
 ) -> _FoundStack:
@@ -51,9 +55,9 @@ def _read_stack(
     )
     wide = args.switch("--accumulate-allreduce-grads-in-fp32")
     if args.switch("--grad-reduce-in-bf16") or (precision == "fp16" and not wide):
-        name = bf16_gradients(
-            "flex" if args.has_words("--moe-token-dispatcher-type", "flex") else "alltoall"
-        )
+        flex = args.has_words("--moe-token-dispatcher-type", "flex")
+        by_te = args.has_words("--cross-entropy-fusion-impl", "te")
+        name = bf16_gradients("flex" if flex else "alltoall") if flex or by_te else HALF_GRADIENTS
     else:
         name = "megatron" if overlaps else "megatron-no-overlap"
     stack = find_stack(name).in_precision(precision)
