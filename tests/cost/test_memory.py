@@ -14,11 +14,11 @@ from meshwright.cost.memory import (
     Activations,
     Memory,
     activation_bytes,
-    data_shards,
     price_memory,
     redone_share,
 )
 from meshwright.cost.stages import Floats, place_stages
+from meshwright.cost.states import data_shards
 from meshwright.cost.step import price
 from meshwright.cost.weights import stage_params
 from meshwright.values.hardware.chip import Chip

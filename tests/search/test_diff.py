@@ -27,6 +27,9 @@ NOT_COMPARED = {
         "min_tokens_per_s",
         "num_gpus",
         "usd_per_hour",
+        "host_memory_gib",
+        "nvme_gib",
+        "finetune",
         "top",
         "max_gbs",
         "megatron_version",
@@ -101,6 +104,8 @@ def test_every_field_makes_a_difference(field: str) -> None:
         "recompute": "full",
         "recompute_method": "block",
         "schedule": "gpipe",
+        "offload": "weights",
+        "optimizer": "adam-8bit",
     }
     changed |= {"recompute_modules": ("mlp",), "layers_per_stage": (2, 2)}
     other = replace(Layout(), **{field: changed.get(field, 2)})

@@ -13,11 +13,12 @@ PANELS: dict[str, tuple[str, ...]] = {
     "Model and batch": (
         *("model", "hf", "model_path", "series", "vocab", "seq_len", "decoder_seq_len", "gbs"),
         *("max_gbs", "precision", "attention", "routing"),
-        *("sample_len", "lora_rank", "lora_targets"),
+        *("sample_len", "finetune", "lora_rank", "lora_targets"),
     ),
     "Chips": (
         *("cluster", "num_gpus", "gpus", "gpus_per_node", "max_memory_gib", "headroom"),
         *("usd_per_hour", "usd_per_node_hour", "usd_per_chip_hour"),
+        *("host_memory_gib", "nvme_gib"),
     ),
     "Goal": (
         *("tokens", "steps", "days", "deadline", "max_cost", "objective", "min_tokens_per_s"),
@@ -99,8 +100,8 @@ FIRST: dict[str, tuple[str, ...]] = {
         "pins",
     ),
     "plan": (
-        *("cluster", "seq_len", "gbs", "hf", "from_file", "pins", "tp", "stack", "tokens"),
-        *("deadline", "export_dir", "to"),
+        *("cluster", "seq_len", "gbs", "hf", "finetune", "from_file", "pins", "tp", "stack"),
+        *("tokens", "deadline", "export_dir", "to"),
     ),
     "fix": ("cluster", "best", "write", "pins", "tp", "seq_len", "gbs"),
     "explain": (

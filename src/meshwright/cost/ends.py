@@ -69,7 +69,8 @@ def price_ends(site: Site) -> Ends:
               cross-entropy over the logits with three sums over tp; over tp the embedding's output
               and the head's input gradient are all-reduced, or with sequence parallelism scattered
               and gathered in each pass at each end. Memory of the loss: bytes per logit, and what
-              the head's backward pass hands to autograd
+              the head's backward pass hands to autograd; a loss in tiles holds loss_tile logits at
+              most, and multiplies by the head once more in the backward pass
     Units:    seconds, bytes; (U,).
     Source:   Megatron-LM (arXiv:1909.08053) section 3: parallel vocabulary and cross-entropy;
               torch's embedding_dense_backward.
@@ -102,6 +103,8 @@ def price_ends(site: Site) -> Ends:
     )
     lookup = _lookup_s(site, tokens, vocab)
     losses = _losses_s(site, tokens, vocab * gathered, logits)
+    tiled = site.stack.loss_tile > 0
+    held = np.minimum(logits, site.stack.loss_tile) if tiled else logits
     host, other_pass = _host_pair(site), np.where(split, half, 0.0)
     return Ends(
         embedding_forward_s=lookup[0] + np.where(split, half, whole),
@@ -109,12 +112,13 @@ def price_ends(site: Site) -> Ends:
         head_forward_s=compute * head.forward_s + losses[0] + sums_s + other_pass + host[0],
         head_backward_s=compute * head.backward_s
         + losses[1]
+        + compute * head.forward_s * tiled
         + np.where(split, half, whole)
         + host[1],
         head_weight_s=np.asarray(compute * head.weight_s),
         head_saved_bytes=saved,
-        loss_peak_bytes=logits * (site.activation_bytes + site.stack.logits_bytes) + handed,
-        loss_saved_bytes=logits * SOFTMAX_BYTES,
+        loss_peak_bytes=held * (site.activation_bytes + site.stack.logits_bytes) + handed,
+        loss_saved_bytes=held * SOFTMAX_BYTES,
     )
 
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from meshwright.cost._makes import makes
 from meshwright.cost.collectives import Group, all_gather_s, beside_compute_s, group_of
 from meshwright.cost.ends import Ends, padded_vocab
+from meshwright.cost.host import weights_from_host_s
 from meshwright.cost.kernels import HostPass, host_sharded_s
 from meshwright.cost.once import gathered_bytes, shard_copies_s, tensor_copies_s
 from meshwright.cost.stages import Floats
@@ -43,7 +44,8 @@ def fsdp_layer_s(
               slows, with copies where the stack shards by tensor; weights beside adapters have no
               gradients; where FSDP runs under a pipeline, one gather in the first forward and one
               scatter in the last backward serve all micro batches; where the reduction is deferred,
-              one scatter
+              one scatter; weights that wait on the host come before each gather, and gradients
+              leave behind each scatter (`weights_from_host_s`)
     Units:    seconds, (N,).
     Source:   PyTorch FSDP (arXiv:2304.11277); torch.distributed.pipelining reshards and reduces
               with the last micro batch only.
@@ -67,6 +69,10 @@ def fsdp_layer_s(
         )
         for each in (gathered, reduced)
     )
+    if layouts.hosts_weights.any():
+        own = np.asarray(sum(held / ranks.size for ranks, held in inside))
+        weights = weights + weights_from_host_s(layouts, own, _waiting(work, stack), pool=pool)
+        scatter = scatter + weights_from_host_s(layouts, own, reduced, pool=pool)
     # Under a pipeline FSDP keeps a stage's weights whole until its last micro batch: a gather per
     # micro batch would be counted M times too often, so each exchange is spread over all of them.
     piped = zero3 & (layouts.pp > 1) & (stack.family == "fsdp")
@@ -84,6 +90,18 @@ def fsdp_layer_s(
         forward = forward + zero3 * gathers + host[0]
         backward = backward + zero3 * ~piped * gathers + scatters * (zero2 | zero3) + host[1]
     return forward / rounds, backward / rounds
+
+
+def _waiting(work: Workload, stack: Stack) -> float:
+    """Bytes per weight that come from the host: of the fp32 shard that the optimizer updates, or
+    of the halves that are kept beside it.
+
+    Formula:  2 of frozen or half-precision weights, else 4
+    Source:   torch's CPUOffloadPolicy copies shards as they are, and casts them on the chip;
+              DeepSpeed's runtime/zero/partition_parameters.py keeps halves.
+    """
+    own = stack.zero3_weights == "master" and stack.master_bytes > 0 and not work.lora_rank
+    return 4.0 if own else 2.0
 
 
 def _backward_s(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshwright.cost._makes import makes
+from meshwright.cost.frozen import frozen_weight_bytes
 from meshwright.cost.kernels import element_bytes, gemm_s, streaming_s
 from meshwright.cost.operators import FULL, HALF, Part, Site
 from meshwright.cost.stages import Floats
@@ -116,7 +117,7 @@ def linear(
               precision adds casts of the input and the output's gradient (read half precision,
               write both orientations; torchao's by TORCHAO_CASTS); with frozen weights no weight
               gradient and casts for one orientation, and of the layers of lora_targets the passes
-              of a low-rank adapter (ADAPTER_BYTES); where gradients are
+              of a low-rank adapter (ADAPTER_BYTES), and `_unpack_s` both ways; where gradients are
               added up in a pass of their own, the stack's `accumulate_bytes` per weight; experts by
               megablox in whole tiles
     Units:    seconds, (U,).
@@ -138,6 +139,8 @@ def linear(
     small_forward, small_backward = _small_kernels(site, backward_products)
     each, python = _small_kernel_s(site), site.stack.kernels_per_layer_scale
     adapter_kernels = _adapter_kernels(site)
+    unpack = _unpack_s(site, name, weights=groups * into * out)
+    forward, data = forward + unpack, data + unpack
     if site.adapted(TARGETS.get(name)):
         rows = tokens * groups
         adapter_forward, adapter_backward = _adapter_s(site, into=into, out=out, tokens=rows)
@@ -269,6 +272,22 @@ peft/utils.py; PEFT's `lora_B(lora_A(x)) * scaling`)."""
 ADAPTER_KERNELS = (3.0, 5.0)
 """Kernels of an adapter beside scaling, forward and backward: two products, sum; four products,
 sum."""
+
+
+def _unpack_s(site: Site, name: str, *, weights: Floats) -> Floats | float:
+    """Time in which a frozen layer's weights of four bits are cast for a product.
+
+    Formula:  weights * (NF4_BYTES + HALF) / memory rate + ramp; 0 of weights kept otherwise, and of
+              layers that are never cut to four bits
+    Units:    seconds, (U,).
+    Source:   bitsandbytes' MatMul4Bit (autograd/_functions.py): dequantize_4bit before the product,
+              forward and backward.
+    """
+    chip = site.pool.node.chip
+    kept = frozen_weight_bytes(site.work, site.stack, chip)
+    if not site.work.lora_rank or kept >= 1.0 or TARGETS.get(name) is None:
+        return 0.0
+    return streaming_s(chip, weights * (kept + HALF)) + chip.ramp_s
 
 
 def _adapter_kernels(site: Site) -> tuple[float, float]:

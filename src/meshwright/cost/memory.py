@@ -8,12 +8,11 @@ from functools import reduce
 import numpy as np
 
 from meshwright.cost._makes import makes
-from meshwright.cost.kernels import element_bytes
 from meshwright.cost.stages import Floats, Stages, segment_layers
+from meshwright.cost.states import states_of
 from meshwright.cost.weights import (
     StageParams,
     communicator_bytes,
-    frozen_weight_bytes,
     largest_matrix_share,
 )
 from meshwright.values.hardware.chip import Chip
@@ -29,9 +28,7 @@ __all__ = [
     "MESSAGE_BUFFERS",
     "Activations",
     "Memory",
-    "Shards",
     "activation_bytes",
-    "data_shards",
     "price_memory",
 ]
 
@@ -70,41 +67,6 @@ class Memory:
     def used(self) -> Floats:
         """What the card shows: reserved plus context and communicators."""
         return self.reserved + self.terms["context"]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Shards:
-    """Over how many ranks each state is split, (N, 1) for dense and expert parameters."""
-
-    weights: tuple[Floats, Floats]
-    gradients: tuple[Floats, Floats]
-    optimizer: tuple[Floats, Floats]
-
-
-def data_shards(layouts: Layouts, stack: Stack) -> Shards:
-    """Return the sharding factors.
-
-    Formula:  zero1 splits optimizer states over `shard_size` ranks (all of dp * cp unless given, or
-              of dp where the software leaves context out; experts: their own replicas over the
-              groups of shards), zero2 gradients too, zero3 and hybrid weights too
-    Units:    ranks, (N, 1).
-    Source:   ZeRO (arXiv:1910.02054); Megatron-Core's distributed optimizer, whose instances divide
-              both kinds of replicas (parallel_state.py: intra_partial_expert_data_parallel_size);
-              PyTorch FSDP (arXiv:2304.11277).
-    Valid:    shard_size divides dp * cp.
-    Checked:  tests/cost/test_memory.py
-    """
-    kind = layouts.sharding[:, None]
-    dense = layouts.shard_size[:, None].astype(np.float64)
-    if stack.zero1_shards == "states-over-dp":
-        dense = np.minimum(dense, layouts.dp[:, None])
-    expert = layouts.expert_shard_size[:, None].astype(np.float64)
-    levels = [SHARDINGS.index("zero3"), SHARDINGS.index("zero2"), SHARDINGS.index("zero1")]
-    pairs = [
-        (np.where(kind >= level, dense, 1.0), np.where(kind >= level, expert, 1.0))
-        for level in levels
-    ]
-    return Shards(weights=pairs[0], gradients=pairs[1], optimizer=pairs[2])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -217,7 +179,7 @@ def price_memory(
     Valid:    mixed precision with Adam; fp32 keeps no second copy of the weights.
     Checked:  tests/cost/test_memory.py
     """
-    states = _states(layouts, params, model=model, work=work, stack=stack, chip=pool.node.chip)
+    states = states_of(layouts, params, model=model, work=work, stack=stack, chip=pool.node.chip)
     activations, workspace = activation_bytes(layouts, stages, acts, model=model)
     last, heads = stages.last, 1 + model.mtp_layers
     # What micro batches need while they pass and what the optimizer needs while it steps are not
@@ -299,77 +261,6 @@ def _message_bytes(layouts: Layouts, stages: Stages, acts: Activations, *, stack
     return np.asarray((layouts.pp[:, None] > 1) * acts.boundary[:, None] * buffers)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _States:
-    """What lasts from step to step, and what goes with it, (N, S) each."""
-
-    weights: Floats
-    gradients: Floats
-    """Kept between micro batches."""
-    transient: Floats
-    """Of a gradient beside them, for a moment."""
-    optimizer: Floats
-    stepping: Floats
-    """Beside the optimizer's while it steps."""
-
-
-@makes("memory.weights", "memory.gradients", "memory.optimizer")
-def _states(
-    layouts: Layouts,
-    params: StageParams,
-    *,
-    model: ModelSpec,
-    work: Workload,
-    stack: Stack,
-    chip: Chip,
-) -> _States:
-    """Weights, gradients and optimizer states over their shards, (N, S) each.
-
-    Formula:  weights: parameters / shards * (2 bytes, 4 in fp32; fully sharded the master's alone)
-              + copies in narrow formats; gradients: parameters / shards * gradient_bytes;
-              optimizer: parameters / shards * (moment_bytes + master_bytes)
-    Source:   ZeRO (arXiv:1910.02054), table 1; bytes as in `software/*/stack.toml`.
-    """
-    shards, trainable = data_shards(layouts, stack), trainable_share(model, work)
-    half = work.precision not in ("fp32", "tf32")
-    fully = layouts.sharding[:, None] >= SHARDINGS.index("zero3")
-    master = stack.master_bytes if half else 0.0
-    sharded_half = 2.0 if stack.zero3_weights == "master-and-half" else 0.0
-    stored_weight = np.where(fully & (master > 0), sharded_half, 2.0) if half else 4.0
-    weights = _split(params, shards.weights) * (stored_weight + np.where(fully, master, 0.0))
-    weights = weights + ~fully * (params.total - params.ends) * _cached_weight_bytes(work, stack)
-    updated = _split(params, shards.optimizer)
-    in_shards = stack.zero1_shards == "states-and-gradients"
-    kept = updated if in_shards else _split(params, shards.gradients)
-    reduced = (layouts.dp * layouts.cp > 1)[:, None]  # a lone replica has no buckets
-    zero2 = layouts.sharding[:, None] == SHARDINGS.index("zero2")
-    several = layouts.num_microbatches[:, None] > 1
-    late = stack.reduction_deferred & zero2 & several & (shards.gradients[0] > 1)
-    reduce_bytes, gradient_bytes, moment_bytes = (
-        (stack.reduce_bytes, stack.gradient_bytes, stack.moment_bytes) if half else (4.0, 4.0, 8.0)
-    )
-    summed = np.where(late, params.total * reduce_bytes, kept * gradient_bytes)
-    transient = params.total * stack.transient_gradient_bytes * trainable
-    return _States(
-        weights=(
-            _frozen_bytes(params, shards, frozen_weight_bytes(work, stack, chip))
-            if work.lora_rank
-            else weights
-        ),
-        gradients=summed * trainable,
-        transient=transient * (~fully & ~zero2) * reduced,
-        optimizer=updated * (moment_bytes + np.where(fully, 0.0, master)) * trainable,
-        stepping=updated * stack.step_bytes * trainable,
-    )
-
-
-def _frozen_bytes(params: StageParams, shards: Shards, bytes_each: float) -> Floats:
-    """Weights beside adapters: embedding and head in half precision, layers as the stack keeps
-    them, (N, S)."""
-    ends = params.ends / shards.weights[0]
-    return (_split(params, shards.weights) - ends) * bytes_each + ends * 2.0
-
-
 @makes("memory.slack")
 def _slack_frac(layouts: Layouts, stack: Stack) -> Floats:
     """Reserved beyond allocated, against what comes and goes, (N, 1): less where no tensor of a
@@ -445,17 +336,6 @@ def _before_or_in_step(passing: _Passing, stepping: Floats) -> tuple[_Passing, F
     return replace(passing, **kept), np.where(later, stepping, 0.0)
 
 
-def _cached_weight_bytes(work: Workload, stack: Stack) -> float:
-    """Bytes per weight of a linear layer that its casts to a narrow format keep from the first
-    micro batch on.
-
-    Source:   Transformer Engine's get_weight_workspace with is_first_microbatch, as Megatron-Core's
-              layers call it.
-    """
-    narrow = element_bytes(work.precision)
-    return stack.narrow_weight_copies * narrow if narrow <= 1.0 else 0.0
-
-
 @makes("memory.libraries")
 def _library_bytes(stack: Stack, chip: Chip, model: ModelSpec) -> float:
     """Workspaces of matrix-product libraries, which the framework allocates once.
@@ -467,10 +347,6 @@ def _library_bytes(stack: Stack, chip: Chip, model: ModelSpec) -> float:
     grouped = stack.grouped_workspaces if model.moe is not None else 0.0
     more = max(0.0, stack.thread_workspace_bytes - own)
     return (handles + grouped) * own + min(2.0, handles) * more
-
-
-def _split(params: StageParams, shards: tuple[Floats, Floats]) -> Floats:
-    return params.dense / shards[0] + params.expert / shards[1]
 
 
 @makes("memory.communication")

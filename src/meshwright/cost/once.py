@@ -18,10 +18,11 @@ from meshwright.cost.collectives import (
     reduce_scatter_s,
 )
 from meshwright.cost.ends import padded_vocab
+from meshwright.cost.host import hosted_update_s, paged_s
 from meshwright.cost.kernels import host_sharded_s, host_step_s, own_s, streaming_s
-from meshwright.cost.memory import data_shards
 from meshwright.cost.operators import HALF
 from meshwright.cost.stages import Floats
+from meshwright.cost.states import data_shards
 from meshwright.cost.terms import data_term_s
 from meshwright.values.hardware.chip import Chip
 from meshwright.values.hardware.cluster import Pool
@@ -424,7 +425,8 @@ def optimizer_s(
 
     Formula:  stack.factors.compute * (updated * OPTIMIZER_BYTES + held * GRADIENT_PASSES *
               stack.gradient_bytes) / (chip.memory_bytes_per_s * chip.memory_efficiency); the
-              embedded trainer's fused step and norm as profiled, and one pass that clips
+              embedded trainer's fused step and norm as profiled, and one pass that clips; where
+              the host updates, `hosted_update_s` instead; and `paged_s` of moments that are paged
     Units:    seconds.
     Source:   counted reads and writes of a fused Adam.
     Valid:    parameters of one rank, (N,).
@@ -441,4 +443,8 @@ def optimizer_s(
     if stack.embedded and adam is not None and norm is not None:
         return stack.factors.compute * (adam + norm + streaming_s(chip, held * CLIP_BYTES))
     moved = updated * OPTIMIZER_BYTES + held * GRADIENT_PASSES * stack.gradient_bytes
-    return stack.factors.compute * streaming_s(pool.node.chip, moved)
+    on_chip = stack.factors.compute * streaming_s(pool.node.chip, moved)
+    if not (layouts.hosted.any() or layouts.optimizer.any()):
+        return on_chip
+    hosted = hosted_update_s(layouts, updated, pool=pool, stack=stack)
+    return np.where(layouts.hosted, hosted, on_chip) + paged_s(layouts, updated, pool=pool)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from meshwright.cost.collectives import message_s
 from meshwright.cost.ends import Ends, price_ends
 from meshwright.cost.fsdp import fsdp_layer_s, with_gathers
+from meshwright.cost.host import hosted_bytes
 from meshwright.cost.kept import attention_bytes
 from meshwright.cost.layer import LAYER_TERMS, LayerPrice, price_layer, redo_of, sum_terms
 from meshwright.cost.memory import Activations, Memory, price_memory, redone_share
@@ -86,6 +87,8 @@ class Priced:
     memory: Memory
     stages: Stages
     stage_times: StageTimes
+    host_bytes: tuple[Floats, Floats]
+    """In main memory of the fullest host, and on its drives, (N,) each."""
 
     @property
     def step_s(self) -> Floats:
@@ -155,6 +158,7 @@ def price(
         memory=memory,
         stages=stages,
         stage_times=times,
+        host_bytes=hosted_bytes(layouts, params, model=model, work=work, stack=stack, pool=pool),
     )
 
 

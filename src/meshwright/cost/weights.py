@@ -18,12 +18,10 @@ from meshwright.values.models.params import block_params, head_params, model_par
 from meshwright.values.models.spec import ModelSpec, Segment
 from meshwright.values.stack import Stack
 from meshwright.values.units import MIB
-from meshwright.values.workload import Workload
 
 __all__ = [
     "StageParams",
     "communicator_bytes",
-    "frozen_weight_bytes",
     "largest_matrix_share",
     "layer_params",
     "stage_params",
@@ -63,22 +61,6 @@ def layer_params(model: ModelSpec, segment: Segment, layouts: Layouts) -> tuple[
         dense = dense + count * (part.sharded / layouts.tp + part.replicated)
         expert = expert + count * part.expert / (layouts.ep * layouts.etp)
     return dense, expert
-
-
-def frozen_weight_bytes(work: Workload, stack: Stack, chip: Chip) -> float:
-    """Bytes per weight of frozen layers.
-
-    Formula:  frozen_weight_bytes; where weights are 8-bit ones themselves (narrow_param_gather, one
-              scale a tensor) at most narrow_orientations
-    Units:    bytes.
-    Source:   NeMo's fp8_params: Transformer Engine's Float8Tensor, and its transpose where products
-              need one.
-    Valid:    layers beside adapters.
-    Checked:  tests/cost/test_memory.py
-    """
-    narrow = stack.narrow_param_gather and work.precision == "fp8"
-    own = float(chip.narrow_orientations) if narrow else stack.frozen_weight_bytes
-    return min(stack.frozen_weight_bytes, own)
 
 
 def largest_matrix_share(model: ModelSpec) -> float:

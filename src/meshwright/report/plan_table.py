@@ -97,6 +97,8 @@ _COLUMNS = (
         spare=3,
         under=True,
     ),
+    Column(heading="offload", cell=_axis("offload"), usual="none", justify="left"),
+    Column(heading="optimizer", cell=_axis("optimizer"), usual="adam", justify="left"),
     *PLAN_FIGURES,
 )
 _CAUSAL = Column(heading="causal", cell=lambda p: f"{p.causal_mfu * 100:.1f}", spare=2)

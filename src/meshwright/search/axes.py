@@ -16,6 +16,8 @@ from meshwright.search.rules.rule import divisors
 from meshwright.search.rules.software import stack_rules
 from meshwright.values.errors import ConfigError
 from meshwright.values.layout import (
+    OFFLOADS,
+    OPTIMIZERS,
     RECOMPUTES,
     SCHEDULES,
     SHARDINGS,
@@ -66,6 +68,8 @@ class Axes:
     mbs: tuple[int, ...]
     schedule: tuple[int, ...]
     recomputations: tuple[Recomputation, ...]
+    offload: tuple[int, ...]
+    optimizer: tuple[int, ...]
     sp: tuple[int, ...] | None
     """None: on with tp > 1."""
     either_sp: bool
@@ -94,6 +98,7 @@ def axes_of(problem: Problem) -> Axes:
     seq_len = problem.setting.work.seq_len
     tp_most = DOMAINS_PER_TP * problem.setting.pool.node.domain_size
     splits = pins.get("layers_per_stage")
+    whole = problem.ways == "all"
 
     def searched(axis: str, values: Iterable[int]) -> tuple[int, ...]:
         return _pinned(pins, axis) or (tuple(values) if axis in rules.axes else (1,))
@@ -106,11 +111,15 @@ def axes_of(problem: Problem) -> Axes:
         pp=searched("pp", divisors(chips, model.total_layers)),
         ep=searched("ep", divisors(model.moe.num_experts) if model.moe is not None else (1,)),
         sharding=_pinned(pins, "sharding", SHARDINGS)
-        or tuple(SHARDINGS.index(s) for s in SHARDINGS if s in rules.searched_shardings),
+        or _indices(SHARDINGS, rules.searched_shardings),
         mbs=_pinned(pins, "mbs") or _micro_batches(problem),
         schedule=_pinned(pins, "schedule", SCHEDULES)
-        or tuple(SCHEDULES.index(name) for name in rules.searched_schedules),
+        or _indices(SCHEDULES, rules.searched_schedules),
         recomputations=_recomputations(pins, model, problem),
+        offload=_pinned(pins, "offload", OFFLOADS)
+        or _indices(OFFLOADS, rules.offloads if whole else rules.searched_offloads),
+        optimizer=_pinned(pins, "optimizer", OPTIMIZERS)
+        or _indices(OPTIMIZERS, rules.optimizers if whole else rules.optimizers[:1]),
         sp=_pinned(pins, "sp"),
         either_sp="sp" in rules.axes and not rules.sequence_parallel,
         etp=_pinned(pins, "etp"),
@@ -120,6 +129,11 @@ def axes_of(problem: Problem) -> Axes:
         grouped=tuple(SHARDINGS.index(name) for name in rules.grouped_shardings),
         splits=tuple(splits) if splits else None,
     )
+
+
+def _indices(choices: tuple[str, ...], words: tuple[str, ...]) -> tuple[int, ...]:
+    """Places of words among the choices, in the order of the choices."""
+    return tuple(choices.index(word) for word in choices if word in words)
 
 
 def _typed(key: str, value: int | str) -> Any:

@@ -14,9 +14,9 @@ import numpy as np
 from meshwright.search.twin import Defined, Trace, Twin, scaled
 from meshwright.trust.intervals import uncertain_constants
 from meshwright.values.data import package_rows
-from meshwright.values.hardware.catalogue import Row, chip_rows, link_rows
+from meshwright.values.hardware.catalogue import Row, chip_rows, host_sources, link_rows
 from meshwright.values.hardware.chip import Chip
-from meshwright.values.hardware.cluster import Link, Pool
+from meshwright.values.hardware.cluster import Host, Link, Pool
 from meshwright.values.stack import Factors, Stack, figure_source
 from meshwright.values.units import MICROSECOND
 
@@ -81,6 +81,7 @@ def holders_of(pool: Pool, stack: Stack, *, prefix: str = "") -> dict[str, Any]:
         f"{prefix}domain_link": node.domain_link,
         f"{prefix}network_link": node.network_link,
         f"{prefix}pool": pool,
+        **({} if node.host is None else {f"{prefix}host": node.host}),
     }
     calibrated = {} if stack.factors == Factors() else {"stack.factors": stack.factors}
     return {**held, "stack": stack, **calibrated}
@@ -90,6 +91,7 @@ def with_held(pool: Pool, holders: Holders, *, prefix: str = "") -> Pool:
     """Return a pool with the figures that the holders have."""
     links = {name: holders[f"{prefix}{name}"] for name in ("chip", "domain_link", "network_link")}
     spine = holders[f"{prefix}pool"].oversubscription
+    links["host"] = holders.get(f"{prefix}host")
     return replace(pool, node=replace(pool.node, **links), oversubscription=spine)
 
 
@@ -254,6 +256,8 @@ def _source(held: Any, owner: str, name: str) -> str:
         listed = {each.constant: each.source for each in uncertain_constants()}.get(f"stack.{name}")
         source = figure_source(held.name, name) or held.source
         return listed or f"stack {held.name}: {source}".rstrip(": ")
+    if isinstance(held, Host):
+        return host_sources(held).get(name, "given by the user")
     if isinstance(held, Pool):
         return "the cluster, as asked"
     cells = _cells(held)

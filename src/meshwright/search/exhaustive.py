@@ -16,7 +16,7 @@ from meshwright.cost.step import Priced
 from meshwright.search.axes import axes_of
 from meshwright.search.balance import WORTH_A_SPLIT, balanced, can_balance
 from meshwright.search.problem import Problem
-from meshwright.search.quote import price_in
+from meshwright.search.quote import host_holds, price_in
 from meshwright.search.rules.check import check_layout, complete_layout
 from meshwright.search.space import Rejections, Space, chunks, make_space
 from meshwright.values.layout import Layout, Layouts
@@ -101,6 +101,8 @@ class Harvest:
     """Pipelines that fit, with a slower stage: by what they would take if all were equal."""
     too_large: int
     """Layouts that do not fit."""
+    beyond_host: int = 0
+    """Layouts that fit the chips and not their host's memory or drives."""
 
     def and_also(self, other: Harvest, *, kept: int) -> Harvest:
         """Return the best of both, at most `kept` of each part."""
@@ -111,6 +113,7 @@ class Harvest:
             misses=_either(self.misses, other.misses, 1),
             uneven=_either(self.uneven, other.uneven, UNEVEN * kept),
             too_large=self.too_large + other.too_large,
+            beyond_host=self.beyond_host + other.beyond_host,
         )
 
 
@@ -134,6 +137,7 @@ def search_space(
         if progress is not None:
             progress(found.priced, space.size_bound)
     rejections.add("memory: more than a chip has", found.too_large)
+    rejections.add("host: more than its memory or drives have", found.beyond_host)
     return _with_balanced(problem, found, kept=kept)
 
 
@@ -210,6 +214,7 @@ def _harvest(problem: Problem, layouts: Layouts, *, which: Which = "representati
     used = priced.peak_used_bytes
     key = used if problem.request.objective == "memory" else priced.step_s / layouts.gbs
     fits, free = used <= setting.limit_bytes, used <= setting.limit_bytes - problem.headroom_bytes
+    hosted = host_holds(setting.pool, priced)
 
     def part(rows: NDArray[np.bool_], by: Floats, count: int) -> Found | None:
         index = np.flatnonzero(rows)
@@ -221,8 +226,8 @@ def _harvest(problem: Problem, layouts: Layouts, *, which: Which = "representati
 
     return Harvest(
         priced=len(layouts),
-        fitting=part(free, key, kept_of(problem)),
-        at_risk=part(fits & ~free, key, kept_of(problem)),
+        fitting=part(free & hosted, key, kept_of(problem)),
+        at_risk=part(fits & ~free & hosted, key, kept_of(problem)),
         misses=part(~fits, used, 1),
         uneven=part(
             uneven_rows(problem, priced, layouts),
@@ -230,6 +235,7 @@ def _harvest(problem: Problem, layouts: Layouts, *, which: Which = "representati
             UNEVEN * kept_of(problem),
         ),
         too_large=int(np.count_nonzero(~fits)),
+        beyond_host=int(np.count_nonzero(fits & ~hosted)),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,14 +14,14 @@ from meshwright.search.axes import (
     Axes,
     axes_of,
 )
-from meshwright.search.exhaustive import Found, search_space
+from meshwright.search.exhaustive import search_space
 from meshwright.search.problem import Files, Problem, batch_rule, resolve
 from meshwright.search.published import nearest_run
 from meshwright.search.quote import quotes
 from meshwright.search.rank import ranked_plans, with_close_call
-from meshwright.search.refine import reprice
+from meshwright.search.remedies import has_more_ways, nearest_miss, way_notes, with_chips
 from meshwright.search.request import PlanRequest
-from meshwright.search.result import NearestMiss, Plan, PlanResult, Remedy
+from meshwright.search.result import Plan, PlanResult
 from meshwright.search.rules.check import check_layout, complete_layout
 from meshwright.search.rules.rule import some
 from meshwright.search.rules.software import stack_rules
@@ -35,11 +35,9 @@ __all__ = [
     "Scaled",
     "explain_empty_space",
     "fitting_plans",
-    "nearest_miss",
     "scaling",
     "search_plans",
     "search_problem",
-    "with_chips",
 ]
 
 
@@ -68,12 +66,14 @@ def search_problem(
     ranked = ranked_plans(problem, harvest.fitting, harvest.at_risk)
     # Where the first is a tie's simplest, the tie says that another may be faster.
     plans = ranked.plans if ranked.tie else with_close_call(problem, ranked.plans)
+    if not plans and has_more_ways(problem):
+        return search_problem(replace(problem, ways="all"), progress=progress)
     return PlanResult(
         request=problem.request,
         plans=plans,
         rejected=dict(sorted(rejections.counts.items(), key=lambda item: -item[1])),
         layouts=harvest.priced,
-        notes=tuple(_notes(problem, axes)),
+        notes=tuple(_notes(problem, axes)) + way_notes(problem, plans),
         nearest_miss=(
             nearest_miss(problem, harvest.misses)
             if not plans and harvest.misses is not None
@@ -204,8 +204,6 @@ def _near(layout: Layout) -> dict[str, list[int | str]]:
     }
 
 
-MOST_DOUBLINGS = 12
-"""Clusters of up to 4096 times the chips are tried for a plan that fits."""
 FAR = 64
 """Chips more or fewer within which usable counts are looked for."""
 
@@ -259,14 +257,6 @@ def _nearest(values: list[int], wanted: int) -> list[int]:
     return [*below[-1:], *above[:1]]
 
 
-def with_chips(problem: Problem, num_chips: int) -> Problem:
-    """Return the problem on another number of the same chips."""
-    setting = problem.setting
-    return replace(
-        problem, setting=replace(setting, pool=replace(setting.pool, num_chips=num_chips))
-    )
-
-
 def _is_usable(problem: Problem) -> bool:
     space = make_space(problem, axes_of(problem), Rejections())
     if problem.request.gbs is None:
@@ -287,60 +277,3 @@ def _usable_words(problem: Problem) -> str:
 
 def _steps(chips: int) -> tuple[range, range]:
     return range(chips - 1, max(0, chips - FAR), -1), range(chips + 1, chips + FAR)
-
-
-def nearest_miss(problem: Problem, misses: Found) -> NearestMiss:
-    """Return the layout that needs least memory, and changes under which one fits."""
-    [priced] = reprice(problem, [misses.layouts.row(0)])
-    return NearestMiss(
-        layout=priced.layout,
-        over_bytes=priced.peak_bytes - problem.setting.limit_bytes,
-        memory_bytes=priced.memory_bytes,
-        remedies=tuple(_remedies(problem)),
-    )
-
-
-def _remedies(problem: Problem) -> Iterator[Remedy]:
-    """Without the pins, on more chips, and both."""
-    free = replace(problem, request=problem.request.model_copy(update={"pins": {}}))
-    if problem.request.pins:
-        found = _first_fit(free)
-        if found is not None:
-            yield _remedy(
-                free,
-                found,
-                "leave the pins out: --set "
-                + " --set ".join(f"{k}=..." for k in problem.request.pins),
-            )
-    for case, words in ((problem, ""), (free, " and no pins")):
-        if words and not problem.request.pins:
-            continue
-        for doubling in range(1, MOST_DOUBLINGS):
-            larger = with_chips(case, problem.num_chips * 2**doubling)
-            found = _first_fit(larger)
-            if found is not None:
-                chip = problem.setting.pool.node.chip.name
-                yield _remedy(
-                    larger, found, f"more chips: --cluster {chip}:{larger.num_chips}{words}"
-                )
-                return
-
-
-def _first_fit(problem: Problem) -> Found | None:
-    """The best layout that fits, if any."""
-    rejections = Rejections()
-    space = make_space(problem, axes_of(problem), rejections)
-    if not len(space.grid):
-        return None
-    return search_space(problem, space, rejections).fitting
-
-
-def _remedy(problem: Problem, found: Found, change: str) -> Remedy:
-    [priced] = reprice(problem, [found.layouts.row(0)])
-    return Remedy(
-        change=change,
-        num_chips=problem.num_chips,
-        layout=priced.layout,
-        step_s=priced.step_s,
-        peak_bytes=priced.peak_bytes,
-    )

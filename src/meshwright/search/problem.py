@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, cast, get_args
 
 from meshwright.cost.headroom import headroom_bytes
+from meshwright.search.finetune import Ways, finetuned, frozen_format, with_host
 from meshwright.search.link_rates import local_pool, profiled_pool
 from meshwright.search.quote import Setting, quotes
 from meshwright.search.refusals import refuse_needless, refuse_unable, refuse_unpriced
@@ -87,6 +88,7 @@ class Problem:
     max_gbs: int
     """The largest batch; the only one where the request has `gbs`."""
     usd_per_chip_s: float | None
+    ways: Ways = "usual"
 
     @property
     def case(self) -> RuleCase:
@@ -138,9 +140,11 @@ def resolve(request: PlanRequest, *, files: Files | None = None) -> Problem:
         raise ConfigError("unlike_batch: of plans over several kinds of chips; leave it out")
     files = files or Files()
     pool = _pool(request, files)
-    if request.stack is None and files.calibration is not None:
+    if request.stack is None and files.calibration:
         request = request.model_copy(update={"stack": files.calibration.stack})
-    return problem_on(pool, completed(request, [pool.node.chip]), files)
+    chips = [pool.node.chip]
+    request = completed(finetuned(request, chips, pool.num_chips), chips)
+    return problem_on(with_host(pool, request), request, files)
 
 
 def completed(request: PlanRequest, chips: Iterable[Chip]) -> PlanRequest:
@@ -148,9 +152,7 @@ def completed(request: PlanRequest, chips: Iterable[Chip]) -> PlanRequest:
     format, attention kernel."""
     chips = tuple(chips)
     makers = {chip.vendor for chip in chips}
-    stack = request.stack or (
-        STACK_OF.get(makers.pop(), "megatron") if len(makers) == 1 else "megatron"
-    )
+    stack = request.stack or STACK_OF.get(makers.pop() if len(makers) == 1 else "", "megatron")
     found: dict[str, str] = {} if request.stack else {"stack": stack}
     if request.precision is None:
         shared = set(stack_rules(find_stack(stack)).precisions).intersection(
@@ -194,6 +196,7 @@ def problem_on(
         dropout=stack_rules(find_stack(str(request.stack))).dropout,
         cp_comm_type=cast("CpCommType | None", request.cp_comm_type),
         lora_rank=request.lora_rank,
+        frozen=frozen_format(request),
     )
     refuse_needless(request, model)
     chip.require(work.precision)
@@ -209,11 +212,8 @@ def problem_on(
     start = _started(request, work, model=model, pool=pool, starts=starts)
     stack, work = _graphed(request, start.stack), _adapted(request, work, start)
     refuse_unable(chip, stack, work.precision)
-    values = _calibrated(
-        request,
-        calibration,
-        Calibrated(pool=pool, stack=stack.on_processors() if chip.is_processor else stack),
-    )
+    stack = stack.on_processors() if chip.is_processor else stack
+    values = _calibrated(request, calibration, Calibrated(pool=pool, stack=stack))
     setting = Setting(
         model=model,
         pool=values.pool,

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from meshwright.cost.stages import Which
 from meshwright.cost.step import Priced, price
 from meshwright.search.rules.check import check_layout
@@ -19,7 +22,7 @@ from meshwright.values.stack import Stack
 from meshwright.values.start import Start
 from meshwright.values.workload import Workload
 
-__all__ = ["Quote", "Setting", "StageQuote", "price_in", "quotes"]
+__all__ = ["Quote", "Setting", "StageQuote", "host_holds", "price_in", "quotes"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,6 +115,10 @@ class Quote:
     headroom_bytes: float = 0.0
     pipeline: str = "closed form"
     """How the bubble was found."""
+    host_bytes: tuple[float, float] = (0.0, 0.0)
+    """Of the fullest host, in main memory and on drives."""
+    host_over: bool = False
+    """Whether its host has less."""
 
     @property
     def step_s(self) -> float:
@@ -136,12 +143,14 @@ class Quote:
     @property
     def fits(self) -> bool:
         """Whether every stage stays within the limit."""
-        return self.over_bytes <= 0
+        return self.over_bytes <= 0 and not self.host_over
 
     @property
     def verdict(self) -> Fits:
         """`at risk` where it fits by less than the headroom, or is beyond the limit by what the
         allocator gives back."""
+        if self.host_over:
+            return "no"
         needed = max(stage.used_bytes - stage.memory_bytes["slack"] for stage in self.stages)
         return fits_within(
             self.peak_bytes,
@@ -166,12 +175,21 @@ def price_in(setting: Setting, layouts: Layouts, *, which: Which = "representati
     )
 
 
+def host_holds(pool: Pool, priced: Priced) -> NDArray[np.bool_]:
+    """Say which layouts leave no more on a server's host than it has, (N,)."""
+    host = pool.node.host
+    has = (0.0, 0.0) if host is None else (host.memory_bytes, host.nvme_bytes)
+    memory, drives = priced.host_bytes
+    return np.asarray((memory <= has[0]) & (drives <= has[1]))
+
+
 def quotes(layouts: Iterable[Layout], setting: Setting) -> list[Quote]:
     """Price some layouts at once, every stage of each."""
     rows = list(layouts)
     if not rows:
         return []
     priced = price_in(setting, Layouts.of(rows), which="all")
+    hosted = host_holds(setting.pool, priced)
     return [
         Quote(
             layout=layout,
@@ -179,6 +197,8 @@ def quotes(layouts: Iterable[Layout], setting: Setting) -> list[Quote]:
             stages=tuple(_stage(priced, index, stage) for stage in range(layout.pp)),
             limit_bytes=setting.limit_bytes,
             headroom_bytes=setting.headroom_bytes,
+            host_bytes=(float(priced.host_bytes[0][index]), float(priced.host_bytes[1][index])),
+            host_over=not hosted[index],
         )
         for index, layout in enumerate(rows)
     ]

@@ -17,6 +17,7 @@ __all__ = [
     "OBJECTIVES",
     "SHARED",
     "CudaGraphs",
+    "Finetune",
     "Objective",
     "PlanRequest",
     "Shared",
@@ -27,6 +28,7 @@ __all__ = [
 
 Objective = Literal["step_time", "tokens_per_dollar", "tokens_per_joule", "memory"]
 OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
+Finetune = Literal["full", "lora", "qlora"]
 CudaGraphs = Literal["none", "moe_router", "attn", "full_iteration"]
 Shared = Literal["tp", "recompute", "layers", "order"]
 """What stages of plans over several kinds of chips can be held to have in common."""
@@ -35,6 +37,10 @@ PinValue = int | str
 _COUNTS = (
     *("num_gpus", "gpus_per_node", "seq_len", "decoder_seq_len", "sample_len"),
     *("gbs", "max_gbs", "top"),
+)
+_AMOUNTS = (
+    *("max_memory_gib", "min_tokens_per_s", "usd_per_hour"),
+    *("host_memory_gib", "nvme_gib"),
 )
 MOST_PLANS = 1000
 """More plans than anybody reads; each is simulated."""
@@ -253,6 +259,21 @@ class PlanRequest(BaseModel):
     ] = None
     """`meshwright stacks NAME` lists the words; None is those of the configuration that the
     software's repository has for the model and the chip."""
+    finetune: Annotated[
+        Finetune | None,
+        Option("Fine-tuning of a model: full, lora, or qlora (frozen weights in four bits)."),
+    ] = None
+    """None is by `lora_rank`. With it, the software is TRL on one server of GPUs unless `stack`
+    names another, and the rank of adapters is 16."""
+    host_memory_gib: Annotated[
+        float | None,
+        Option("Main memory of a server that offloading may use [default: by the chip]."),
+    ] = None
+    """By `values/hardware/hosts.csv`."""
+    nvme_gib: Annotated[
+        float | None,
+        Option("Of a server's NVMe drives, what offloading may use [default: by the chip]."),
+    ] = None
     lora_rank: Annotated[
         int, Option("Rank of adapters beside frozen weights; 0 trains all weights.")
     ] = 0
@@ -316,7 +337,13 @@ class PlanRequest(BaseModel):
             raise ConfigError(f"top={self.top}: expected 1 to {MOST_PLANS} plans")
         if self.gbs is not None and self.max_gbs is not None:
             raise ConfigError(f"gbs={self.gbs} and max_gbs={self.max_gbs}: give one of them")
-        for name in ("max_memory_gib", "min_tokens_per_s", "usd_per_hour"):
+        for name in (
+            "max_memory_gib",
+            "min_tokens_per_s",
+            "usd_per_hour",
+            "host_memory_gib",
+            "nvme_gib",
+        ):
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):
                 raise ConfigError(f"{name}={value}: expected a positive number")

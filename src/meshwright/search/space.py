@@ -113,6 +113,8 @@ def _grid(problem: Problem, axes: Axes) -> Layouts:
         "schedule": same(axes.schedule),
         "sp": lambda columns: [_sequence_parallel(axes, tp) for tp in columns["tp"]],
         "sharding": same(axes.sharding),
+        "offload": same(axes.offload),
+        "optimizer": same(axes.optimizer),
         "shard_size": lambda columns: _shard_sizes(columns, axes, domain),
         "ep": same(axes.ep),
         "etp": lambda columns: _expert_tensor(columns, axes),

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from meshwright.search.plan import with_chips
 from meshwright.search.problem import Problem
+from meshwright.search.remedies import with_chips
 from meshwright.search.result import Plan, PlanResult
 from meshwright.sizing.checkpoints import checkpoint_size
 from meshwright.sizing.duration import Duration, Training, duration

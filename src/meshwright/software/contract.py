@@ -397,6 +397,8 @@ class ExportTarget:
     """Names of the stacks whose plans it writes; empty takes any."""
     takes_extra: bool = False
     """Whether `settings.extra` is appended to its command."""
+    usual: Callable[[TrainingPlan], TrainingPlan] | None = None
+    """Settings of its own where nobody says, before the rules of all fill in the rest."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -426,7 +428,7 @@ def export_plan(plan: TrainingPlan, *, target: ExportTarget) -> Exported:
     """
     require_runs(target, plan.stack.name)
     seen: set[str] = set()
-    full = completed(plan)
+    full = completed(plan if target.usual is None else target.usual(plan))
     exported = target.write(tracked(full, seen))
     _require_all_seen(plan, seen, target)
     _require_all_layers(plan, target.trained_layers(full, exported), target)

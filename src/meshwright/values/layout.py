@@ -19,12 +19,16 @@ from numpy.typing import NDArray
 from meshwright.values.errors import ConfigError, UnknownNameError
 
 __all__ = [
+    "OFFLOADS",
+    "OPTIMIZERS",
     "RECOMPUTES",
     "RECOMPUTE_MODULES",
     "SCHEDULES",
     "SHARDINGS",
     "Layout",
     "Layouts",
+    "Offload",
+    "Optimizer",
     "Recompute",
     "RecomputeMethod",
     "Schedule",
@@ -45,6 +49,15 @@ RecomputeMethod = Literal["uniform", "block"]
 Schedule = Literal["1f1b", "zero-bubble", "gpipe"]
 """1f1b is interleaved where vpp > 1."""
 SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
+Offload = Literal["none", "optimizer", "weights", "optimizer-nvme", "weights-nvme"]
+"""What waits in the host's memory: nothing; the optimizer's states and gradients, which the host
+then updates (ZeRO-Offload, arXiv:2101.06840); weights too. With `-nvme` it lies on the host's NVMe
+drives (ZeRO-Infinity, arXiv:2104.07857)."""
+OFFLOADS: tuple[Offload, ...] = get_args(Offload)
+Optimizer = Literal["adam", "adam-8bit", "paged-adam-8bit"]
+"""Adam with moments as the software keeps them; in 8 bits (arXiv:2110.02861); and those paged out
+to the host's memory between steps (bitsandbytes' paged optimizers)."""
+OPTIMIZERS: tuple[Optimizer, ...] = get_args(Optimizer)
 RECOMPUTE_MODULES = (
     "core_attn",
     "layernorm",
@@ -110,6 +123,8 @@ class Layout:
     layers_per_stage: tuple[int, ...] | None = None
     """Layers of each of the pp stages, or of each of the pp * vpp chunks in model order; None
     splits as evenly as can be."""
+    offload: Offload = "none"
+    optimizer: Optimizer = "adam"
 
     def __post_init__(self) -> None:
         for name in (*_WHOLE, "etp", "shard_size"):
@@ -122,6 +137,8 @@ class Layout:
             ("sharding", SHARDINGS),
             ("recompute", RECOMPUTES),
             ("schedule", SCHEDULES),
+            ("offload", OFFLOADS),
+            ("optimizer", OPTIMIZERS),
             ("recompute_method", get_args(RecomputeMethod)),
         ):
             if getattr(self, name) not in choices:
@@ -211,7 +228,7 @@ def parse_layout(text: str) -> dict[str, Any]:
 def _parse_value(name: str, value: str) -> Any:
     if name == "sharding":
         return _SHARDING_WORDS.get(value.lower(), value)
-    if name in ("recompute", "recompute_method", "schedule"):
+    if name in ("recompute", "recompute_method", "schedule", "offload", "optimizer"):
         return value
     if name == "recompute_modules":
         return tuple(value.split("+"))
@@ -265,6 +282,10 @@ class Layouts:
     """Bit mask, see `module_bits`."""
     schedule: Ints
     """Index into SCHEDULES."""
+    offload: Ints
+    """Index into OFFLOADS."""
+    optimizer: Ints
+    """Index into OPTIMIZERS."""
     chunk_layers: tuple[tuple[int, ...] | None, ...] | None = None
     """Explicit layers per stage or chunk, one entry a layout; None where no layout has any."""
 
@@ -287,6 +308,21 @@ class Layouts:
         if self.chunk_layers is None:
             return np.zeros(len(self), dtype=bool)
         return np.array([split is not None for split in self.chunk_layers], dtype=bool)
+
+    @property
+    def hosted(self) -> NDArray[np.bool_]:
+        """Whether the host keeps and updates the optimizer's states, (N,)."""
+        return np.asarray(self.offload > 0)
+
+    @property
+    def hosts_weights(self) -> NDArray[np.bool_]:
+        """Whether weights wait on the host too, (N,)."""
+        return np.isin(self.offload, [i for i, o in enumerate(OFFLOADS) if "weights" in o])
+
+    @property
+    def on_nvme(self) -> NDArray[np.bool_]:
+        """Whether what the host keeps lies on its drives, (N,)."""
+        return np.isin(self.offload, [i for i, o in enumerate(OFFLOADS) if "nvme" in o])
 
     @property
     def folded(self) -> NDArray[np.bool_]:
@@ -329,6 +365,8 @@ class Layouts:
             recompute_layers=None if at["recompute_layers"] < 0 else at["recompute_layers"],
             recompute_modules=modules,
             schedule=SCHEDULES[at["schedule"]],
+            offload=OFFLOADS[at["offload"]],
+            optimizer=OPTIMIZERS[at["optimizer"]],
             layers_per_stage=None if self.chunk_layers is None else self.chunk_layers[index],
         )
 
@@ -355,6 +393,8 @@ class Layouts:
             ),
             recompute_modules=column(lambda r: module_bits(r.recompute_modules)),
             schedule=column(lambda r: SCHEDULES.index(r.schedule)),
+            offload=column(lambda r: OFFLOADS.index(r.offload)),
+            optimizer=column(lambda r: OPTIMIZERS.index(r.optimizer)),
             chunk_layers=explicit if any(e is not None for e in explicit) else None,
         )
 

@@ -218,6 +218,8 @@ class Stack:
     step_bytes: float = 0.0
     """Bytes per updated parameter that any optimizer step holds beside states and gradients: casts
     and temporaries of what is not fused."""
+    host_buffers: float = 1.0
+    """Host memory that offloaded states take, over their own size."""
     bucket_copies: float = 0.0
     """Buffers of `bucket_bytes` that gradients are copied into on their way to other ranks, beside
     the gradients: DeepSpeed's two where the exchange overlaps, one with zero3 (`setup_buckets` of
@@ -257,6 +259,9 @@ class Stack:
     every rank computes the whole loss."""
     logits_bytes: float = 4.0
     """Bytes per logit at the peak of the loss beyond the half-precision logits themselves."""
+    loss_tile: float = 0.0
+    """Logits that the loss holds at a time, and makes again for the backward pass; 0: all of a
+    micro batch."""
     head_gradient_bytes: float = 0.0
     """Bytes per weight of the output head that its backward pass holds beside the logits: the
     half-precision gradient that autograd is handed where the true one is added to the fp32 sum

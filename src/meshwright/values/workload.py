@@ -14,6 +14,7 @@ __all__ = [
     "ROUTINGS",
     "AttentionKernel",
     "CpCommType",
+    "Frozen",
     "LoraTarget",
     "Precision",
     "Routing",
@@ -45,6 +46,11 @@ the first and second layer of a feed-forward or an expert."""
 LORA_TARGETS: tuple[LoraTarget, ...] = get_args(LoraTarget)
 
 
+Frozen = Literal["half", "nf4"]
+"""How the layers beside adapters are kept: in half precision, or in four bits that each product
+casts back (QLoRA, arXiv:2305.14314)."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Workload:
     """One training job, apart from model, cluster and layout."""
@@ -71,6 +77,8 @@ class Workload:
     """Rank of adapters while the rest is frozen; 0 trains all weights."""
     lora_targets: tuple[LoraTarget, ...] = LORA_TARGETS
     """Linear layers with adapters."""
+    frozen: Frozen = "half"
+    """Of weights beside adapters."""
     cp_comm_type: CpCommType | None = None
     """How a Megatron's context-parallel ranks exchange; None leaves it to the software."""
 
@@ -94,6 +102,8 @@ class Workload:
             )
         if self.cp_comm_type not in (None, *CP_COMM_TYPES):
             raise UnknownNameError("cp_comm_type", str(self.cp_comm_type), CP_COMM_TYPES)
+        if self.frozen not in get_args(Frozen):
+            raise UnknownNameError("frozen", self.frozen, get_args(Frozen))
         for target in self.lora_targets:
             if target not in LORA_TARGETS:
                 raise UnknownNameError("lora_targets", target, LORA_TARGETS)

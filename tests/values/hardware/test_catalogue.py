@@ -167,7 +167,7 @@ def test_every_chip_is_sane_and_has_sources(row: ChipRow) -> None:
     assert 0.9 < chip.usable_bytes / chip.nominal_bytes < 1.01
     assert 8 * GIB < chip.nominal_bytes < 300 * GIB
     assert 200 * GB < chip.memory_bytes_per_s < 25_000 * GB
-    assert 40 * TERA < max(chip.bf16_flops_per_s or 0, chip.fp16_flops_per_s or 0) < 5000 * TERA
+    assert 20 * TERA < max(chip.bf16_flops_per_s or 0, chip.fp16_flops_per_s or 0) < 5000 * TERA
     assert 0.5 < chip.matmul_efficiency < 0.98
     assert 0.1 < chip.attention_backward_efficiency <= chip.attention_forward_efficiency < 0.9
     assert chip.confidence in {"high", "medium", "low"}
@@ -190,13 +190,13 @@ def test_every_chip_has_a_server(row: ChipRow) -> None:
 
 def test_details_of_few_chips_have_sources_and_reach_them() -> None:
     """jax-ml/scaling-book, tpus.md: 32 GB/s to the host and arrays of 256 on TPU v6e, 15 and 128
-    before; no such figure of a GPU."""
+    before; PCI-SIG: 63 GB/s of PCIe 5.0 x16, of which 0.8 is assumed."""
     rows = package_rows("values/hardware/chip_details.csv")
     assert all(row["source"] and float(row["value"]) > 0 for row in rows)
     assert {row["field"] for row in rows} == {"host_gb_per_s", "matrix_width"}
     assert {row["chip"] for row in rows} <= {chip.name for chip in chips()}
     told = {name: find_chip(name) for name in ("tpu-v6e", "tpu-v5p", "h100")}
-    assert [chip.host_bytes_per_s for chip in told.values()] == [32e9, 15e9, None]
+    assert [chip.host_bytes_per_s for chip in told.values()] == [32e9, 15e9, 0.8 * 63e9]
     assert [chip.matrix_width for chip in told.values()] == [256, 128, None]
 
 

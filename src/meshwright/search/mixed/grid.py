@@ -147,6 +147,8 @@ def _commons(problem: MixedProblem, axes: Axes) -> Layouts:
         recompute_layers=zero - 1,
         recompute_modules=zero,
         schedule=zero,
+        offload=zero,
+        optimizer=zero,
         **columns,  # type: ignore[arg-type]  # every key is a column
     )
 

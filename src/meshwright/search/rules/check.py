@@ -15,6 +15,7 @@ from meshwright.search.rules.experts import (
     usable_modules,
 )
 from meshwright.search.rules.grid import GRID_RULES
+from meshwright.search.rules.host import HOST_RULES
 from meshwright.search.rules.pipeline import BATCH_RULES, PIPELINE_RULES
 from meshwright.search.rules.rule import Bools, Rule, RuleCase, Violation, nearest_words
 from meshwright.search.rules.software import stack_rules
@@ -34,6 +35,7 @@ __all__ = [
 
 ALL_RULES: tuple[Rule, ...] = (
     *GRID_RULES,
+    *HOST_RULES,
     *PROGRAM_RULES,
     *PIPELINE_RULES,
     *EXPERT_RULES,

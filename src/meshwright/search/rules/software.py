@@ -10,13 +10,21 @@ from functools import cache
 from typing import Any, Literal, cast, get_args
 
 from meshwright.values.errors import ConfigError, UnknownNameError
-from meshwright.values.layout import RECOMPUTE_MODULES, RECOMPUTES, SCHEDULES, SHARDINGS
+from meshwright.values.layout import (
+    OFFLOADS,
+    OPTIMIZERS,
+    RECOMPUTE_MODULES,
+    RECOMPUTES,
+    SCHEDULES,
+    SHARDINGS,
+)
 from meshwright.values.stack import Stack, find_stack, stack_names
 from meshwright.values.stack_files import StackEntry, all_entries, find_entry
 from meshwright.values.workload import (
     PRECISIONS,
     ROUTINGS,
     AttentionKernel,
+    Frozen,
     Precision,
     Routing,
 )
@@ -72,6 +80,14 @@ class StackRules:
     least; as even as can be; or by nanotron's rule, `split.split_by_cost`."""
     precisions: tuple[str, ...]
     """Number formats of its matrix products."""
+    offloads: tuple[str, ...]
+    """What may wait on the host. A search takes more than none where `searched_offloads` has it,
+    or nothing fits otherwise."""
+    searched_offloads: tuple[str, ...]
+    optimizers: tuple[str, ...]
+    """Forms of Adam; a search takes others than the plain one where nothing fits otherwise."""
+    frozen: tuple[str, ...]
+    """Formats of the weights beside adapters."""
     attention: str
     """The kernel that it runs where nobody says: its name, or `NAME to TOKENS` where longer
     sequences take flash attention."""
@@ -234,6 +250,10 @@ _READ: dict[str, _Reader] = {
     "searched_schedules": _listed(SCHEDULES),
     "splits": _split,
     "precisions": _listed(PRECISIONS),
+    "offloads": _listed(OFFLOADS),
+    "searched_offloads": _listed(OFFLOADS),
+    "optimizers": _listed(OPTIMIZERS),
+    "frozen": _listed(get_args(Frozen)),
     "attention": _kernel,
     "recompute": _recompute,
     "sharding": _sharding,
@@ -250,6 +270,8 @@ _OPEN: dict[str, Any] = {
     "routing": "balanced",
     "sharding": "",
     "grouped_shardings": (),
+    **{"offloads": ("none",), "searched_offloads": ("none",), "optimizers": ("adam",)},
+    "frozen": ("half",),
 }
 """Where neither a software nor what it builds on says."""
 

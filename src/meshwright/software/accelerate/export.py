@@ -21,7 +21,7 @@ from meshwright.software.words import require_one_of
 from meshwright.values.errors import CannotExpress
 from meshwright.values.text import write_yaml
 
-__all__ = ["ACCELERATE"]
+__all__ = ["ACCELERATE", "accelerate_config", "launcher"]
 
 _NAME = "accelerate"
 _LAUNCHER = "meshwright_accelerate.py"
@@ -37,16 +37,17 @@ _ENVIRONMENT = variables(
 
 def _write(plan: TrainingPlan) -> Exported:
     require_flat(plan, name=_NAME)
+    _require_fsdp(plan)
     words = trainer_words(plan, name=_NAME)
     config = hf_config(plan, name=_NAME)
-    values = write_yaml(_config(plan, LAYER_CLASSES[config["model_type"]]))
+    values = write_yaml(accelerate_config(plan, LAYER_CLASSES[config["model_type"]]))
     comment = "# Written by meshwright for Accelerate 1.10 and later.\n"
     return Exported(
         target=_NAME,
         files=(
             ExportedFile(name="accelerate.yaml", text=comment + values),
             ExportedFile(name="config.json", text=json_text(config)),
-            ExportedFile(name=_LAUNCHER, text=_launcher(words)),
+            ExportedFile(name=_LAUNCHER, text=launcher(words)),
         ),
         command=(_LAUNCHER,),
         runs_on="node",
@@ -55,7 +56,19 @@ def _write(plan: TrainingPlan) -> Exported:
     )
 
 
-def _config(plan: TrainingPlan, layer: str) -> dict[str, Any]:
+def _require_fsdp(plan: TrainingPlan) -> None:
+    """Refuse what run_clm.py has under FSDP2 alone."""
+    layout = plan.layout
+    if layout.sharding == "none" and (layout.cp > 1 or layout.recompute == "full"):
+        reason = (
+            f"cp={layout.cp}, recompute={layout.recompute} with sharding=none: Accelerate has"
+            " both with FSDP2 only"
+        )
+        raise CannotExpress(_NAME, reason, nearest="sharding=zero2")
+
+
+def accelerate_config(plan: TrainingPlan, layer: str, *, offload: bool = False) -> dict[str, Any]:
+    """Return Accelerate's YAML for a plan whose layers are of a class of transformers."""
     layout, chips = plan.layout, plan.cluster.num_chips
     devices = math.gcd(chips, plan.pool.node.chips_per_node)
     words: dict[str, Any] = {
@@ -73,12 +86,6 @@ def _config(plan: TrainingPlan, layer: str) -> dict[str, Any]:
         "use_cpu": False,
     }
     if layout.sharding == "none":
-        if layout.cp > 1 or layout.recompute == "full":
-            reason = (
-                f"cp={layout.cp}, recompute={layout.recompute} with sharding=none: Accelerate has"
-                " both with FSDP2 only"
-            )
-            raise CannotExpress(_NAME, reason, nearest="sharding=zero2")
         return words
     says = "FSDP2 shards gradients with the optimizer's states"
     known = ("zero2", "zero3", "hybrid")
@@ -91,7 +98,7 @@ def _config(plan: TrainingPlan, layer: str) -> dict[str, Any]:
         "fsdp_state_dict_type": "SHARDED_STATE_DICT",
         "fsdp_activation_checkpointing": layout.recompute == "full",
         "fsdp_cpu_ram_efficient_loading": False,
-        "fsdp_offload_params": False,
+        "fsdp_offload_params": offload,
     }
     return words | _mesh(plan)
 
@@ -115,7 +122,8 @@ def _mesh(plan: TrainingPlan) -> dict[str, Any]:
     }
 
 
-def _launcher(words: tuple[str, ...]) -> str:
+def launcher(words: tuple[str, ...]) -> str:
+    """Return a program that starts the ranks of a machine by `accelerate launch`."""
     program = "".join(f"    {word!r},\n" for word in words)
     return f'''"""Start the ranks of this machine; written by meshwright. NODE_RANK, MASTER_ADDR and MASTER_PORT say where it stands."""
 

@@ -19,9 +19,11 @@ from meshwright.software.words import require_one_of
 from meshwright.values.errors import CannotExpress
 from meshwright.values.models.params import block_params
 
-__all__ = ["DEEPSPEED"]
+__all__ = ["DEEPSPEED", "zero_config"]
 
 _NAME = "deepspeed"
+NVME_PATH = "/local_nvme"
+"""A folder on the drives, to be edited (DeepSpeed's documentation, ZeRO-Infinity)."""
 _STAGES = {"none": 0, "zero1": 1, "zero2": 2, "zero3": 3}
 _ENVIRONMENT = variables(
     (
@@ -47,7 +49,7 @@ def _write(plan: TrainingPlan) -> Exported:
     return Exported(
         target=_NAME,
         files=(
-            ExportedFile(name="ds_config.json", text=json_text(_config(plan))),
+            ExportedFile(name="ds_config.json", text=json_text(zero_config(plan))),
             ExportedFile(name="config.json", text=json_text(hf_config(plan, name=_NAME))),
         ),
         command=(*trainer_words(plan, name=_NAME), *recompute, "--deepspeed", "ds_config.json"),
@@ -56,7 +58,7 @@ def _write(plan: TrainingPlan) -> Exported:
     )
 
 
-def _config(plan: TrainingPlan) -> dict[str, Any]:
+def zero_config(plan: TrainingPlan) -> dict[str, Any]:
     """Return batch, precision and ZeRO; optimizer and schedule are Trainer's, by its arguments.
 
     With stage 3 two layers are gathered at a time, the one in work and the one behind it, as memory
@@ -84,6 +86,7 @@ def _config(plan: TrainingPlan) -> dict[str, Any]:
             "stage3_max_reuse_distance": layer,
             "stage3_gather_16bit_weights_on_model_save": True,
         }
+    zero |= _offload(plan)
     return {
         "train_batch_size": layout.gbs,
         "train_micro_batch_size_per_gpu": layout.mbs,
@@ -95,6 +98,18 @@ def _config(plan: TrainingPlan) -> dict[str, Any]:
         "zero_optimization": zero,
         "steps_per_print": plan.settings.log_interval,
     }
+
+
+def _offload(plan: TrainingPlan) -> dict[str, Any]:
+    """Return what waits on the host, by the names of DeepSpeed's zero_optimization."""
+    what, _, place = plan.layout.offload.partition("-")
+    if what == "none":
+        return {}
+    device: dict[str, Any] = {"device": place or "cpu", "pin_memory": True}
+    if place:
+        device["nvme_path"] = NVME_PATH
+    names = ("offload_optimizer", *(("offload_param",) if what == "weights" else ()))
+    return {name: dict(device) for name in names}
 
 
 DEEPSPEED = ExportTarget(

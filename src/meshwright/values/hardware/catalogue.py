@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from types import MappingProxyType
 from typing import Any
@@ -13,11 +13,12 @@ from typing import Any
 from meshwright.values.data import package_rows
 from meshwright.values.errors import ConfigError, UnknownNameError
 from meshwright.values.hardware.chip import Chip
-from meshwright.values.hardware.cluster import Link, Node
+from meshwright.values.hardware.cluster import Host, Link, Node
 from meshwright.values.units import GB, GBIT, GIB, KIB, MIB, MICROSECOND, TERA
 
 __all__ = [
     "CHIP_UNITS",
+    "HOST_UNITS",
     "LINK_UNITS",
     "ChipRow",
     "LinkRow",
@@ -28,6 +29,8 @@ __all__ = [
     "find_device",
     "find_link",
     "find_row",
+    "host_of",
+    "host_sources",
     "link_rows",
     "network_link",
     "node_of",
@@ -52,6 +55,13 @@ CHIP_UNITS: Mapping[str, tuple[str, float]] = {
 """People's word for a field of Chip, the field, and the unit; the words are the columns of
 `values/hardware/chips.csv`, or fields of `chip_details.csv`, which has what is known of few chips;
 they may stand in a cluster file."""
+HOST_UNITS: Mapping[str, tuple[str, float]] = {
+    "memory_gib": ("memory_bytes", GIB),
+    "memory_gb_per_s": ("memory_bytes_per_s", GB),
+    "nvme_gib": ("nvme_bytes", GIB),
+    "nvme_gb_per_s": ("nvme_bytes_per_s", GB),
+}
+"""The same for Host."""
 LINK_UNITS: Mapping[str, tuple[str, float]] = {
     "gb_per_s": ("bytes_per_s", GB),
     "latency_us": ("latency_s", MICROSECOND),
@@ -101,6 +111,9 @@ def chips() -> tuple[Chip, ...]:
     return tuple(row.chip for row in chip_rows())
 
 
+_HOSTS = "values/hardware/hosts.csv"
+
+
 def default_node(
     name: str, *, gpus_per_node: int | None = None, network_gbps: float | None = None
 ) -> Node:
@@ -127,6 +140,34 @@ def node_of(
         domain_size=_domain_size(row, chips_per_node),
         domain_link=find_link(row.domain_link),
         network_link=network,
+        host=host_of(row.chip.name),
+    )
+
+
+def host_of(chip: str) -> Host:
+    """Return the host that a chip of the catalogue is sold in, or put into."""
+    rows = package_rows(_HOSTS)
+    named = next((row for row in rows if chip in row["chips"].split()), None)
+    return _host(named or next(row for row in rows if row["host"] == "server"))
+
+
+def host_sources(host: Host) -> dict[str, str]:
+    """Return where the figures of a host of the catalogue come from, by field."""
+    rows = package_rows(_HOSTS)
+    cells: Row = next((row for row in rows if _host(row) == host), {})
+    return {
+        field.name: cells[f"{field.name.partition('_')[0]}_source"]
+        for field in fields(Host)
+        if cells
+    }
+
+
+def _host(cells: Row) -> Host:
+    return Host(
+        memory_bytes=float(cells["memory_gib"]) * GIB,
+        memory_bytes_per_s=float(cells["memory_gb_per_s"]) * GB,
+        nvme_bytes=float(cells["nvme_gb"]) * GB,
+        nvme_bytes_per_s=float(cells["nvme_gb_per_s"]) * GB,
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from meshwright.values.errors import ConfigError
 from meshwright.values.hardware.chip import SHARE, Chip, require_limits
 
-__all__ = ["Cluster", "Link", "Node", "Pool"]
+__all__ = ["Cluster", "Host", "Link", "Node", "Pool"]
 
 
 _LINK_LIMITS = {
@@ -52,6 +52,24 @@ class Link:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Host:
+    """What a server has beside its chips, which they share; `values/hardware/hosts.csv` has the
+    figures of each kind with their sources."""
+
+    memory_bytes: float
+    """What training may use of its main memory."""
+    memory_bytes_per_s: float
+    """Peak of all its memory channels."""
+    nvme_bytes: float
+    """Of its NVMe drives, what is free for training."""
+    nvme_bytes_per_s: float
+    """All drives together, the slower of reading and writing."""
+
+    def __post_init__(self) -> None:
+        require_limits("host", self, {" ".join(self.__slots__): "a positive number"})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Node:
     """A server and the fast domain that its chips share."""
 
@@ -63,6 +81,8 @@ class Node:
     """NVLink, xGMI, HCCS, ICI or PCIe."""
     network_link: Link
     """The NIC, per chip."""
+    host: Host | None = None
+    """Its main memory and drives; None where nobody said, and then nothing waits there."""
 
     def __post_init__(self) -> None:
         for field in ("chips_per_node", "domain_size"):

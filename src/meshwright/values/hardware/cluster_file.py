@@ -14,6 +14,7 @@ none.
         domain_link: nvlink4
         network: busy-ib          # a name, Gb/s per chip, or a link's own numbers
         oversubscription: 2
+        host: {memory_gib: 256}   # what offloading may use; also nvme_gib, and gb_per_s of both
     pool_link: roce-100           # between pools; absent: the slower pool's network
 
 Each number may be written in the units of people (`bf16_tflops`, `gb_per_s`, `latency_us`) or under
@@ -41,17 +42,19 @@ from pydantic import (
 from meshwright.values.errors import ConfigError, nearest_names
 from meshwright.values.hardware.catalogue import (
     CHIP_UNITS,
+    HOST_UNITS,
     LINK_UNITS,
     ChipRow,
     chip_rows,
     find_chip,
     find_link,
     find_row,
+    host_of,
     network_link,
     node_of,
 )
 from meshwright.values.hardware.chip import Chip, share_at_power
-from meshwright.values.hardware.cluster import Cluster, Link, Node, Pool
+from meshwright.values.hardware.cluster import Cluster, Host, Link, Node, Pool
 
 __all__ = [
     "TABLES",
@@ -67,6 +70,8 @@ __all__ = [
 TABLES = "tables"
 """The field of Chip that a profile fills; no cluster file holds it."""
 
+NO_HOST = "none"
+"""In place of a host's figures: nothing waits there."""
 _STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 Form = TypeVar("Form", bound=BaseModel)
 
@@ -91,6 +96,7 @@ class PoolForm(BaseModel):
     domain_size: Count | None = Field(default=None, ge=1, le=2**30)
     domain_link: Any = None
     network: Any = None
+    host: Any = None
     oversubscription: Number = 1.0
 
 
@@ -141,7 +147,7 @@ def _shown(value: Any) -> str:
 
 
 def form_of(
-    kind: type[Chip] | type[Link], units: Mapping[str, tuple[str, float]], value: Any, *, at: str
+    kind: type[Chip | Link | Host], units: Mapping[str, tuple[str, float]], value: Any, *, at: str
 ) -> dict[str, Any]:
     """Fields that `value` gives, by their own names and in base units; `like` where given."""
     form = check(_FORMS[kind], value, at=at)
@@ -156,7 +162,7 @@ def form_of(
 
 
 def _form_model(
-    kind: type[Chip] | type[Link], units: Mapping[str, tuple[str, float]]
+    kind: type[Chip | Link | Host], units: Mapping[str, tuple[str, float]]
 ) -> type[BaseModel]:
     """Fields of the dataclass by their own names and by people's, all optional, and `like`;
     measured tables have no place in a file."""
@@ -165,13 +171,19 @@ def _form_model(
     given = [field for field in fields(kind) if field.name != TABLES]
     own: dict[str, Any] = {field.name: (types[str(field.type)], None) for field in given}
     people: dict[str, Any] = {key: own[field] for key, (field, _) in units.items()}
+    if kind is not Host:
+        own["like"] = (str, None)
     model: type[BaseModel] = create_model(
-        f"{kind.__name__}Form", __config__=_STRICT, like=(str, None), **own, **people
+        f"{kind.__name__}Form", __config__=_STRICT, **own, **people
     )
     return model
 
 
-_FORMS = {Chip: _form_model(Chip, CHIP_UNITS), Link: _form_model(Link, LINK_UNITS)}
+_FORMS: dict[type[Chip | Link | Host], type[BaseModel]] = {
+    Chip: _form_model(Chip, CHIP_UNITS),
+    Link: _form_model(Link, LINK_UNITS),
+    Host: _form_model(Host, HOST_UNITS),
+}
 
 
 class _Loader(yaml.SafeLoader):
@@ -253,7 +265,21 @@ def _pool(value: Any, names: _Names, *, at: str, gpus_per_node: int | None) -> P
     if form.network is not None:
         given["network_link"] = _link(form.network, names, at=f"{at}.network", row=row)
     node = _node(given, row, at=at, gpus_per_node=form.gpus_per_node or gpus_per_node)
+    if form.host is not None:
+        host = None if form.host == NO_HOST else _host(node.host, form.host, at=f"{at}.host")
+        node = replace(node, host=host)
     return Pool(node=node, num_chips=form.count, oversubscription=form.oversubscription)
+
+
+def _host(usual: Host | None, value: Any, *, at: str) -> Host:
+    """A server's host with changes; one that nothing is known of needs all of its figures."""
+    given = form_of(Host, HOST_UNITS, value, at=at)
+    if usual is not None:
+        return replace(usual, **given)
+    missing = [field.name for field in fields(Host) if field.name not in given]
+    if missing:
+        raise ConfigError(f"{at}: {', '.join(missing)} missing, as the catalogue has no such host")
+    return Host(**given)
 
 
 def _node(
@@ -361,7 +387,15 @@ def _pool_form(pool: Pool) -> dict[str, Any]:
         "domain_link": _link_form(node.domain_link),
         "network": _link_form(node.network_link),
         "oversubscription": pool.oversubscription,
-    }
+    } | _host_form(node)
+
+
+def _host_form(node: Node) -> dict[str, Any]:
+    """The host of a server, where it is not the one that the catalogue puts the chip into."""
+    usual = host_of(node.chip.name) if _is_known_chip(node.chip) else None
+    if node.host == usual:
+        return {}
+    return {"host": NO_HOST if node.host is None else _form(node.host, HOST_UNITS)}
 
 
 def _is_known_chip(chip: Chip) -> bool:
@@ -376,7 +410,7 @@ def _link_form(link: Link) -> str | dict[str, Any]:
     return link.name if known == link else _form(link, LINK_UNITS)
 
 
-def _form(value: Chip | Link, units: Mapping[str, tuple[str, float]]) -> dict[str, Any]:
+def _form(value: Chip | Link | Host, units: Mapping[str, tuple[str, float]]) -> dict[str, Any]:
     """All fields that differ from the default, in people's units where that loses no digit."""
     people = {field: (key, unit) for key, (field, unit) in units.items()}
     form: dict[str, Any] = {}
