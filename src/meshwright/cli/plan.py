@@ -51,7 +51,7 @@ from meshwright.search.request import PlanRequest
 from meshwright.search.result import PlanResult
 from meshwright.software.contract import export_plan, require_runs
 from meshwright.software.plan import plan_of, without
-from meshwright.software.registry import find_target
+from meshwright.software.registry import TARGETS, find_target
 from meshwright.values.errors import ConfigError
 from meshwright.values.layout import Layout
 from meshwright.values.units import parse_duration, parse_tokens
@@ -220,7 +220,9 @@ def plan(
     if not result.plans:
         raise typer.Exit(1)
     if export_dir is not None:
-        _export(result, problem, run, export_dir, to or _TARGET, left_names(leave_out))
+        _export(
+            result, problem, run, export_dir, to or _usual_target(problem), left_names(leave_out)
+        )
 
 
 def _problem(asked: PlanRequest, from_file: Path | None) -> Problem | MixedProblem:
@@ -234,6 +236,14 @@ def _problem(asked: PlanRequest, from_file: Path | None) -> Problem | MixedProbl
             " leave out --num-gpus"
         )
     return problem
+
+
+def _usual_target(problem: Problem | MixedProblem) -> str:
+    """Return the software to write for where nobody says: of a fine-tuning its own."""
+    if isinstance(problem, MixedProblem) or problem.request.finetune is None:
+        return _TARGET
+    own = problem.setting.stack.name
+    return own if own in {target.name for target in TARGETS} else _TARGET
 
 
 def _stack_of(to: str, stack: str | None) -> str | None:

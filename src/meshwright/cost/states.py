@@ -156,7 +156,11 @@ def _moments(
 
 def _frozen_bytes(params: StageParams, shards: Shards, bytes_each: float) -> Floats:
     """Weights beside adapters: embedding and head in half precision, layers as the stack keeps
-    them, (N, S)."""
+    them, (N, S).
+
+    Formula:  (weights - ends) / ranks * bytes_each + ends / ranks * 2
+    Source:   `frozen_weight_bytes`; adapters stand in layers alone (arXiv:2106.09685, section 4.2).
+    """
     ends = params.ends / shards.weights[0]
     return (split(params, shards.weights) - ends) * bytes_each + ends * 2.0
 
