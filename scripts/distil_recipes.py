@@ -20,6 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
 
+from scripts.recipes.automodel import automodel_rows  # noqa: E402
 from scripts.recipes.bridge_table import bridge_rows  # noqa: E402
 from scripts.recipes.maxtext import maxtext_rows  # noqa: E402
 from scripts.recipes.mindspeed import mindspeed_rows  # noqa: E402
@@ -31,6 +32,7 @@ SOFTWARE = {
     "megatron-bridge": ("megatron_bridge/recipes.csv", bridge_rows),
     "mindspeed": ("mindspeed/started.csv", mindspeed_rows),
     "nemo": ("nemo2/started.csv", nemo_rows),
+    "nemo-automodel": ("nemo_automodel/started.csv", automodel_rows),
     "primus": ("primus/started.csv", primus_rows),
 }
 """Table and reader of each; `started.csv` is described in meshwright/values/switches.py."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from scripts.recipes.automodel import automodel_rows
 from scripts.recipes.mindspeed import mindspeed_rows
 from scripts.recipes.nemo import nemo_rows
 from scripts.recipes.primus import primus_rows
@@ -253,3 +254,27 @@ def test_nemo_captures_graphs_as_its_table_has_it() -> None:
         for name in ("llama3-8b", "llama3.1-405b")
     }
     assert hidden == {"llama3-8b": 1.0, "llama3.1-405b": 0.0}
+
+
+_AUTOMODEL = """
+benchmark:
+  peak_tflops: 989
+model:
+  config:
+    pretrained_model_name_or_path: Qwen/Qwen3-30B-A3B
+  backend:
+    enable_deepep: {deepep}
+"""
+
+
+def test_automodel_s_benchmarks_say_what_carries_tokens(tmp_path: Path) -> None:
+    files = {
+        f"examples/benchmark/configs/qwen3_{name}.yaml": _AUTOMODEL.format(deepep=deepep)
+        for name, deepep in (("deepep", "true"), ("torch", "false"), ("lora", "true"))
+    }
+    rows, failed = automodel_rows(repository(tmp_path, files, "v0.2.0"))
+    assert failed == []
+    assert [(row["chip"], row["precision"], row["words"]) for row in rows] == [
+        ("h100", "bf16", ""),
+        ("h100", "bf16", "dispatcher=torch"),
+    ]
