@@ -81,6 +81,25 @@ def test_words_that_contradict_each_other(capsys: pytest.CaptureFixture[str]) ->
     assert "--stack" in capsys.readouterr().err
 
 
+def test_explain_says_what_the_host_lacks(capsys: pytest.CaptureFixture[str]) -> None:
+    """16 bytes of 8.03e9 parameters are 119.7 GiB."""
+    layout = ["--layout", "mbs=2,sharding=zero3,recompute=full,offload=weights"]
+    home = ["llama3.1-8b", *HOME[2:], "--finetune", "full", *layout]
+    assert run(["explain", *home]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "not their host: 119.7 GiB of a server's main memory, more than it has" in said
+    assert run(["explain", *home, "--host-memory-gib", "192"]) == 0
+    assert "not their host" not in capsys.readouterr().out
+
+
+def test_some_chips_of_many_are_not_fine_tuned_on(capsys: pytest.CaptureFixture[str]) -> None:
+    home = ["plan", "llama3.1-8b", "--cluster", "h100:16", "--num-gpus", "8", "--seq", "2048"]
+    assert run([*home, "--finetune", "lora"]) == 2
+    assert "of one kind of chip" in capsys.readouterr().err
+    assert run([*home, "--set", "offload=weights"]) == 2
+    assert "leave it out" in capsys.readouterr().err
+
+
 def test_a_mixture_by_its_config_goes_to_torchtitan(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

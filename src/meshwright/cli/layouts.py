@@ -236,6 +236,7 @@ def diff(
             "cuda_graphs",
             "switches",
             "fused_norm",
+            "finetune",
             "lora_rank",
             "lora_targets",
         ),

@@ -55,6 +55,7 @@ _SHARED = (
     "cuda_graphs",
     "switches",
     "fused_norm",
+    "finetune",
     "lora_rank",
     "lora_targets",
     "model",

@@ -9,7 +9,7 @@ from rich.console import Console
 from meshwright.report.explain_text import plain_table, print_header, print_memory
 from meshwright.search.diff import Comparison, Label
 from meshwright.search.oom import Ladder, Rung
-from meshwright.search.quote import Quote, Setting
+from meshwright.search.quote import Quote, Setting, host_words
 from meshwright.search.titles import MEMORY_READINGS, TIME_READINGS
 from meshwright.values.units import GIB
 
@@ -137,6 +137,8 @@ def _cause(quote: Quote) -> str:
             f" {-quote.over_bytes / GIB:.1f} GiB; {largest}. Should it run out all the same, these"
             " help:"
         )
+    if quote.over_bytes <= 0:
+        return f"It fits the chips, but not their host: {host_words(quote)}."
     return (
         f"Stage {stage.stage} needs {amounts}, {quote.over_bytes / GIB:.1f} GiB too much;"
         f" {largest}."

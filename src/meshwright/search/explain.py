@@ -10,7 +10,7 @@ from meshwright.search.exchange import ContextWay, context_way
 from meshwright.search.operators import LayerTable, layer_tables
 from meshwright.search.problem import Problem
 from meshwright.search.provenance import Basis, Depth, Provenance, basis_of
-from meshwright.search.quote import Quote, Setting, quotes
+from meshwright.search.quote import Quote, Setting, host_words, quotes
 from meshwright.search.refine import requote, setting_of
 from meshwright.search.rules.check import explicit_layers
 from meshwright.search.rules.software import stack_rules
@@ -95,7 +95,7 @@ def _faster_words(quote: Quote, faster: list[tuple[str, Quote]]) -> list[str]:
 def _blocked_words(quote: Quote, faster: list[tuple[str, Quote]]) -> list[str]:
     """Name the best rival if only its memory stands in the way."""
     words, best = min(faster, key=lambda pair: pair[1].step_s, default=("", quote))
-    if best.fits:
+    if best.fits or best.host_over:
         return []
     over = f"{best.over_bytes / GIB:.1f} GiB more than stage {best.fullest.stage} has"
     return [
@@ -106,6 +106,8 @@ def _blocked_words(quote: Quote, faster: list[tuple[str, Quote]]) -> list[str]:
 
 def _too_much_memory(quote: Quote) -> str:
     fullest = quote.fullest
+    if quote.over_bytes <= 0:
+        return f"It fits the chips, but not their host: {host_words(quote)}."
     term = fullest.largest_term
     return (
         f"Memory of stage {fullest.stage}: it needs {quote.peak_bytes / GIB:.1f} GiB of"

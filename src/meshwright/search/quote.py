@@ -20,9 +20,10 @@ from meshwright.values.layout import Layout, Layouts
 from meshwright.values.models.spec import ModelSpec
 from meshwright.values.stack import Stack
 from meshwright.values.start import Start
+from meshwright.values.units import GIB
 from meshwright.values.workload import Workload
 
-__all__ = ["Quote", "Setting", "StageQuote", "host_holds", "price_in", "quotes"]
+__all__ = ["Quote", "Setting", "StageQuote", "host_holds", "host_words", "price_in", "quotes"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -173,6 +174,13 @@ def price_in(setting: Setting, layouts: Layouts, *, which: Which = "representati
         stack=setting.stack,
         which=which,
     )
+
+
+def host_words(quote: Quote) -> str:
+    """Say what a layout keeps on a host, in words."""
+    memory, drives = (size / GIB for size in quote.host_bytes)
+    on_drives = f", and {drives:.1f} GiB of its drives" if drives else ""
+    return f"{memory:.1f} GiB of a server's main memory{on_drives}, more than it has"
 
 
 def host_holds(pool: Pool, priced: Priced) -> NDArray[np.bool_]:

@@ -113,11 +113,17 @@ def is_mixed(request: PlanRequest, *, files: Files | None = None) -> bool:
 
 def resolve_mixed(request: PlanRequest, *, files: Files | None = None) -> MixedProblem:
     """Look up the request's names; ConfigError for anything unknown or out of range."""
-    for name in ("calibration", "profile"):
+    for name in ("calibration", "profile", "finetune", "host_memory_gib", "nvme_gib"):
         if getattr(request, name) is not None:
             raise ConfigError(
                 f"{name}={getattr(request, name)!r}: it is of one kind of chip; leave it out, or"
                 " plan that kind alone"
+            )
+    for key in ("offload", "optimizer"):
+        if key in request.pins:
+            raise ConfigError(
+                f"--set {key}=: plans over several kinds of chips, or with num_gpus, keep all"
+                " states on the chips in plain Adam; leave it out"
             )
     cluster = (files or Files()).cluster_of(request)
     if request.usd_per_hour is not None and len(cluster.pools) > 1:
