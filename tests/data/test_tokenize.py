@@ -218,6 +218,37 @@ def test_what_is_no_document_is_named(
     assert rows[0]["record"] == '{"text": 3}'
 
 
+@pytest.mark.parametrize("batch_documents", [1, 3, 7, 8192])
+def test_small_files_go_together_and_a_torn_one_leaves_nothing(
+    tmp_path: Path,
+    spec: EncoderSpec,
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+    batch_documents: int,
+) -> None:
+    monkeypatch.setattr("meshwright.data.segment_work._BATCH_DOCUMENTS", batch_documents)
+    (tmp_path / "in").mkdir()
+    kept = []
+    for number in range(12):
+        texts = [f"file {number} text {place}" for place in range(4)]
+        content = b"".join(line(one) for one in texts)
+        torn = number % 5 == 2
+        # Incompressible, so that the reader has yielded lines before it meets the end.
+        tail = line(os.urandom(200_000).hex()) if torn else b""
+        packed = gzip.compress(content + tail)
+        name = tmp_path / "in" / f"{number:02}.jsonl.gz"
+        name.write_bytes(packed[:-9] if torn else packed)
+        kept += [] if torn else texts
+        broken = b"{broken\n" if number % 3 == 0 else b""
+        (tmp_path / "in" / f"{number:02}b.jsonl").write_bytes(line(f"b {number}") + broken)
+        kept.append(f"b {number}")
+    report = run(on_error="skip")
+    assert outputs(tmp_path) == bin_and_idx(plain_ids(spec, kept), eod=end_of(spec))
+    torn_names = [f"{number:02}.jsonl.gz" for number in range(12) if number % 5 == 2]
+    assert sorted(Path(one).name for one in report.files_out) == torn_names
+    assert report.rejects == len(torn_names) + 4
+
+
 def test_a_policy_without_raw_records(tmp_path: Path, run: Run) -> None:
     dirty(tmp_path)
     run(on_error="skip")

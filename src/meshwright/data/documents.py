@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any, Literal, cast
@@ -48,7 +49,7 @@ _BETWEEN = re.compile(r"[\s,\[\]]*")
 
 def json_lines(piece: Piece, keys: Sequence[str], max_bytes: int) -> Iterator[Document | Reject]:
     """Yield the documents of lines of JSON, and the lines that are none."""
-    decode, errors = _json_decoder(keys)
+    decode, errors = _json_decoder(tuple(keys))
     for number, line in lines_of(piece, max_bytes):
         if line is None:
             yield Reject(line=number, reason=too_long(max_bytes))
@@ -69,8 +70,9 @@ def json_lines(piece: Piece, keys: Sequence[str], max_bytes: int) -> Iterator[Do
             yield Reject(line=number, reason=empty_reason(keys, texts), raw=line)
 
 
+@cache  # a class is made for the keys, which takes longer than to read a small file
 def _json_decoder(
-    keys: Sequence[str],
+    keys: tuple[str, ...],
 ) -> tuple[Callable[[bytes], tuple[str | list[str], ...]], tuple[type[Exception], ...]]:
     """Return a function from a line to its texts that reads nothing else, and what it raises."""
     msgspec = load_extra("msgspec", "data")
@@ -281,7 +283,7 @@ _PEEK_BYTES = 1 << 16
 
 def form_of(path: str, wanted: Form | None) -> Form:
     """Return the form of a file by its name; ConfigError where nobody says it."""
-    form = wanted or _FORMS.get(Path(plain_name(path)).suffix.lower())
+    form = wanted or _FORMS.get(os.path.splitext(plain_name(path))[1].lower())
     if form is None:
         raise ConfigError(
             f"{path}: can't tell what it holds by its name; give --format json, text or parquet"
@@ -291,7 +293,7 @@ def form_of(path: str, wanted: Form | None) -> Form:
 
 def is_json_lines(path: str) -> bool:
     """Tell JSON lines from longer values by the first line; Megatron's `.json` holds lines."""
-    if Path(plain_name(path)).suffix.lower() in _ALWAYS_LINES:
+    if os.path.splitext(plain_name(path))[1].lower() in _ALWAYS_LINES:
         return True
     head = _head(path).removeprefix(BYTE_ORDER_MARK).lstrip()
     line, newline, _ = head.partition(b"\n")

@@ -269,8 +269,8 @@ def _walk_folder(top: Path, suffixes: tuple[str, ...]) -> Iterator[InputFile]:
                     continue
                 fits = not suffixes or entry.name.endswith(suffixes)
                 if entry.is_file() and fits and not _is_manifest(entry):
-                    name, size = os.path.relpath(entry.path, top), entry.stat().st_size
-                    yield InputFile(path=entry.path, name=name, size_bytes=size)
+                    name = entry.path.removeprefix(str(top)).lstrip("/")
+                    yield InputFile(path=entry.path, name=name, size_bytes=entry.stat().st_size)
 
 
 def _is_manifest(entry: os.DirEntry[str]) -> bool:

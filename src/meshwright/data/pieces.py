@@ -102,6 +102,9 @@ def blocks_of(piece: Piece) -> Iterator[bytes]:
         yield from _blocks_of_archive(piece)
         return
     if piece.end is None and not piece.start:
+        if archive_of(piece.path) is None and piece.size_bytes <= BLOCK_BYTES:
+            yield from _small(piece)
+            return
         with open_plain(piece.path) as plain:
             block = plain.read(BLOCK_BYTES).removeprefix(BYTE_ORDER_MARK)
             while block:
@@ -119,6 +122,15 @@ def blocks_of(piece: Piece) -> Iterator[bytes]:
             yield block if handle.tell() > len(block) else block.removeprefix(BYTE_ORDER_MARK)
         if handle.tell() == end and not block.endswith(b"\n"):
             yield from _line_end(handle)
+
+
+def _small(piece: Piece) -> Iterator[bytes]:
+    """Yield a plain file in one block, by as few calls as that takes: there may be millions."""
+    with open(piece.path, "rb", buffering=0) as handle:
+        whole = handle.read()
+    count(size_bytes=len(whole))
+    if whole := whole.removeprefix(BYTE_ORDER_MARK):
+        yield whole
 
 
 def _blocks_of_archive(piece: Piece) -> Iterator[bytes]:

@@ -184,8 +184,10 @@ def _write(task: SegmentTask, handle: IO[bytes]) -> Record:
         ]
         streams = zip(names, [handle, *spools], strict=True)
         sections = {name: _Section(stream) for name, stream in streams}
+        batches = _Batches(_Open(task, sections, tally))
         for piece in task.segment.pieces:
-            _tokenize_piece(_Open(task, sections, tally), piece)
+            batches.read(piece)
+        batches.flush()
         if tally.dirty:
             raise ShardError(json.dumps(tally.dirty), kind=DIRTY)
         for spool in spools:
@@ -203,53 +205,89 @@ def _write(task: SegmentTask, handle: IO[bytes]) -> Record:
     return record
 
 
-def _tokenize_piece(out: _Open, piece: Piece) -> None:
-    """Tokenize a piece; of a file that can't be read to its end nothing is kept."""
-    task, tally = out.task, out.tally
-    marks = [(section, section.mark()) for section in out.sections.values()]
-    before = replace(tally)
-    batch: list[Document] = []
-    held = 0
-    for item in read_documents(
-        piece, keys=task.keys, text_unit=task.text_unit, max_bytes=task.max_bytes
-    ):
-        if isinstance(item, Reject):
-            if item.line is None:
-                for section, mark in marks:
-                    section.back_to(mark)
-                tally.documents, tally.tokens = before.documents, before.tokens
-                tally.rejects = before.rejects
-                batch = []
-            _reject(out, piece, item)
-            continue
-        batch.append(item)
-        held += item.size_bytes
-        if held >= _BATCH_BYTES or len(batch) >= _BATCH_DOCUMENTS:
-            _encode(out, piece, batch)
-            batch, held = [], 0
-    _encode(out, piece, batch)
-    if piece.form == "parquet":
-        count(size_bytes=task.size_bytes if piece.end is not None else piece.size_bytes)
+class _Of(NamedTuple):
+    """A document and the piece that it is of."""
+
+    piece: Piece
+    document: Document
 
 
-def _encode(out: _Open, piece: Piece, batch: list[Document]) -> None:
+class _Batches:
+    """Documents on their way to the tokenizer: those of many small files go together, since each
+    call of it, and each check of its ids, has a price of its own."""
+
+    def __init__(self, out: _Open) -> None:
+        self.out = out
+        self._waiting: list[_Of] = []
+        self._held = 0
+
+    def read(self, piece: Piece) -> None:
+        """Take a piece's documents; of a file that can't be read to its end nothing is kept."""
+        task = self.out.task
+        begun: tuple[dict[str, tuple[int, int, int]], _Tally] | None = None
+        """What was written before anything of this piece was."""
+        documents = read_documents(
+            piece, keys=task.keys, text_unit=task.text_unit, max_bytes=task.max_bytes
+        )
+        for item in documents:
+            if not isinstance(item, Reject):
+                self._waiting.append(_Of(piece, item))
+                self._held += item.size_bytes
+                if self._held < _BATCH_BYTES and len(self._waiting) < _BATCH_DOCUMENTS:
+                    continue
+            begun = begun or self._settled(piece)
+            if isinstance(item, Reject):
+                if item.line is None:
+                    self._forget(begun)
+                _reject(self.out, piece, item)
+            elif self._held >= _BATCH_BYTES or len(self._waiting) >= _BATCH_DOCUMENTS:
+                self.flush()
+        if piece.form == "parquet":
+            count(size_bytes=task.size_bytes if piece.end is not None else piece.size_bytes)
+
+    def flush(self) -> None:
+        """Hand all that waits to the tokenizer."""
+        batch, self._waiting, self._held = self._waiting, [], 0
+        _encode(self.out, batch)
+
+    def _settled(self, piece: Piece) -> tuple[dict[str, tuple[int, int, int]], _Tally]:
+        """Write what waits of earlier pieces; return the places where this one's begins."""
+        own = [one for one in self._waiting if one.piece is piece]
+        self._waiting = self._waiting[: len(self._waiting) - len(own)]
+        self.flush()
+        self._waiting, self._held = own, sum(one.document.size_bytes for one in own)
+        marks = {name: section.mark() for name, section in self.out.sections.items()}
+        return marks, replace(self.out.tally)
+
+    def _forget(self, begun: tuple[dict[str, tuple[int, int, int]], _Tally]) -> None:
+        """Take back what is written and what waits of the piece that `begun` is about."""
+        marks, before = begun
+        for name, mark in marks.items():
+            self.out.sections[name].back_to(mark)
+        tally = self.out.tally
+        tally.documents, tally.tokens = before.documents, before.tokens
+        tally.rejects = before.rejects
+        self._waiting, self._held = [], 0
+
+
+def _encode(out: _Open, batch: list[_Of]) -> None:
     """Turn documents into ids and write them; a document without a token is rejected."""
     task, sections, tally = out.task, out.sections, out.tally
     if task.language is not None:
-        batch = _split(out, piece, batch)
+        batch = _split(out, batch)
     if not batch or tally.dirty:
         return
     encoder = open_encoder(reference_of(task.spec, task.stamp), task.engine)
     rows = [
-        _sequences(task, encoder, [document.texts[place] for document in batch])
+        _sequences(task, encoder, [one.document.texts[place] for one in batch])
         for place in range(len(task.keys))
     ]
     keep = np.logical_and.reduce([row.counts > 0 for row in rows])
     reason = "empty document: the tokenizer gives it no token"
     for place in np.flatnonzero(~keep).tolist():
-        _reject(out, piece, Reject(line=batch[place].line, reason=reason))
+        _reject(out, batch[place].piece, Reject(line=batch[place].document.line, reason=reason))
     if task.engine == "gigatoken":
-        _check(task, piece, encoder, batch)
+        _check(task, encoder, batch)
     for key, row in zip(task.keys, rows, strict=True):
         of_key = {name: sections[f"{key}.{name}"] for name in SECTIONS}
         tally.tokens += _append(task, encoder, row, keep, of_key)
@@ -281,20 +319,20 @@ def _sequences(task: SegmentTask, encoder: Encoder, texts: Sequence[str | list[s
     return _Rows(ids=ids, lengths=lengths, counts=counts)
 
 
-def _split(out: _Open, piece: Piece, batch: Sequence[Document]) -> list[Document]:
+def _split(out: _Open, batch: Sequence[_Of]) -> list[_Of]:
     """Return documents as sentences; one that NLTK gives up on is rejected."""
     task = out.task
     assert task.language is not None
     split = sentence_splitter(task.language, keep_newlines=task.keep_newlines)
     done = []
-    for document in batch:
+    for piece, document in batch:
         try:
             texts = tuple(split(one) if isinstance(one, str) else one for one in document.texts)
         except TimeoutError:
             reason = "NLTK gives up on splitting it into sentences"
             _reject(out, piece, Reject(line=document.line, reason=reason))
             continue
-        done.append(document._replace(texts=texts))
+        done.append(_Of(piece, document._replace(texts=texts)))
     return done
 
 
@@ -346,9 +384,10 @@ def _surround(
     return out
 
 
-def _check(task: SegmentTask, piece: Piece, encoder: Encoder, batch: Sequence[Document]) -> None:
+def _check(task: SegmentTask, encoder: Encoder, batch: Sequence[_Of]) -> None:
     """Hold gigatoken against the tokenizer's own library on a little of each batch."""
-    sample = batch[len(batch) // 2].first_text[:_CHECK_CHARACTERS]
+    piece, document = batch[len(batch) // 2]
+    sample = document.first_text[:_CHECK_CHARACTERS]
     difference = first_difference(encoder, reference_of(task.spec, task.stamp), [sample])
     if difference is not None:
         raise ConfigError(

@@ -185,7 +185,8 @@ def _quoted(text: str) -> str:
 def _listen(port: int) -> socket.socket:
     if not 0 <= port < 2**16:
         raise ConfigError(f"--port {port}: expected 1 to 65535, or 0 for any that is free")
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    # With the protocol named, asyncio sends small answers at once (TCP_NODELAY).
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((ADDRESS, port))
