@@ -69,6 +69,22 @@ def test_a_product_that_scales_saves_a_pass_each_way() -> None:
     assert apart.kernels_forward - fused.kernels_forward == pytest.approx(1)
 
 
+def test_weights_of_four_bits_are_cast_for_each_product() -> None:
+    """1024 x 4096 weights: 0.516 bytes read and 2 written, at 1e12 bytes/s, forward and backward;
+    none of a router, which stays as it is."""
+    work = replace(WORK, lora_rank=16, lora_targets=("linear_proj",))
+    packed = replace(work, frozen="nf4")
+    for name, cast_s in (
+        ("feed-forward first layer", 1024 * 4096 * 2.516 / 1e12 + RAMP_S),
+        ("router", 0.0),
+    ):
+        half, nf4 = (
+            linear(site(GPT, each), name, **SIZES, tokens=TOKENS) for each in (work, packed)
+        )
+        assert nf4.forward_s - half.forward_s == pytest.approx(cast_s, abs=1e-12)
+        assert nf4.backward_s - half.backward_s == pytest.approx(cast_s, abs=1e-12)
+
+
 def test_frozen_weights_are_cast_for_one_orientation() -> None:
     """A byte less of 2048 x 1024 inputs and of 2048 x 4096 gradients, and half the kernels of the
     backward pass."""

@@ -305,3 +305,17 @@ def test_numbers_that_yaml_takes_for_text_are_numbers() -> None:
     ).pools
     assert pool.node.network_link.bytes_per_s == 5e10
     assert math.isclose(pool.node.network_link.latency_s, 4e-6)
+
+
+def test_a_host_is_told_by_what_differs() -> None:
+    text = "pools: [{chip: rtx-4090, count: 2, host: {memory_gib: 256, nvme_gb_per_s: 14}}]"
+    host = read_cluster(text).pools[0].node.host
+    usual = default_node("rtx-4090").host
+    assert host is not None
+    assert usual is not None
+    assert (host.memory_bytes, host.nvme_bytes_per_s) == (256 * 2**30, 14e9)
+    assert host.memory_bytes_per_s == usual.memory_bytes_per_s == 83.2e9
+    none = read_cluster("pools: [{chip: h100, count: 8, host: none}]")
+    assert none.pools[0].node.host is None
+    with pytest.raises(ConfigError, match="memory_gb"):
+        read_cluster("pools: [{chip: h100, count: 8, host: {memory_gb: 64}}]")
