@@ -87,6 +87,8 @@ def test_what_is_of_another_kind_is_not_near() -> None:
     far = nearest(model="deepseek-v3", cluster="mi300x:256")
     assert far is None or far.run.chip.startswith("mi")
     assert nearest(model="t5-2.8b", cluster="l40s:64") is None
+    assert nearest(model="llama3-8b", cluster="h100:8") is not None
+    assert nearest(model="llama3-8b", cluster="h100:8", finetune="lora") is None
 
 
 def test_layouts_that_ran_are_known_by_their_axes() -> None:

@@ -42,6 +42,7 @@ def found(*, fastest: bool = False, **asked: Any) -> PlanResult:
             ("full recompute", "a count of recomputed layers"),
         ),
         ({"sharding": "zero3"}, ("sharding zero3",)),
+        ({"offload": "optimizer"}, ("offload of optimizer",)),
     ],
 )
 def test_what_a_layout_switches_on_is_counted(

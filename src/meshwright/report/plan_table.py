@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from io import StringIO
 from typing import Any
 
 from rich.console import Console
@@ -110,23 +111,71 @@ _MEMORY = (
 _WHY = Column(heading="beats the next by", cell=lambda p: p.beats_next, justify="left")
 
 
+MOST_LINES = 25
+"""Of an answer on a terminal, so that it is seen whole."""
+_MANY_ROWS, _FEW_ROWS = 5, 3
+"""Plans that are shown at least, with all lines below the table and with the most telling ones."""
+
+
 def print_plans(result: PlanResult, console: Console) -> None:
-    """Print what was asked, the ranked plans, and what they stand on."""
+    """Print what was asked, the ranked plans, and what they stand on; on a terminal as many plans
+    as MOST_LINES hold, or as were asked for."""
+    rows, brief = len(result.plans), False
+    if console.is_terminal and "top" not in result.request.model_fields_set:
+        sizes = [
+            *((count, False) for count in range(rows, _MANY_ROWS - 1, -1)),
+            *((count, True) for count in range(_MANY_ROWS, _FEW_ROWS - 1, -1)),
+        ]
+        fitting = (size for size in sizes if _height(result, console.width, size) <= MOST_LINES)
+        rows, brief = next(fitting, (min(rows, _FEW_ROWS), True))
+    _print_rows(result, console, rows=rows, brief=brief)
+
+
+def _height(result: PlanResult, width: int, size: tuple[int, bool]) -> int:
+    """Lines of the answer on a terminal of some width."""
+    text = StringIO()
+    rows, brief = size
+    screen = Console(file=text, width=width, force_terminal=True)
+    _print_rows(result, screen, rows=rows, brief=brief)
+    return text.getvalue().count("\n")
+
+
+def _print_rows(result: PlanResult, console: Console, *, rows: int, brief: bool) -> None:
+    """Print the first plans; `brief` leaves out what the answer does not hang on."""
     for line in _heading(result):
         say(console, line)
     say(console, "")
+    plans = result.plans[:rows]
     columns = _chosen(result)
     room = console.width if console.is_terminal else None
-    beside = room is None or table_width([*columns, _WHY], result.plans) <= room
+    beside = room is None or table_width([*columns, _WHY], plans) <= room
     print_items(
         console,
         [*columns, _WHY] if beside else columns,
-        result.plans,
+        plans,
         more="--json and --csv have them",
     )
+    if rows < len(result.plans):
+        say(console, f"and {len(result.plans) - rows} more: --top N or --json shows them")
     say(console, "")
-    for line in _footing(result, reason=not beside):
+    for line in _brief(result) if brief else _footing(result, reason=not beside):
         say(console, line)
+
+
+def _brief(result: PlanResult) -> list[str]:
+    """The lines that a reader needs first."""
+    best = result.plans[0]
+    lines = [f"best: --layout {inline_words(best.layout)}", f"#1 {sure_line(best)}"]
+    if result.tie is not None:
+        lines.append(result.tie.words())
+    if result.nearest is not None:
+        lines.append(result.nearest.figures())
+    return [
+        *lines,
+        *_legend(result),
+        f"{result.layouts} layouts priced in {result.seconds:.2f} s; --json has sources, how it is"
+        " started and what was searched",
+    ]
 
 
 def _heading(result: PlanResult) -> list[str]:

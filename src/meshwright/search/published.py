@@ -66,14 +66,18 @@ class NearestRun:
         return self.predicted_s / self.run.step_s - 1.0
 
     def words(self) -> str:
-        """Say it in a line."""
+        """Say it in a line, with its source."""
+        return f"{self.figures()}; {self.run.source}"
+
+    def figures(self) -> str:
+        """Say what was measured and what we say."""
         run = self.run
         cut = [part for part in run.layout.split(",") if part.partition("=")[0] in (*_AXES, "mbs")]
         return (
             f"nearest published: {run.model}, {run.num_chips} x {run.chip}, {run.precision}, seq"
             f" {run.seq_len}, gbs {run.gbs}, {run.stack}, {' '.join(cut)}:"
             f" {format_seconds(run.step_s)}; we say {format_seconds(self.predicted_s)}"
-            f" ({self.error_frac:+.0%}); {run.source}"
+            f" ({self.error_frac:+.0%})"
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -113,9 +117,11 @@ def nearest_run(problem: Problem) -> NearestRun | None:
     Units:    counts and octaves.
     Source:   the order is by what moves a step most: what a chip does differs more between chips
               than between models of one kind.
-    Valid:    questions about one kind of chip.
+    Valid:    training of all weights on one kind of chip.
     Checked:  tests/search/test_published.py
     """
+    if problem.setting.work.lora_rank or problem.request.finetune is not None:
+        return None  # the runs train all weights from the beginning
     near = sorted(
         (far, place)
         for place, run in enumerate(published_runs())

@@ -82,6 +82,10 @@ def mechanisms(layout: Layout, model: ModelSpec) -> tuple[str, ...]:
         found.append(f"schedule {layout.schedule}")
     if layout.sharding not in _USUAL_SHARDINGS:
         found.append(f"sharding {layout.sharding}")
+    if layout.offload != "none":
+        found.append(f"offload of {layout.offload}")
+    if layout.optimizer != "adam":
+        found.append(f"optimizer {layout.optimizer}")
     if layout.recompute == "selective":
         found += [f"recompute of {module}" for module in layout.recompute_modules]
     elif layout.recompute == "full":

@@ -93,11 +93,23 @@ def _write(plan: TrainingPlan) -> Exported:
         environment=ENVIRONMENT,
         notes=(
             f"put the folder of {_MODULE}.py on PYTHONPATH",
+            _started(plan),
             _CHUNKED,
             *notes(plan),
             *model.notes,
         ),
     )
+
+
+def _started(plan: TrainingPlan) -> str:
+    """The line of torchtitan's README, which its users start by."""
+    [pool] = plan.cluster.pools
+    chips, each = plan.cluster.num_chips, min(pool.node.chips_per_node, plan.cluster.num_chips)
+    words = f"MODULE={_MODULE} CONFIG={_FUNCTION} ./run_train.sh"
+    start = f"as torchtitan's README starts it, from a checkout: NGPU={each} {words}"
+    if chips > each:
+        start = f"{start} on one node; over {chips // each} nodes by the command of every rank"
+    return f"{start}; NGPU={chips} COMM_MODE=fake_backend {words} checks it without GPUs"
 
 
 def _converter(plan: TrainingPlan) -> tuple[str, dict[str, Any]] | None:
