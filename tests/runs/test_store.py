@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -145,3 +147,18 @@ def test_a_full_disk_is_one_clear_line_and_keeps_what_was_there(
             store.plan(record(Layout(dp=8, gbs=8)), Event(at_s=1.0, event="planned"))
     assert [found.state for found in store.records()] == ["planned"]
     assert not list(tmp_path.rglob(".*"))
+
+
+def test_of_many_who_begin_a_study_at_once_all_have_the_same(tmp_path: Path) -> None:
+    """Each start makes a study of its own where it finds none; one of them is written."""
+    folder = tmp_path / "study"
+    gate = threading.Barrier(16)
+
+    def begin(_: int) -> str:
+        gate.wait()
+        return study_folder(folder, request={"model": "m"}, trial={"steps": 8}).study.study_id
+
+    with ThreadPoolExecutor(16) as pool:
+        found = set(pool.map(begin, range(16)))
+    assert found == {read_store(folder).study.study_id}
+    assert sorted(path.name for path in folder.iterdir()) == ["runs", "study.yaml"]

@@ -8,7 +8,6 @@ counts as dead when its file was not touched for STALE_S.
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import threading
@@ -18,6 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from uuid import uuid4
 
+from meshwright.runs.store import NO_LINKS
 from meshwright.values.errors import StudyError
 
 __all__ = ["HEARTBEAT_S", "STALE_S", "Holder", "Lock", "locked"]
@@ -26,8 +26,6 @@ HEARTBEAT_S = 10.0
 STALE_S = 120.0
 """Twelve missed heartbeats: longer than NFS clients keep attributes (60 s by default)."""
 _NAME = "lock"
-_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
-"""How file systems say that they have no hard links."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -139,7 +137,7 @@ def _create(path: Path, me: Holder) -> bool:
         try:
             os.link(beside, path)
         except OSError as error:
-            if error.errno not in _NO_LINKS:
+            if error.errno not in NO_LINKS:
                 raise
             _write(path, me)
     except FileExistsError:

@@ -19,6 +19,7 @@ from meshwright.values.errors import ConfigError, StudyError
 from meshwright.values.text import html_table, read_yaml
 
 __all__ = [
+    "NO_LINKS",
     "RUN_LOGS",
     "Store",
     "Study",
@@ -31,6 +32,8 @@ __all__ = [
     "write_whole",
 ]
 
+NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
+"""How file systems say that they have no hard links."""
 FORM = 1
 """Version of the directory's form."""
 RUN_LOGS = ("stdout.log", "stderr.log")
@@ -124,7 +127,9 @@ def study_folder(
         refuse_foreign(folder, _OURS, f"no {_STUDY}, so it is no study")
         found = Study(study_id=uuid4().hex, request=request, trial=trial)
         _make_runs(folder)
-        write_whole(folder / _STUDY, _study_text(found))
+        if not _write_first(folder / _STUDY, _study_text(found)):
+            # Another start was quicker: its study is this one.
+            found = _read_study(folder) or found
     _refuse_other(folder, found.request, request)
     _refuse_other(folder, found.trial, trial)
     _make_runs(folder)
@@ -248,6 +253,27 @@ def _keep_name(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def _write_first(path: Path, text: str) -> bool:
+    """Write a file whole where there is none; False where another process was quicker. The file is
+    written beside, then linked, which fails where there is one, on NFS too."""
+    beside = path.with_name(f".{path.name}.{uuid4().hex}")
+    with _writing(path):
+        write_whole(beside, text)
+        try:
+            os.link(beside, path)
+        except FileExistsError:
+            return False
+        except OSError as error:
+            if error.errno not in NO_LINKS:
+                raise
+            beside.replace(path)
+            return True
+        finally:
+            beside.unlink(missing_ok=True)
+        _keep_name(path.parent)
+    return True
 
 
 def write_whole(path: Path, text: str) -> None:

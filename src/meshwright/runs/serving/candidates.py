@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import cast
 
 import numpy as np
 
-from meshwright.runs.belief import Prior, correlations
+from meshwright.runs.belief import Prior, Sizes, correlations, hypotheses_of
 from meshwright.runs.candidates import nothing_runs
-from meshwright.runs.choose import NEW_KIND, Options
+from meshwright.runs.choose import NEW_KIND, SLOW, Options
 from meshwright.runs.loads.load import Load
 from meshwright.runs.serving.record import (
     Deployment,
@@ -47,6 +48,10 @@ has a width of 0.30, to which TTFT's errors add."""
 OWN = 0.15
 """Of it, what like deployments do not share: ranks of configurations of one model and engine are
 mostly right there (Spearman 0.8 to 0.95)."""
+TRENDS, ALIKE, OWNS = (0.0, 0.1), (0.05, 0.15), (0.03, OWN)
+"""Sizes of the hypotheses' parts: small, or up to what OWN says of all that deployments do not
+share; runs tell which. No set of published runs is fitted to: there are too few of one model,
+engine and load."""
 FILL_SPREAD = 0.1
 """The same of memory needed: engines fill what they are told to, and take fewer requests at once
 where it is short."""
@@ -268,10 +273,11 @@ def _steady(request: ServingRequest, priced: Priced, clients: int) -> ServingOpt
 def serving_options(members: Sequence[ServingCandidate], *, on_cores: bool) -> Options:
     """Return what is believed of deployments before any run.
 
-    Formula:  ln cost of each is normal with the predicted mean and SPREAD, of which OWN is its own
-              and the rest is shared, the more the fewer doublings of tp, pp, ep, attention_dp and
-              bytes of a weight lie between two
-    Source:   SPREAD, OWN, FILL_SPREAD; on processors NEW_KIND times as wide
+    Formula:  ln cost of each has the predicted mean; how far off it is, is a mixture of hypotheses
+              (`hypotheses_of`) as in tune: SPREAD shared by all, trends by axis, what is shared the
+              more the fewer doublings of tp, pp, ep, attention_dp and bytes of a weight lie between
+              two, and each one's own; and SLOW runs
+    Source:   SPREAD, TRENDS, ALIKE, OWNS, FILL_SPREAD; on processors NEW_KIND times as wide
     """
     wide = NEW_KIND if on_cores else 1.0
     axes = np.array([_axes(member.deployment) for member in members])
@@ -282,10 +288,34 @@ def serving_options(members: Sequence[ServingCandidate], *, on_cores: bool) -> O
     worst = costs[np.isfinite(costs)].max(initial=1.0)
     logs = np.log(np.where(np.isfinite(costs), costs, worst)) + behind
     fills = np.log([one.memory_bytes / one.limit_bytes for one in predicted])
+    step = _prior(logs, axes, wide * SPREAD, wide * OWN)
+    hypotheses = hypotheses_of(
+        _sizes(wide),
+        slopes=np.zeros((len(logs), 1)),
+        widths=np.zeros(1),
+        axes=axes,
+        common=wide * SPREAD,
+    )
     return Options(
-        step=_prior(logs, axes, wide * SPREAD, wide * OWN),
+        step=replace(step, hypotheses=hypotheses, slow=SLOW),
         fill=_prior(fills, axes, FILL_SPREAD, FILL_SPREAD / 2),
         axes=axes,
+    )
+
+
+def _sizes(wide: float) -> tuple[Sizes, ...]:
+    """Every combination of the parts' sizes, all alike before the first run."""
+    parts = list(product(TRENDS, ALIKE, OWNS))
+    return tuple(
+        Sizes(
+            factors=0.0,
+            trend=wide * trend,
+            alike=wide * alike,
+            octaves=1.0,
+            own=wide * own,
+            weight=1.0 / len(parts),
+        )
+        for trend, alike, own in parts
     )
 
 
