@@ -71,15 +71,15 @@ def scaled_axes(study: Study, chance: np.random.Generator) -> tuple[Floats, Answ
 
 
 def noisy(study: Study, chance: np.random.Generator) -> tuple[Floats, Answer | None]:
-    """Runs of one layout differ."""
+    """Runs of one layout differ, a second one of it too."""
     truth, noise = np.array(study.found.measured), float(chance.uniform(0.01, 0.1))
-    seen = truth * np.exp(chance.normal(0.0, noise, len(truth)))
-    told = noise * np.sqrt(chance.chisquare(STEPS - 1, len(truth)) / (STEPS - 1))
+    runs = np.random.default_rng(chance.integers(2**32))
 
     def answer(index: int) -> Tried:
         if math.isinf(truth[index]):
             return Tried(ran_out=True)
-        return Tried(step_s=float(seen[index]), noise=float(told[index]))
+        told = noise * math.sqrt(runs.chisquare(STEPS - 1) / (STEPS - 1))
+        return Tried(step_s=float(truth[index] * math.exp(runs.normal(0.0, noise))), noise=told)
 
     return truth, answer
 

@@ -331,7 +331,7 @@ def as_far(moments: Iterable[Moment], truth: Sequence[float]) -> list[Moment]:
     for moment in moments:
         kept.append(moment)
         found = found or truth[moment.index] <= goal
-        if found and moment.best is not None and moment.confidence >= max(CONFIDENCES):
+        if found and moment.ends(max(CONFIDENCES), tolerance=NEAR):
             break
     return kept
 

@@ -14,8 +14,9 @@ import pytest
 from tests.runs import standin
 
 from meshwright.platforms.job import Job
+from meshwright.runs.limits import StudyLimits
 from meshwright.runs.lock import locked
-from meshwright.runs.loop import StudyLimits, Tuner, View
+from meshwright.runs.loop import Tuner, View
 from meshwright.runs.store import read_store, study_folder
 
 KILLS = 20

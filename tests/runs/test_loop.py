@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 from collections.abc import Callable
@@ -16,10 +17,11 @@ from tests.runs.records import measured
 from meshwright.platforms.executor import JobStatus
 from meshwright.platforms.job import Job
 from meshwright.runs.budget import read_budget
+from meshwright.runs.limits import StudyLimits
 from meshwright.runs.lock import locked
-from meshwright.runs.loop import StudyLimits, Tuner, View
+from meshwright.runs.loop import Tuner, View, tried_of
 from meshwright.runs.outcome import Failure
-from meshwright.runs.record import Outcome, RunRecord
+from meshwright.runs.record import Outcome, RunRecord, first_id
 from meshwright.runs.store import Store, study_folder
 from meshwright.values.errors import LauncherError, LauncherSilent, StudyError
 
@@ -61,10 +63,17 @@ class Bench:
             return self.tuner(store, lock, **limits).run()
 
     def tuner(
-        self, store: Store, lock: Any, *, usd_per_chip_hour: float | None = None, **limits: Any
+        self,
+        store: Store,
+        lock: Any,
+        *,
+        usd_per_chip_hour: float | None = None,
+        repeats: bool = False,
+        **limits: Any,
     ) -> Tuner:
         return Tuner(
             usd_per_chip_hour=usd_per_chip_hour,
+            repeats=repeats,
             store=store,
             lock=lock,
             candidates=standin.candidates(),
@@ -109,8 +118,8 @@ def test_it_stops_at_max_runs_and_goes_on_when_more_are_allowed(bench: Bench) ->
 
 
 def test_a_finished_study_runs_nothing_again(bench: Bench) -> None:
-    first = bench.run(max_runs=4)
-    again = bench.run(max_runs=4)
+    first = bench.run(max_runs=4, strategy="grid")
+    again = bench.run(max_runs=4, strategy="grid")
     assert again.records == first.records
     assert len(bench.launcher.submissions()) == 4
 
@@ -126,7 +135,7 @@ def test_hours_end_with_the_job_and_not_with_who_looks_at_it(bench: Bench) -> No
 
 
 def test_several_at_a_time(bench: Bench) -> None:
-    bench.run(max_runs=6, parallel=3)
+    bench.run(max_runs=6, parallel=3, strategy="grid")
     at_once = [
         sum(record.state == "submitted" for record in view.records) for view in bench.moments
     ]
@@ -156,6 +165,33 @@ def test_a_budget_in_dollars_buys_hours_at_the_price(bench: Bench) -> None:
 def test_a_budget_in_runs_takes_the_place_of_max_runs(bench: Bench) -> None:
     view = bench.run(max_runs=2, strategy="grid", budget=read_budget("3runs"))
     assert view.stop == "3 runs, as many as --budget 3runs allows"
+
+
+def test_leaders_within_the_noise_run_again_under_names_of_their_own(bench: Bench) -> None:
+    """All take the same time with 5 % of noise: some are run again, and the best is told by the
+    mean of its runs."""
+    takes = iter([1.0, 1.02, 0.97, 1.03, 1.01, 0.99, 1.0, 1.02, 1.04, 0.98, 1.0, 1.01])
+
+    def judge(status: JobStatus, folder: Path, silent_s: float | None) -> Outcome | None:
+        if status.state != "succeeded":
+            return None
+        step_s = next(takes)
+        low, high = step_s * 0.8, step_s * 1.25
+        return replace(measured(step_s), step_low_s=low, step_high_s=high, steps=4)
+
+    bench.judge = judge
+    view = bench.run(max_runs=8, repeats=True, confidence=0.95)
+    again = [record for record in view.records if first_id(record.run_id) != record.run_id]
+    assert again and all(record.chosen_because.startswith("once more") for record in again)
+    ids = [record.run_id for record in view.records]
+    assert len(set(ids)) == len(ids) == len(set(bench.launcher.submissions())) == 8
+    assert again[0].run_id.startswith(f"{first_id(again[0].run_id)}-again2-")
+    assert set(view.chances) == {first_id(run_id) for run_id in ids}
+    assert view.best is not None
+    assert view.best.run_id in view.chances
+    told = tried_of(view.records)
+    means = {name: run.step_s for name, run in told.items()}
+    assert min(means, key=lambda name: means[name] or math.inf) == view.best.run_id
 
 
 def test_failures_of_every_kind_stop_nothing_and_are_results(bench: Bench) -> None:

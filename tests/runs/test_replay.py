@@ -12,9 +12,9 @@ import pytest
 
 from meshwright.cli import run
 from meshwright.runs.belief import Prior
-from meshwright.runs.choose import Options
+from meshwright.runs.choose import Options, slopes_and_axes
 from meshwright.runs.measured.cells import TruthTable
-from meshwright.runs.replay import SMALLEST_GROUP, replay, sets_of
+from meshwright.runs.replay import SMALLEST_GROUP, forecasts_of, replay, sets_of
 
 TRUTH = Path(__file__).resolve().parents[2] / "truth"
 
@@ -54,6 +54,22 @@ def test_sets_agree_in_all_but_the_layout_and_are_large_enough() -> None:
     found = list(sets_of(TruthTable("cn_gpu_training", rows)))
     assert [one.column for one in found] == ["xtuner_h800_qwen3-235b_256"]
     assert len(found[0].cases) >= SMALLEST_GROUP
+
+
+def test_a_set_may_hold_runs_of_several_softwares() -> None:
+    """Some of nanotron's jobs compared their collectives before each was sent, which is a software
+    of its own."""
+    with (TRUTH / "nanotron_ultrascale.csv").open(newline="") as file:
+        rows = tuple(row for row in csv.DictReader(file) if "1.34b_16gpu" in row["group"])
+    forecasts = forecasts_of(next(sets_of(TruthTable("nanotron_ultrascale", rows))))
+    stacks = [forecast.case.stack_name for forecast in forecasts]
+    some = [forecasts[stacks.index(stack)] for stack in sorted(set(stacks))]
+    assert len(some) == 2
+    slopes, _ = slopes_and_axes(some)
+    for row, one in zip(slopes, some, strict=True):
+        alone, _ = slopes_and_axes([one])
+        assert row.tolist() == alone[0].tolist()
+        assert 0.5 < row[0] < 1.0  # most of a step is computing
 
 
 def test_the_command_prints_what_users_judge_by(capsys: pytest.CaptureFixture[str]) -> None:

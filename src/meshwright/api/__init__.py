@@ -24,7 +24,8 @@ from meshwright.values.units import DAY_S, TERA
 if TYPE_CHECKING:
     from meshwright.platforms.job import JobOptions
     from meshwright.report.doctor import Health
-    from meshwright.runs.loop import StudyLimits, View
+    from meshwright.runs.limits import StudyLimits
+    from meshwright.runs.loop import View
     from meshwright.runs.trackers import Tracking
     from meshwright.runs.training.request import TrainRequest
     from meshwright.runs.training.session import Start, TrainState

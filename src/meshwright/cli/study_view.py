@@ -20,7 +20,7 @@ from meshwright.runs.loop import View
 from meshwright.runs.outcome import (
     Failure,
 )
-from meshwright.runs.record import AnyRun, RunRecord
+from meshwright.runs.record import AnyRun, RunRecord, first_id
 from meshwright.runs.serving.record import ServedRecord
 from meshwright.runs.serving.tune import (
     PreparedServing,
@@ -164,7 +164,9 @@ def print_result(view: View) -> None:
             for heading in ("", "run", "step", "predicted", "off", "tokens/s")
         ]
         columns.append(Column(heading="layout", justify="left", spare=1, under=True))
-        rows = [_row(place, record) for place, record in enumerate(finished, start=1)]
+        if view.chances:
+            columns.insert(-1, Column(heading="P(best)", justify="left"))
+        rows = [_row(place, record, view) for place, record in enumerate(finished, start=1)]
         print_columns(Console(), columns, rows, more="results.csv has them")
     failed = [
         f"failed  {record.run_id}: {_why(record.failure)}"
@@ -181,17 +183,19 @@ def _why(failure: Failure | None) -> str:
     return f"{failure.failure_class}: {failure.message}{_shown(failure.evidence)}"
 
 
-def _row(place: int, record: RunRecord) -> tuple[str, ...]:
+def _row(place: int, record: RunRecord, view: View) -> tuple[str, ...]:
     measured = record.measured
     assert measured is not None
     off = f"x{measured.step_s / record.predicted.step_s:.2f}"
     times = (format_seconds(measured.step_s), format_seconds(record.predicted.step_s))
+    chance = [f"{view.chances[first_id(record.run_id)]:.0%}"] if view.chances else []
     return (
         str(place),
         record.run_id,
         *times,
         off,
         f"{measured.tokens_per_s:.0f}",
+        *chance,
         record.layout.words(),
     )
 

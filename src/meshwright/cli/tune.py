@@ -23,9 +23,17 @@ from meshwright.cli.terminal import (
     warn,
 )
 from meshwright.report.explain_text import plain_table
-from meshwright.runs.loop import StudyLimits
+from meshwright.runs.limits import StudyLimits
 from meshwright.runs.trial import OWN_TRAINER, Trial
-from meshwright.runs.tune import Prepared, StudyResult, Tuning, default_folder, first_job, run_study
+from meshwright.runs.tune import (
+    Prepared,
+    StudyResult,
+    Tuning,
+    default_folder,
+    first_job,
+    otherwise_than_told,
+    run_study,
+)
 from meshwright.search.request import PlanRequest
 from meshwright.values.errors import ConfigError
 from meshwright.values.units import counted, format_seconds
@@ -256,6 +264,9 @@ def _print(result: StudyResult, *, json_output: bool) -> None:
         if result.view.stop
         else ""
     )
+    note = otherwise_than_told(result.view.records)
+    if note is not None:
+        print(f"note: {note}")
     if result.view.best is not None:
         print(
             f"best: --layout {result.view.best.layout.words()}; {result.folder / 'best.yaml'} and"

@@ -230,7 +230,8 @@ def drawn_logs(
     Units:    logarithms.
     Source:   Gaussian process regression (Rasmussen and Williams, 2.2) under each hypothesis;
               Bayes' rule over them.
-    Valid:    seen and noise (R,).
+    Valid:    seen and noise (R,); of rows that ran the draws are what their noise leaves open, and
+              of one taken to be slow what it showed.
     Checked:  tests/runs/test_belief.py
     """
     chosen = np.asarray(rows, dtype=np.int64)
@@ -249,9 +250,13 @@ def drawn_logs(
     ):
         if times:
             seen_of = chosen[kept], left[kept], noise[kept] ** 2
-            parts.append(_left_over(one, *seen_of, int(times), chance))
+            part = _left_over(one, *seen_of, int(times), chance)
+            late = chosen[~kept]
+            part[:, late] = left[~kept] + noise[~kept] * chance.standard_normal((times, len(late)))
+            parts.append(part)
     drawn = prior.mean + chance.permutation(np.concatenate(parts))
     slow = chance.random(drawn.shape) < prior.slow.share
+    slow[:, chosen] = False
     return np.asarray(drawn + slow * chance.exponential(prior.slow.mean, drawn.shape))
 
 
@@ -300,13 +305,15 @@ def _left_over(
     draws: int,
     chance: np.random.Generator,
 ) -> Floats:
-    """Draws of the normal distribution that some runs leave of one hypothesis."""
-    seen = one.shared[np.ix_(rows, rows)] + np.diag(variance + one.own + SETTLED)
-    weights = np.linalg.solve(seen, one.shared[rows]).T
-    covariance = one.shared - weights @ one.shared[rows]
+    """Draws of the normal distribution that some runs leave of one hypothesis; what is each
+    layout's own is known of those that ran, as far as their noise lets it be."""
+    whole = one.shared + one.own * np.eye(len(one.shared))
+    seen = whole[np.ix_(rows, rows)] + np.diag(variance + SETTLED)
+    weights = np.linalg.solve(seen, whole[rows]).T
+    covariance = whole - weights @ whole[rows]
     root = np.linalg.cholesky(covariance + SETTLED * np.eye(len(covariance)))
-    normals = chance.standard_normal((2, draws, len(covariance)))
-    return np.asarray(weights @ left + normals[0] @ root.T + math.sqrt(one.own) * normals[1])
+    normals = chance.standard_normal((draws, len(covariance)))
+    return np.asarray(weights @ left + normals @ root.T)
 
 
 def believe_bounds(prior: Prior, rows: Sequence[int], above: Sequence[bool]) -> Belief:

@@ -39,6 +39,8 @@ __all__ = [
     "Strategy",
     "Tried",
     "axes_of",
+    "best_of",
+    "chances_of",
     "choose",
     "next_by_optuna",
     "options_of",
@@ -52,9 +54,9 @@ CONFIDENCE = 0.8
 """With which a study ends unless told otherwise."""
 DRAWS = 1536
 """Of the joint distribution: a probability near 0.1 is found to within a percent."""
-SLOW = Slow(share=0.1, mean=0.6)
-"""Of the published runs in 70 studies 5.8 % took more than 1.4 times what their study's others took
-of their predictions, x2.13 in the median (scripts/fit_beliefs): an exponential of mean (ln 2.13 -
+SLOW = Slow(share=0.06, mean=0.66)
+"""Of the published runs in 70 studies 3.5 % took more than 1.4 times what their study's others took
+of their predictions, x2.21 in the median (scripts/fit_beliefs): an exponential of mean (ln 2.21 -
 ln 1.4) / ln 2, of which that share lies beyond 1.4."""
 _SEED = 20261121
 """Of the draws, so that a choice can be made again."""
@@ -86,6 +88,23 @@ class Tried:
     """Of memory."""
     pending: bool = False
 
+    def with_another(self, other: Tried) -> Tried:
+        """Return what two runs of one layout say together.
+
+        Formula:  the mean of ln(step), each weighing as 1 / noise**2, with noise
+                  1 / sqrt(sum of 1 / noise**2); of a finished and a failed run the finished one
+        Source:   the mean of normal values of known widths
+        """
+        if self.step_s is None or other.step_s is None:
+            found = self if other.step_s is None else other
+            return replace(found, pending=self.pending or other.pending)
+        if not (self.noise > 0 and other.noise > 0):
+            return min(self, other, key=lambda run: run.noise)
+        weights = self.noise**-2, other.noise**-2
+        logs = math.log(self.step_s), math.log(other.step_s)
+        mean = (weights[0] * logs[0] + weights[1] * logs[1]) / sum(weights)
+        return replace(self, step_s=math.exp(mean), noise=sum(weights) ** -0.5)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Choice:
@@ -95,6 +114,8 @@ class Choice:
     because: str
     confidence: float = 0.0
     """That no layout is faster than the best seen by more than the tolerance."""
+    expected_loss: float = math.inf
+    """Of step time, by taking the best seen in place of the fastest of all."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -104,6 +125,7 @@ class Stop:
     because: str
     confidence: float = 1.0
     """As of a choice."""
+    expected_loss: float = 0.0
 
 
 Runs = Mapping[int, Tried]
@@ -118,15 +140,21 @@ def choose(
     tolerance: float = 0.02,
     confidence: float = CONFIDENCE,
     seed: int = 0,
+    repeats: bool = True,
 ) -> Choice | Stop:
     """Return the next layout, or why there is none; `seed` orders random and optuna.
 
-    By prediction it ends with this confidence that no layout is faster than the best seen by more
+    By prediction with `repeats` it may be one that ran, where noise hides which of the leaders is
+    the best. It ends with this confidence that no layout is faster than the best seen by more
     than the tolerance; never with a tolerance below 0.
     """
     left = [index for index in range(len(options)) if index not in runs]
     if not left:
-        return Stop(because="every candidate has been run")
+        best = best_of(runs)
+        sure = 1.0
+        if best is not None and strategy == "predicted":
+            sure = float(chances_of(options, runs, tolerance=tolerance)[best])
+        return Stop(because="every candidate has been run", confidence=sure)
     if strategy == "grid":
         index = min(left, key=lambda i: tuple(options.axes[i]))
         return Choice(index=index, because="next of the grid")
@@ -137,60 +165,125 @@ def choose(
     if strategy == "optuna":
         index = next_by_optuna(options.axes, runs, left, seed=seed)
         return Choice(index=index, because="by Optuna's TPE")
-    return _by_prediction(options, runs, left, tolerance, confidence)
+    return _by_prediction(options, runs, left, tolerance, confidence, repeats=repeats)
 
 
 def _by_prediction(
-    options: Options, runs: Runs, left: Sequence[int], tolerance: float, confidence: float
+    options: Options,
+    runs: Runs,
+    left: Sequence[int],
+    tolerance: float,
+    confidence: float,
+    *,
+    repeats: bool,
 ) -> Choice | Stop:
     """The layout that is most often as good as the fastest; none where the best seen is it."""
     times = _drawn(options, runs)
-    near = times <= (times.min(axis=1) + math.log1p(max(tolerance, 0.0)))[:, None]
-    near &= np.isfinite(times)
-    seen = [index for index, tried in runs.items() if tried.step_s is not None]
-    sure = float(near[:, seen].any(axis=1).mean())
-    if seen and tolerance >= 0 and sure >= confidence:
+    near = _near(times, tolerance)
+    best = best_of(runs)
+    sure = 0.0 if best is None else float(near[:, best].mean())
+    lost = math.inf if best is None else _expected_loss(times, best)
+    if best is not None and tolerance >= 0 and sure >= confidence and lost <= tolerance:
         return Stop(
             because=(
                 f"with {sure:.0%} confidence no other of {len(options)} candidates is faster than"
-                f" the best by more than {tolerance:.1%}"
+                f" the best by more than {tolerance:.1%}, and {lost:.1%} is expected to be lost"
             ),
             confidence=sure,
+            expected_loss=lost,
         )
     # What runs already may turn out to be as good: another is worth a run where it would not.
     pending = [index for index, tried in runs.items() if tried.pending]
-    alone = near[:, left] & ~near[:, pending].any(axis=1)[:, None]
+    covered = np.asarray(near[:, pending].any(axis=1))
+    alone = near[:, left] & ~covered[:, None]
     chances, fits = alone.mean(axis=0), np.isfinite(times[:, left]).mean(axis=0)
     order = np.lexsort((options.step.mean[left], -fits, -chances))
     place = int(order[0])
     words = f"as fast as the fastest with {chances[place]:.0%}, fits with {fits[place]:.0%}"
-    if not seen:
+    if best is None:
         return Choice(index=left[place], because=f"{words}; nothing has finished yet")
-    best = times[:, seen].min(axis=1)
-    gain = float(-np.expm1(np.minimum(times[:, left[place]] - best, 0.0)).mean())
+    again = _again(near, runs, best) if repeats and tolerance >= 0 else None
+    if again is not None and again.chance > chances[place]:
+        return Choice(
+            index=again.index,
+            because=(
+                f"once more: {again.chance:.0%} that a run within the noise of the best is faster"
+                f" by more than {tolerance:.1%}"
+            ),
+            confidence=sure,
+            expected_loss=lost,
+        )
+    gain = float(-np.expm1(np.minimum(times[:, left[place]] - times[:, best], 0.0)).mean())
     return Choice(
         index=left[place],
         because=f"{words}; expected gain {gain:.1%} of the best step so far",
         confidence=sure,
+        expected_loss=lost,
     )
 
 
+def _near(times: Floats, tolerance: float) -> NDArray[np.bool_]:
+    """Which layouts are within the tolerance of the fastest, by draw, (DRAWS, N)."""
+    near = times <= (times.min(axis=1) + math.log1p(max(tolerance, 0.0)))[:, None]
+    return np.asarray(near & np.isfinite(times))
+
+
+def _expected_loss(times: Floats, best: int) -> float:
+    """Mean over the draws of the share by which the best seen is slower than the fastest."""
+    return float(np.expm1(times[:, best] - times.min(axis=1)).mean())
+
+
+def chances_of(options: Options, runs: Runs, *, tolerance: float = 0.02) -> Floats:
+    """Return how likely each layout is within the tolerance of the fastest, (N,)."""
+    return np.asarray(_near(_drawn(options, runs), tolerance).mean(axis=0))
+
+
+def best_of(runs: Runs) -> int | None:
+    """Return the fastest seen; None before there is one."""
+    timed = {index: tried.step_s for index, tried in runs.items() if tried.step_s is not None}
+    return min(timed, key=lambda index: timed[index]) if timed else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Again:
+    """A run that is worth another one of the same layout."""
+
+    index: int
+    chance: float
+    """That a layout that ran is faster than the best by more than the tolerance, for both are
+    noisy."""
+
+
+def _again(near: NDArray[np.bool_], runs: Runs, best: int) -> _Again | None:
+    """The noisier of the best and its likeliest rival among those that ran; None without noise."""
+    rivals = {
+        index: float((near[:, index] & ~near[:, best]).mean())
+        for index, tried in runs.items()
+        if tried.step_s is not None and tried.noise > 0 and index != best
+    }
+    if not rivals or any(runs[index].pending for index in (best, *rivals)):
+        return None
+    rival = max(rivals, key=lambda index: rivals[index])
+    noisier = max((best, rival), key=lambda index: runs[index].noise)
+    return _Again(noisier, rivals[rival])
+
+
 def _drawn(options: Options, runs: Runs) -> Floats:
-    """Logarithms of what runs of all layouts might show together, (DRAWS, N): what was seen of
-    those that ran, infinite where memory does not suffice or did not."""
+    """Logarithms of what all layouts might take together, (DRAWS, N): of those that ran as far as
+    their noise leaves it open, infinite where memory does not suffice or did not."""
     chance = np.random.default_rng(_SEED)
     timed = [index for index, tried in runs.items() if tried.step_s is not None]
     logs = np.array([math.log(runs[index].step_s or math.nan) for index in timed])
     noise = np.array([runs[index].noise for index in timed])
     times = drawn_logs(options.step, timed, logs, noise=noise, count=DRAWS, chance=chance)
+    seen = times[:, timed]
     told = [index for index, tried in runs.items() if tried.ran_out or index in timed]
     fill = believe_bounds(options.fill, told, [runs[index].ran_out for index in told])
     normals = chance.standard_normal((2, *times.shape))
     times[fill.draws(normals[0], normals[1]) > 0] = np.inf
-    for index, tried in runs.items():
-        if not tried.pending:
-            times[:, index] = np.inf
-    times[:, timed] = logs + noise * chance.standard_normal((len(times), len(timed)))
+    failed = [index for index, tried in runs.items() if not tried.pending]
+    times[:, failed] = np.inf
+    times[:, timed] = seen
     return times
 
 
@@ -327,12 +420,23 @@ def _wider(size: Sizes, times: float) -> Sizes:
 
 
 def _slopes(forecasts: Sequence[Forecast], priors: Priors) -> tuple[Floats, Floats]:
-    """How the logarithm of each step and of each peak follows each factor; 0 on mixed chips, whose
-    factors nobody knows."""
-    first, factors = forecasts[0].case, (TIME_FACTORS, MEMORY_FACTORS)
-    if first.machines.mixed:
-        time, memory = (np.zeros((len(forecasts), len(names))) for names in factors)
+    """How the logarithm of each step and of each peak follows each factor, each software by its
+    own; 0 on mixed chips, whose factors nobody knows."""
+    factors = (TIME_FACTORS, MEMORY_FACTORS)
+    time, memory = (np.zeros((len(forecasts), len(names))) for names in factors)
+    if forecasts[0].case.machines.mixed:
         return time, memory
+    stacks = np.array([forecast.case.stack_name for forecast in forecasts])
+    for stack in np.unique(stacks):
+        rows = np.flatnonzero(stacks == stack)
+        time[rows], memory[rows] = _slopes_of_stack(
+            [forecasts[row] for row in rows.tolist()], priors
+        )
+    return time, memory
+
+
+def _slopes_of_stack(forecasts: Sequence[Forecast], priors: Priors) -> tuple[Floats, Floats]:
+    first = forecasts[0].case
     chip, profile = first.machines.nodes[0].chip.name, profile_of(first)
     start = Calibration(chip=chip, stack=first.stack_name, profile=profile)
     runs = [MeasuredRun(case=forecast.case, step_s=1.0, fitted=True) for forecast in forecasts]

@@ -4,25 +4,23 @@ to gain or to spend."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Generic, Literal, Protocol, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from meshwright.platforms.executor import Executor, JobStatus
 from meshwright.platforms.job import Job
-from meshwright.runs.budget import BUDGET_FORMS, Budget, read_budget
 from meshwright.runs.choose import (
-    CONFIDENCE,
-    STRATEGIES,
     Choice,
     Options,
     Stop,
-    Strategy,
     Tried,
+    chances_of,
     choose,
 )
 from meshwright.runs.counts import RunWork
+from meshwright.runs.limits import StudyLimits
 from meshwright.runs.lock import Lock
 from meshwright.runs.outcome import (
     Failure,
@@ -31,20 +29,33 @@ from meshwright.runs.outcome import (
     read_run_logs,
     usual_report_s,
 )
-from meshwright.runs.record import AnyRun, Course, Event, EventName, Outcome
+from meshwright.runs.record import (
+    AnyRun,
+    Course,
+    Event,
+    EventName,
+    Outcome,
+    again_id,
+    first_id,
+)
 from meshwright.runs.store import RUN_LOGS, Store
 from meshwright.runs.waiting import SAID_S, Suspect, no_suspicion, said_of_silence
 from meshwright.values.errors import (
-    ConfigError,
     LauncherError,
     LauncherSilent,
     StudyError,
-    UnknownNameError,
 )
-from meshwright.values.options import Option
 from meshwright.values.units import HOUR_S, counted
 
-__all__ = ["Choosable", "Judge", "StudyLimits", "Tuner", "View", "judge_runs", "suspect_runs"]
+__all__ = [
+    "Choosable",
+    "Judge",
+    "Tuner",
+    "View",
+    "judge_runs",
+    "suspect_runs",
+    "tried_of",
+]
 
 Run_co = TypeVar("Run_co", bound=Course, covariant=True)
 UNKNOWN_S = 300.0
@@ -64,57 +75,6 @@ _NOT_ITS_OWN = (
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class StudyLimits:
-    """What a study may spend, and how it chooses."""
-
-    max_runs: Annotated[int, Option("Runs of the study, those of earlier starts included.")] = 8
-    minutes_per_run: Annotated[
-        float, Option("Minutes after which a run is ended.", ("--max-minutes-per-run",))
-    ] = 10.0
-    queue_minutes: Annotated[
-        float, Option("Minutes that a run may wait for its start.", ("--max-queue-minutes",))
-    ] = 60.0
-    parallel: Annotated[int, Option("Runs at a time.")] = 1
-    budget: Annotated[
-        Budget | None,
-        Option(
-            "What the study may cost: hours of one chip, dollars or runs.",
-            metavar=BUDGET_FORMS,
-            kind=str,
-            read=read_budget,
-        ),
-    ] = None
-    tolerance: Annotated[
-        float,
-        Option("Stop when no layout is likely to be faster than the best by more than this share."),
-    ] = 0.02
-    confidence: Annotated[float, Option("How likely that must be, from 0.5 to below 1.")] = (
-        CONFIDENCE
-    )
-    run_all: Annotated[bool, Option("Run every candidate, the most promising first.")] = False
-    strategy: Annotated[Strategy, Option("predicted, grid, random or optuna.")] = "predicted"
-
-    def __post_init__(self) -> None:
-        """Check every number."""
-        if not 0.5 <= self.confidence < 1:
-            raise ConfigError(f"confidence={self.confidence:g}: expected 0.5 or more, and below 1")
-        if self.strategy not in STRATEGIES:
-            raise UnknownNameError("strategy", str(self.strategy), STRATEGIES)
-        for name in ("max_runs", "parallel"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}={getattr(self, name)}: expected 1 or more")
-        for name in ("minutes_per_run", "queue_minutes"):
-            value = getattr(self, name)
-            if not 0 < value < math.inf:
-                raise ConfigError(f"{name}={value:g}: expected a positive number")
-        if not 0 <= self.tolerance < 1:
-            raise ConfigError(
-                f"tolerance={self.tolerance:g}: expected a share of the step time, from 0 to"
-                " below 1"
-            )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class View(Generic[AnyRun]):
     """A study at one moment, for people."""
 
@@ -126,12 +86,20 @@ class View(Generic[AnyRun]):
     """What was chosen last, and why."""
     stop: str = ""
     """Why nothing more is started."""
+    chances: Mapping[str, float] = field(default_factory=dict)
+    """Of what finished, by the id of its first run: how likely it is within the tolerance of the
+    fastest of all candidates; empty before the end."""
 
     @property
     def best(self) -> AnyRun | None:
-        """The fastest run that finished; None before there is one."""
-        finished = [(record.cost_s, record) for record in self.records if record.cost_s is not None]
-        return min(finished, key=lambda pair: pair[0])[1] if finished else None
+        """The first run of what is fastest in the mean of its runs; None before one finished."""
+        finished = [record for record in self.records if record.cost_s is not None]
+        told = tried_of(finished)
+        times = {run_id: run.step_s for run_id, run in told.items() if run.step_s is not None}
+        if not times:
+            return None
+        fastest = min(times, key=lambda run_id: times[run_id])
+        return next(record for record in finished if first_id(record.run_id) == fastest)
 
     def to_dict(self, run_dict: Callable[[AnyRun], dict[str, Any]]) -> dict[str, Any]:
         """Return it in plain types, each run as `run_dict` has it."""
@@ -139,8 +107,24 @@ class View(Generic[AnyRun]):
             "best": None if self.best is None else run_dict(self.best),
             "runs": [run_dict(record) for record in self.records],
             "stop": self.stop,
+            "chances": dict(self.chances),
             "gpu_hours": self.gpu_hours,
         }
+
+
+def tried_of(records: Iterable[AnyRun]) -> dict[str, Tried]:
+    """Return what runs say of what they are of, by the id of the first run of the same."""
+    found: dict[str, Tried] = {}
+    for record in records:
+        run = Tried(
+            step_s=record.cost_s,
+            noise=record.noise,
+            ran_out=record.ran_out,
+            pending=record.outcome is None,
+        )
+        name = first_id(record.run_id)
+        found[name] = found[name].with_another(run) if name in found else run
+    return found
 
 
 Judge = Callable[[JobStatus, Path, float | None], Outcome | None]
@@ -180,6 +164,8 @@ class Tuner(Generic[AnyRun]):
     """None where nobody knows it."""
     suspect: Suspect = no_suspicion
     """What a running job may wait for."""
+    repeats: bool = False
+    """Whether noise between the leaders is met by running one of them again."""
     poll_s: float = 1.0
     records: dict[str, AnyRun] = field(default_factory=dict)
     _waits: dict[str, str] = field(default_factory=dict)
@@ -198,7 +184,7 @@ class Tuner(Generic[AnyRun]):
             stop = self._start()
             self.show(self.view(stop.because if stop else ""))
             if stop is not None and not self._open():
-                return self.view(stop.because)
+                return replace(self.view(stop.because), chances=self._chances())
             self.sleep(self.poll_s)
 
     def read_again(self) -> None:
@@ -404,27 +390,38 @@ class Tuner(Generic[AnyRun]):
             tolerance=-1.0 if limits.run_all else limits.tolerance,
             confidence=limits.confidence,
             seed=int(self.store.study.study_id[:8], 16),
+            repeats=self.repeats,
         )
         return found if isinstance(found, Stop) else self._plan(found)
 
     def _tried(self) -> dict[int, Tried]:
-        tried: dict[int, Tried] = {}
-        for index, candidate in enumerate(self.candidates):
-            record = self.records.get(candidate.run_id)
-            if record is not None:
-                tried[index] = Tried(
-                    step_s=record.cost_s,
-                    noise=record.noise,
-                    ran_out=record.ran_out,
-                    pending=record.outcome is None,
-                )
-        return tried
+        told = tried_of(self.records.values())
+        return {
+            index: told[candidate.run_id]
+            for index, candidate in enumerate(self.candidates)
+            if candidate.run_id in told
+        }
+
+    def _chances(self) -> dict[str, float]:
+        """Of what finished, as the last view has it; nothing where no belief is asked."""
+        if self.limits.strategy != "predicted":
+            return {}
+        tried = self._tried()
+        chances = chances_of(self.options, tried, tolerance=self.limits.tolerance)
+        return {
+            self.candidates[index].run_id: float(chances[index])
+            for index, run in tried.items()
+            if run.step_s is not None
+        }
 
     def _plan(self, choice: Choice) -> AnyRun:
         self.lock.require()
         candidate = self.candidates[choice.index]
         number = 1 + max((record.number for record in self.records.values()), default=0)
         record = candidate.planned(number=number, because=choice.because)
+        before = sum(first_id(run_id) == candidate.run_id for run_id in self.records)
+        if before:
+            record = replace(record, run_id=again_id(candidate.run_id, before + 1))
         self._last_choice = f"{candidate.run_id}: {choice.because}"
         self.records[record.run_id] = self.store.plan(
             record, Event(at_s=self.now(), event="planned")

@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
@@ -32,7 +33,9 @@ __all__ = [
     "Predicted",
     "RunRecord",
     "StudyFacts",
+    "again_id",
     "event_of",
+    "first_id",
     "named_by",
     "of_plain",
     "read_run",
@@ -116,7 +119,7 @@ class Course(ABC):
     TOLD: ClassVar[tuple[str, ...]] = ("run_id", "number", "chosen_because")
     """Fields that are known when it is chosen: the content of `run.json`."""
     run_id: str
-    """Follows from what is run alone, so that nothing is run twice."""
+    """Follows from what is run alone, so that nothing is run twice unless it is chosen again."""
     number: int
     """In the order in which runs were chosen, from 1."""
     chosen_because: str
@@ -240,6 +243,19 @@ def run_id_of(layout: Layout) -> str:
     axes = [(name, getattr(layout, name)) for name in ("tp", "cp", "ep", "pp", "vpp", "dp")]
     named = [f"{name}{size}" for name, size in axes if size > 1 or name in ("tp", "pp", "dp")]
     return named_by([*named, f"mbs{layout.mbs}", layout.recompute], asdict(layout))
+
+
+_AGAIN = re.compile(r"-again\d+-[0-9a-f]+$")
+
+
+def again_id(run_id: str, count: int) -> str:
+    """Name the run number `count` of one layout, from 2, after the first."""
+    return named_by([run_id, f"again{count}"], {"run_id": run_id, "count": count})
+
+
+def first_id(run_id: str) -> str:
+    """Return the name of the first run of the same."""
+    return _AGAIN.sub("", run_id)
 
 
 def named_by(words: Iterable[str], content: Mapping[str, Any]) -> str:

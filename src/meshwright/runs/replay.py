@@ -15,6 +15,7 @@ from meshwright.runs.choose import (
     Stop,
     Strategy,
     Tried,
+    best_of,
     choose,
     options_of,
 )
@@ -164,6 +165,13 @@ class Moment:
     """The layout that the study would name; None while none has finished."""
     confidence: float
     """That no layout is faster than the best by more than the tolerance."""
+    expected_loss: float = 0.0
+    """Of step time, as of a choice."""
+
+    def ends(self, confidence: float, *, tolerance: float) -> bool:
+        """Whether a study would end here, as `choose` ends one."""
+        sure = self.confidence >= confidence and self.expected_loss <= tolerance
+        return self.best is not None and sure
 
 
 Answer = Callable[[int], Tried]
@@ -178,7 +186,8 @@ def course(
     tolerance: float = NEAR,
     seed: int = 0,
 ) -> Iterator[Moment]:
-    """Yield a study after each of its runs, to the last layout: nothing ends it."""
+    """Yield a study after each of its runs, to the last layout: nothing ends it. `answer` is asked
+    again of a layout whose noise hides whether it is the best."""
     tried: dict[int, Tried] = {}
     last: int | None = None
     while True:
@@ -186,17 +195,17 @@ def course(
             options, tried, strategy=strategy, tolerance=tolerance, confidence=math.inf, seed=seed
         )
         if last is not None:
-            yield Moment(index=last, best=_best(tried), confidence=found.confidence)
+            yield Moment(
+                index=last,
+                best=best_of(tried),
+                confidence=found.confidence,
+                expected_loss=found.expected_loss,
+            )
         if isinstance(found, Stop):
             return
         last = found.index
-        tried[last] = answer(last)
-
-
-def _best(tried: Mapping[int, Tried]) -> int | None:
-    """The fastest seen, as `View.best` has it."""
-    timed = {index: run.step_s for index, run in tried.items() if run.step_s is not None}
-    return min(timed, key=lambda index: timed[index]) if timed else None
+        shown = answer(last)
+        tried[last] = tried[last].with_another(shown) if last in tried else shown
 
 
 def answers_of(measured: Sequence[float]) -> Answer:
@@ -223,7 +232,7 @@ def replay(
     moments = course(
         options, answers_of(measured), strategy=strategy, tolerance=tolerance, seed=seed
     )
-    return judged(moments, measured, group=group, confidence=confidence)
+    return judged(moments, measured, group=group, tolerance=tolerance, confidence=confidence)
 
 
 def judged(
@@ -231,6 +240,7 @@ def judged(
     truth: Sequence[float],
     *,
     group: str = "",
+    tolerance: float = NEAR,
     confidence: float = CONFIDENCE,
 ) -> Replayed:
     """Return how a study went that ends once it is as sure as `confidence`, by what the layouts
@@ -238,11 +248,13 @@ def judged(
     fastest = min(truth)
     reached: int | None = None
     stopped: tuple[int, Moment] | None = None
+    ran: set[int] = set()
     for runs, moment in enumerate(moments, start=1):
+        ran.add(moment.index)
         if reached is None and truth[moment.index] <= fastest * (1.0 + NEAR):
             reached = runs
         if stopped is None and (
-            runs == len(truth) or (moment.best is not None and moment.confidence >= confidence)
+            len(ran) == len(truth) or moment.ends(confidence, tolerance=tolerance)
         ):
             stopped = runs, moment
         if stopped is not None and reached is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -16,16 +17,9 @@ from meshwright.platforms.registry import executor, find_runner, job_text
 from meshwright.runs.candidates import Candidate, Candidates, Refusal, candidates_of
 from meshwright.runs.choose import Choice, Options, choose, options_of
 from meshwright.runs.counts import RunWork, least_step_s
+from meshwright.runs.limits import StudyLimits
 from meshwright.runs.lock import locked
-from meshwright.runs.loop import (
-    Choosable,
-    Judge,
-    StudyLimits,
-    Tuner,
-    View,
-    judge_runs,
-    suspect_runs,
-)
+from meshwright.runs.loop import Choosable, Judge, Tuner, View, judge_runs, suspect_runs
 from meshwright.runs.record import AnyRun, RunRecord, StudyFacts, record_of
 from meshwright.runs.results import write_results
 from meshwright.runs.store import Store, read_store, study_folder, write_whole
@@ -54,6 +48,7 @@ __all__ = [
     "folder_of",
     "interrupted_study",
     "kept_machine",
+    "otherwise_than_told",
     "prepare",
     "run_study",
     "study_record",
@@ -63,6 +58,9 @@ __all__ = [
 
 MACHINE_FILE = "machine.json"
 """In a study's folder: what the machine was probed to do."""
+LEAST_OFF = 2
+"""Runs beyond their intervals on one side, before it is the machine's or the software's fault: by
+chance two of 10 % each are in one of 100 studies."""
 SECOND_THOUGHT_S = 5.0
 """How long after Ctrl-C a second one still cancels what runs."""
 
@@ -132,7 +130,13 @@ class StudyResult:
     def to_dict(self) -> dict[str, Any]:
         """Return the object that `tune --json` prints."""
         found = self.view.to_dict(run_dict)
-        return {"study": str(self.folder), "facts": asdict(self.facts), **found}
+        note = otherwise_than_told(self.view.records)
+        return {
+            "study": str(self.folder),
+            "facts": asdict(self.facts),
+            "notes": [] if note is None else [note],
+            **found,
+        }
 
 
 _HEADINGS = (
@@ -274,6 +278,7 @@ def run_study(
         options=prepared.options,
         num_chips=problem.num_chips,
         usd_per_chip_hour=facts.usd_per_chip_hour,
+        repeats=True,
         largest=_job(problem, tuning, members[0].layout),
         job=lambda record: _job(problem, tuning, record.layout),
         judge=judge_runs(work),
@@ -307,6 +312,8 @@ class Conduct(Generic[AnyRun]):
     num_chips: int
     """That a run holds where it does not say so itself."""
     usd_per_chip_hour: float | None = None
+    repeats: bool = False
+    """As of a Tuner."""
     largest: Job
     """It tells how many have room at a time."""
     job: Callable[[AnyRun], Job]
@@ -346,6 +353,7 @@ class Conduct(Generic[AnyRun]):
                 executor=self.starter,
                 num_chips=self.num_chips,
                 usd_per_chip_hour=self.usd_per_chip_hour,
+                repeats=self.repeats,
                 job=self.job,
                 judge=self.judge,
                 suspect=self.suspect,
@@ -421,6 +429,24 @@ def facts_of(problem: Problem, tuning: Tuning) -> StudyFacts:
         usd_per_chip_hour=(
             None if problem.usd_per_chip_s is None else problem.usd_per_chip_s * 3600.0
         ),
+    )
+
+
+def otherwise_than_told(records: Sequence[RunRecord]) -> str | None:
+    """Say that the machine or the software is not what was told: where at least two runs finished
+    and all of them lie beyond their 80 % intervals on one side."""
+    done = [(record.measured.step_s, record.predicted) for record in records if record.measured]
+    above = [step_s > predicted.step_interval_s[1] for step_s, predicted in done]
+    below = [step_s < predicted.step_interval_s[0] for step_s, predicted in done]
+    if len(done) < LEAST_OFF or not (all(above) or all(below)):
+        return None
+    ratios = sorted(step_s / predicted.step_s for step_s, predicted in done)
+    middle = statistics.median(ratios)
+    words = f"slower x{middle:.2g}" if all(above) else f"faster x{1.0 / middle:.2g}"
+    return (
+        f"every run is {words} than predicted (x{ratios[0]:.2g} to x{ratios[-1]:.2g} of the"
+        " prediction): the machine or the software is not what was told; `meshwright profile`"
+        " measures the one, --stack names the other"
     )
 
 

@@ -14,9 +14,9 @@ import psutil
 import pytest
 import yaml
 
+from meshwright.runs.limits import StudyLimits
 from meshwright.runs.loads.figures import Limits
 from meshwright.runs.loads.load import Lengths, closed_loop
-from meshwright.runs.loop import StudyLimits
 from meshwright.runs.serving import trial
 from meshwright.runs.serving.tune import (
     PreparedServing,

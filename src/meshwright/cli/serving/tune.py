@@ -11,8 +11,8 @@ from meshwright.cli.options import Given, command, fields_of, option
 from meshwright.cli.serving.flags import AXES, Sending, model_of, numbers
 from meshwright.cli.study_view import dry_lines, end_lines, interruptible, serving_progress
 from meshwright.cli.terminal import JsonFlag, QuietFlag, print_json, tell
+from meshwright.runs.limits import StudyLimits
 from meshwright.runs.loads.load import Load
-from meshwright.runs.loop import StudyLimits
 from meshwright.runs.serving.tune import (
     PreparedServing,
     ServingStudy,

@@ -14,7 +14,7 @@ from meshwright.compat.autoconfigurator.search import Search
 from meshwright.compat.checks import at_path, made, whole
 from meshwright.platforms.job import JobText
 from meshwright.runs.candidates import Candidate
-from meshwright.runs.record import RunRecord
+from meshwright.runs.record import RunRecord, first_id
 from meshwright.runs.results import StudyTables
 from meshwright.runs.serving.tune import ServingStudy
 from meshwright.runs.store import write_whole
@@ -235,7 +235,7 @@ def write_final(search: Search, result: StudyResult) -> list[str]:
         _link_logs(search, record, result.folder)
     best = result.view.best
     if best is not None:
-        member = next(member for member in search.members if member.run_id == best.run_id)
+        member = next(member for member in search.members if member.run_id == first_id(best.run_id))
         name = f"optimal_config_{search.size_in_b:g}b_{nodes}nodes.yaml"
         write_whole(final / name, _text(search, member, whole_run=True))
     return log.splitlines()
@@ -243,7 +243,8 @@ def write_final(search: Search, result: StudyResult) -> list[str]:
 
 def _link_logs(search: Search, record: RunRecord, study: Path) -> None:
     """Show a run's output under the candidate's name: as links, else as copies."""
-    folder = search.folder / LOGS / search.names[record.run_id]
+    first = first_id(record.run_id)
+    folder = search.folder / LOGS / f"{search.names[first]}{record.run_id.removeprefix(first)}"
     made(folder)
     for name, shown in (("stdout.log", "log.out"), ("stderr.log", "log.err")):
         source, path = study / "runs" / record.run_id / name, folder / shown

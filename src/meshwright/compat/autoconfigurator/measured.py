@@ -13,9 +13,10 @@ from typing import Any
 from meshwright.compat.autoconfigurator.folders import write_job
 from meshwright.compat.autoconfigurator.inference import InferenceSearch, Point, Refused, sorted_out
 from meshwright.compat.autoconfigurator.search import Platform
+from meshwright.runs.limits import StudyLimits
 from meshwright.runs.loads.figures import ServedPoint
 from meshwright.runs.loads.load import Lengths, closed_loop
-from meshwright.runs.loop import StudyLimits, View
+from meshwright.runs.loop import View
 from meshwright.runs.serving.record import ServedRecord
 from meshwright.runs.serving.trial import OWN_ENGINE
 from meshwright.runs.serving.tune import (

@@ -21,7 +21,7 @@ from meshwright.platforms.job import JobOptions
 from meshwright.platforms.registry import executor
 from meshwright.runs.budget import read_budget
 from meshwright.runs.candidates import Candidate, Candidates, Refusal, fitting_candidates
-from meshwright.runs.loop import StudyLimits
+from meshwright.runs.limits import StudyLimits
 from meshwright.runs.trackers import Tracking, read_key
 from meshwright.runs.trial import OWN_TRAINER, Trial
 from meshwright.runs.tune import Prepared, Tuning

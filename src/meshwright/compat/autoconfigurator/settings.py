@@ -18,7 +18,7 @@ from functools import cache
 from typing import Any, Literal
 
 from meshwright.compat.checks import Sizes, budget_of, positive, sizes, text_of, whole
-from meshwright.runs.loop import StudyLimits
+from meshwright.runs.limits import StudyLimits
 from meshwright.search.problem import dims_of
 from meshwright.sizing.shapes import shape_of
 from meshwright.sizing.size import Budget, classic_params

@@ -21,8 +21,9 @@ from meshwright.platforms.registry import executor
 from meshwright.runs.belief import Prior
 from meshwright.runs.choose import Options
 from meshwright.runs.counts import RunWork
+from meshwright.runs.limits import StudyLimits
 from meshwright.runs.lock import locked
-from meshwright.runs.loop import StudyLimits, Tuner, View, judge_runs
+from meshwright.runs.loop import Tuner, View, judge_runs
 from meshwright.runs.outcome import Measured
 from meshwright.runs.record import DIGITS, Course, event_of
 from meshwright.runs.store import Store, study_folder

@@ -13,9 +13,10 @@ from meshwright.platforms.given import cluster_from_flag, find_local_cluster
 from meshwright.platforms.job import Job, JobOptions, JobText
 from meshwright.platforms.registry import executor, job_text
 from meshwright.runs.choose import Options
+from meshwright.runs.limits import StudyLimits
 from meshwright.runs.loads.figures import Limits
 from meshwright.runs.loads.load import Load
-from meshwright.runs.loop import StudyLimits, View
+from meshwright.runs.loop import View
 from meshwright.runs.processors import probed_processors
 from meshwright.runs.results import write_best, write_tables
 from meshwright.runs.serving.candidates import (
