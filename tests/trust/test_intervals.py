@@ -8,6 +8,7 @@ import pytest
 
 from meshwright.cost.headroom import MOST_HEADROOM, headroom_bytes
 from meshwright.trust import intervals as confidence
+from meshwright.trust import untold
 from meshwright.trust.intervals import (
     LEVELS,
     LONG_TOKENS,
@@ -25,11 +26,16 @@ from meshwright.trust.intervals import (
 )
 from meshwright.values.hardware.catalogue import find_chip
 from meshwright.values.models.catalogue import find_model
-from meshwright.values.stack import find_stack
+from meshwright.values.stack import find_stack, lowest_basis
 from meshwright.values.workload import Workload
 
 KIND = Kind(
-    stack="megatron", family="megatron", model="dense", generation="hopper", vendor="NVIDIA"
+    stack="megatron",
+    family="megatron",
+    model="dense",
+    generation="hopper",
+    vendor="NVIDIA",
+    basis="megatron",
 )
 WORK = Workload(seq_len=4096, gbs=64, precision="bf16")
 UNKNOWN = Kind(stack="nobody's", family="nobody's", model="moe", generation="none", vendor="nobody")
@@ -57,6 +63,7 @@ def test_names_of_a_kind_from_fine_to_coarse() -> None:
             "megatron, dense, hopper",
             "megatron, dense, nvidia",
             "megatron, dense, any chip",
+            "built on megatron, dense",
             "megatron, dense",
             "dense",
             "dense, any work",
@@ -73,8 +80,24 @@ def test_kind_of_a_run() -> None:
         work=WORK,
     )
     assert found == Kind(
-        stack="torchtitan", family="fsdp", model="moe", generation="cdna3", vendor="AMD"
+        stack="torchtitan",
+        family="fsdp",
+        model="moe",
+        generation="cdna3",
+        vendor="AMD",
+        basis="fsdp",
     )
+
+
+def test_software_without_runs_of_its_own_is_known_by_what_it_builds_on() -> None:
+    built = replace(KIND, stack="someone's", generation="none", vendor="nobody")
+    alike = replace(OWN, level="basis", kind="built on megatron, dense")
+    spreads = {("step_time", each.kind): each for each in (OWN, alike, OF_ALL)}
+    assert find_spread(spreads, built, "step_time") is alike
+    assert "of software built on megatron, dense" in alike.words(built)
+    assert find_spread(spreads, replace(built, basis=""), "step_time") is OF_ALL
+    assert lowest_basis("megatron-bridge") == "megatron" == lowest_basis("megatron")
+    assert lowest_basis("nobody's") == ""
 
 
 def test_small_models_are_a_kind_of_their_own_in_time_alone() -> None:
@@ -140,7 +163,7 @@ def test_adapters_and_long_sequences_are_kinds_of_their_own() -> None:
 
 def test_what_was_assumed_adds_in_squares() -> None:
     """Worked: half widths of ln 1.1 and of the table's two, by Pythagoras; the middle stays."""
-    doubts = confidence._doubts()
+    doubts = untold._doubts()
     extra = [doubts["step_time", name].half_width for name in ("micro batch", "recompute")]
     low, high = widened((100 / 1.1, 110.0), "step_time", ("micro batch", "recompute"))
     half = math.sqrt(math.log(1.1) ** 2 + sum(one**2 for one in extra))

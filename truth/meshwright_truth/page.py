@@ -43,8 +43,8 @@ VERDICTS: tuple[Fits, ...] = get_args(Fits)
 _HEAD = """## How sure
 
 Every estimate carries an 80 % interval around it: as far up and down as 80 % of published runs of its kind lie from their predictions.
-Kinds go from fine to coarse: the same software, dense or with experts, on chips of one generation; of one maker; on any chip; of one
-family of software; all such models; with any work; all runs. Step times of models below a billion parameters, LoRA and sequences beyond
+Kinds go from fine to coarse: the same software, dense or with experts, on chips of one generation; of one maker; on any chip; all
+that builds on one software; of one family of software; all such models; with any work; all runs. Step times of models below a billion parameters, LoRA and sequences beyond
 16,384 tokens are kinds of their own. The finest with two or more (table, model) groups is used (three for memory), and `plan` and
 `explain` say when it is not the run's own. A kind's runs of k tables weigh k / (k + 5), the next coarser kind's the rest, and few runs
 widen it (Student's t). What a row does not tell widens it by what hiding it moves where rows tell it.

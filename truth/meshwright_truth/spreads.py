@@ -95,7 +95,8 @@ class Sample:
         members: dict[tuple[Level, str], list[int]] = {}
         for i, residual in enumerate(residuals):
             for level in LEVELS:
-                members.setdefault((level, residual.kind.at(level)), []).append(i)
+                if name := residual.kind.at(level):
+                    members.setdefault((level, name), []).append(i)
         return cls(
             residuals=residuals,
             table=_codes(r.table for r in residuals),

@@ -3,19 +3,27 @@ that decide between layouts may be, by `trust/uncertainties.csv`."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, get_args
 
+from meshwright.trust.untold import (
+    QUANTITIES,
+    Assumption,
+    Doubt,
+    Quantity,
+    ServingQuantity,
+    that_widen,
+    widened,
+)
 from meshwright.values.data import package_rows
 from meshwright.values.hardware.chip import Chip
 from meshwright.values.hardware.cluster import Pool
 from meshwright.values.layout import Layout
 from meshwright.values.models.params import model_params
 from meshwright.values.models.spec import ModelSpec
-from meshwright.values.stack import Stack
+from meshwright.values.stack import Stack, lowest_basis
 from meshwright.values.units import GIB, counted
 from meshwright.values.workload import Workload
 
@@ -45,28 +53,14 @@ __all__ = [
     "serving_interval",
     "serving_kind",
     "spread_of",
+    "that_widen",
     "uncertain_constants",
     "widened",
 ]
 
-Quantity = Literal["step_time", "peak_memory"]
-ServingQuantity = Literal["ttft", "tpot", "e2e", "throughput", "serving_memory"]
 Fits = Literal["yes", "at risk", "no"]
-Level = Literal["generation", "vendor", "software", "family", "work", "model", "all"]
+Level = Literal["generation", "vendor", "software", "basis", "family", "work", "model", "all"]
 Work = Literal["", "lora", "long"]
-Assumption = Literal[
-    "micro batch",
-    "global batch",
-    "recompute",
-    "sharding",
-    "sequence parallelism",
-    "precision",
-    "sequence length",
-    "number of chips",
-    "parallel axes",
-]
-"""What a run may leave untold, so that something is taken for it."""
-QUANTITIES: tuple[Quantity, ...] = get_args(Quantity)
 SERVING_QUANTITIES: tuple[ServingQuantity, ...] = get_args(ServingQuantity)
 LEVELS: tuple[Level, ...] = get_args(Level)
 """What the runs of a kind share, from fine to coarse."""
@@ -74,6 +68,7 @@ _SHARED: Mapping[Level, tuple[str, ...]] = {
     "generation": ("stack", "what", "generation"),
     "vendor": ("stack", "what", "vendor"),
     "software": ("stack", "what", "any_chip"),
+    "basis": ("on_basis", "what"),
     "family": ("family", "what"),
     "work": ("what",),
     "model": ("model", "any_work"),
@@ -105,6 +100,8 @@ class Kind:
     vendor: str
     work: Work = ""
     """Whether adapters are trained, or sequences are long."""
+    basis: str = ""
+    """The stack that the software builds on in the end, itself where on none; blank: not known."""
 
     @property
     def what(self) -> str:
@@ -115,6 +112,11 @@ class Kind:
     def any_chip(self) -> str:
         """In the name of the level at which chips are one."""
         return "any chip"
+
+    @property
+    def on_basis(self) -> str:
+        """In the name of the level at which all that builds on one software is one."""
+        return f"built on {self.basis}"
 
     @property
     def any_work(self) -> str:
@@ -130,7 +132,10 @@ class Kind:
         )
 
     def at(self, level: Level) -> str:
-        """Return the name of the kind at a level, such as `megatron, dense, hopper`."""
+        """Return the name of the kind at a level, such as `megatron, dense, hopper`; blank where it
+        has none."""
+        if level == "basis" and not self.basis:
+            return ""
         return ", ".join(str(getattr(self, name)).lower() for name in _SHARED[level]) or ANY_RUN
 
 
@@ -203,6 +208,7 @@ _NAMES: Mapping[Level, str] = {
     "generation": "of this kind",
     "vendor": "of {kind}",
     "software": "of {kind}",
+    "basis": "of software {kind}",
     "family": "of software like {kind}",
     "work": "of {kind} models",
     "model": "of models like {kind}",
@@ -220,6 +226,7 @@ def kind_of(*, model: ModelSpec, chip: Chip, stack: Stack, work: Workload) -> Ki
     return Kind(
         stack=stack.name,
         family=stack.family,
+        basis=lowest_basis(stack.name),
         model=_size_and_experts(model),
         generation=chip.generation,
         vendor=chip.vendor,
@@ -267,55 +274,11 @@ def serving_interval(
     return find_spread(published, kind, quantity).around(predicted)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Doubt:
-    """How far hiding what rows told moved their predictions."""
-
-    quantity: Quantity
-    assumption: Assumption
-    half_width: float
-    """85 % of rows moved by less, in ln, tables alike."""
-    rows: int
-    tables: int
-
-
-def widened(
-    ends: tuple[float, float],
-    quantity: Quantity | ServingQuantity,
-    assumptions: Sequence[Assumption],
-) -> tuple[float, float]:
-    """Return the ends of an interval as far apart as what was assumed makes them.
-
-    Errors of the model and of what was taken for blanks have nothing to do with each other: their
-    squares add up.
-    """
-    extra = sum(_doubts()[quantity, each].half_width ** 2 for each in assumptions)
-    low, high = ends
-    middle, half = math.sqrt(low * high), 0.5 * math.log(high / low)
-    wide = math.exp(math.sqrt(half * half + extra))
-    return middle / wide, middle * wide
-
-
 def interval(
     kind: Kind, quantity: Quantity, predicted: float, assumptions: Sequence[Assumption] = ()
 ) -> tuple[float, float]:
     """Return the 80 % interval of a predicted value."""
     return widened(spread_of(kind, quantity).around(predicted), quantity, assumptions)
-
-
-@cache
-def _doubts() -> Mapping[tuple[str, Assumption], Doubt]:
-    found = (
-        Doubt(
-            quantity=cast("Quantity", line["quantity"]),
-            assumption=cast("Assumption", line["assumption"]),
-            half_width=float(line["half_width"]),
-            rows=int(line["rows"]),
-            tables=int(line["tables"]),
-        )
-        for line in package_rows("trust/assumptions.csv")
-    )
-    return {(doubt.quantity, doubt.assumption): doubt for doubt in found}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -20,6 +20,7 @@ __all__ = [
     "Stack",
     "figure_source",
     "find_stack",
+    "lowest_basis",
     "stack_names",
 ]
 
@@ -391,6 +392,16 @@ def _basis(name: str, above: tuple[str, ...]) -> Stack:
     if found is None:
         raise UnknownNameError(f"stack that {above[-1]} builds on", name, stack_names())
     return found
+
+
+@cache
+def lowest_basis(name: str) -> str:
+    """Return the stack that another builds on in the end, itself where it builds on none; empty
+    for one that no file names."""
+    entry = find_entry(name)
+    while entry is not None and entry.builds_on is not None:
+        name, entry = entry.builds_on, find_entry(entry.builds_on)
+    return "" if entry is None else name
 
 
 _FIELDS = {

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from meshwright.runs.measured.blanks import axes_untold
 from meshwright.runs.measured.cells import Cells
 from meshwright.trust.intervals import Assumption
+from meshwright.trust.untold import taken_words
 from meshwright.values.layout import Layout
 from meshwright.values.workload import Workload
 
@@ -40,15 +41,5 @@ def words_of(
     assumptions: tuple[Assumption, ...], layout: Layout, workload: Workload
 ) -> tuple[str, ...]:
     """Return a line for people for each assumption: what was not told, and what was taken."""
-    taken: Mapping[Assumption, str] = {
-        "micro batch": str(layout.mbs),
-        "global batch": str(layout.gbs),
-        "recompute": layout.recompute,
-        "sharding": layout.sharding,
-        "sequence parallelism": "on" if layout.sp else "off",
-        "precision": workload.precision,
-        "sequence length": str(workload.seq_len),
-        "number of chips": str(layout.num_chips),
-        "parallel axes": f"tp={layout.tp} pp={layout.pp} cp={layout.cp} ep={layout.ep}",
-    }
-    return tuple(f"{name} not told: {taken[name]} taken" for name in assumptions)
+    taken = taken_words(assumptions, layout, workload)
+    return tuple(f"{name} not told: {what} taken" for name, what in taken.items())
