@@ -121,7 +121,7 @@ def test_a_finished_study_runs_nothing_again(bench: Bench) -> None:
     first = bench.run(max_runs=4, strategy="grid")
     again = bench.run(max_runs=4, strategy="grid")
     assert again.records == first.records
-    assert len(bench.launcher.submissions()) == 4
+    assert len(bench.launcher.submissions()) == len(first.records) > 1
 
 
 def test_hours_end_with_the_job_and_not_with_who_looks_at_it(bench: Bench) -> None:
