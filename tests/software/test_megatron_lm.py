@@ -197,6 +197,16 @@ def test_one_queue_where_exchanges_overlap_and_none_with_fsdp_or_on_blackwell() 
     assert queue(layout="tp=2", cluster="b200:64", megatron_version="0.12") == "1"
 
 
+def test_overlapped_products_skip_multicast_on_chips_that_lack_it() -> None:
+    # Transformer Engine's assertion: below compute capability 9.0 it wants UB_SKIPMC=1
+    def names(**given: Any) -> set[str]:
+        return {var.name for var in written(**given).environment}
+
+    assert "UB_SKIPMC" in names(layout="tp=2", cluster="a100-80:64")
+    assert "UB_SKIPMC" not in names(layout="tp=1", cluster="a100-80:64")
+    assert "UB_SKIPMC" not in names(layout="tp=2", cluster="h100:64")
+
+
 def test_the_vocabulary_is_the_models_whatever_the_tokenizer_of_the_version_adds() -> None:
     # NullTokenizer of core 0.17 and before counts an end-of-document token on top: 128,255 + 1 =
     # Llama 3's 128,256

@@ -37,6 +37,8 @@ __all__ = ["MEGATRON_LM", "NULL_COUNTS_EOD", "environment", "split_words"]
 _FREE_QUEUES = frozenset({"blackwell", "blackwell-rtx", "rubin"})
 """Generations whose launches keep their order without the limit (Megatron-LM arguments.py: arch
 version 10 and later)."""
+_NO_MULTICAST = frozenset({"volta", "turing", "ampere", "ada"})
+"""NVIDIA's generations before compute capability 9.0."""
 _ALWAYS_BEFORE = (0, 13)
 """Core 0.12 demands it with tensor parallelism on every generation: its condition lacks a
 bracket."""
@@ -58,6 +60,8 @@ def environment(plan: TrainingPlan) -> tuple[EnvVar, ...]:
         rows.append(("NCCL_NVLS_ENABLE", "0", "saves the buffers of in-switch reductions"))
     if plan.stack.tp_overlap and plan.layout.tp > 1:
         rows += [(f"NVTE_{way}_LAYERNORM_SM_MARGIN", *margin) for way in ("FWD", "BWD")]
+    if tp_overlap(plan) and plan.pool.node.chip.generation in _NO_MULTICAST:
+        rows.append(("UB_SKIPMC", "1", "overlapped products start by CUDA IPC: no multicast here"))
     if plan.work.precision == "tf32":
         rows.append(("NVIDIA_TF32_OVERRIDE", "1", "fp32 matrix products run in tf32"))
     return variables(*rows)
