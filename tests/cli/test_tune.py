@@ -63,7 +63,8 @@ def test_a_study_on_this_machine(torchrun: Path, capsys: Capture) -> None:
     assert cli.run([*HERE, "--max-runs", "3", "--tolerance", "0", "-o", "study"]) == 0
     out, err = capsys.readouterr()
     lines = out.splitlines()
-    assert lines[0].split() == ["run", "step", "predicted", "off", "tokens/s", "layout"]
+    heads = ["run", "step", "predicted", "off", "tokens/s", "P(best)", "layout"]
+    assert lines[0].split() == heads
     assert [line.split()[0] for line in lines[1:4]] == ["1", "2", "3"]
     assert lines[4].startswith("stopped: 3 runs, as many as --max-runs allows")
     assert lines[5].startswith("best: --layout tp=")

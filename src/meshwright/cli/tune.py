@@ -264,9 +264,6 @@ def _print(result: StudyResult, *, json_output: bool) -> None:
         if result.view.stop
         else ""
     )
-    note = otherwise_than_told(result.view.records)
-    if note is not None:
-        print(f"note: {note}")
     if result.view.best is not None:
         print(
             f"best: --layout {result.view.best.layout.words()}; {result.folder / 'best.yaml'} and"
@@ -277,6 +274,9 @@ def _print(result: StudyResult, *, json_output: bool) -> None:
             "no run finished; each failure is above, and its output in the run's folder",
             file=sys.stderr,
         )
+    note = otherwise_than_told(result.view.records)
+    if note is not None:
+        print(f"note: {note}")
 
 
 def _print_dry(prepared: Prepared, tuning: Tuning) -> None:
