@@ -112,7 +112,7 @@ def test_batches_and_lengths_are_the_plan_s(name: str) -> None:
 
 
 def test_adapters_stand_where_the_plan_has_them() -> None:
-    given = {"lora_rank": 8, "lora_targets": ["linear_qkv", "linear_proj"]}
+    given: dict[str, Any] = {"lora_rank": 8, "lora_targets": ["linear_qkv", "linear_proj"]}
     layout = "mbs=1,sharding=none"
     trl = words_of(exported("trl", layout, **given), "trl")
     assert (trl["lora_r"], trl["lora_alpha"]) == (8, 16)

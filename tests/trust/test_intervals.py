@@ -92,7 +92,9 @@ def test_kind_of_a_run() -> None:
 def test_software_without_runs_of_its_own_is_known_by_what_it_builds_on() -> None:
     built = replace(KIND, stack="someone's", generation="none", vendor="nobody")
     alike = replace(OWN, level="basis", kind="built on megatron, dense")
-    spreads = {("step_time", each.kind): each for each in (OWN, alike, OF_ALL)}
+    spreads: dict[tuple[Any, str], Spread] = {
+        ("step_time", each.kind): each for each in (OWN, alike, OF_ALL)
+    }
     assert find_spread(spreads, built, "step_time") is alike
     assert "of software built on megatron, dense" in alike.words(built)
     assert find_spread(spreads, replace(built, basis=""), "step_time") is OF_ALL

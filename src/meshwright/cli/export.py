@@ -125,7 +125,7 @@ def export(
     case: Given = fields_of(
         PlanRequest,
         *("cluster", "seq_len", "gbs", "gpus_per_node", "decoder_seq_len", "precision"),
-        *("attention", "stack", "megatron_version", "max_memory_gib"),
+        *("attention", "stack", "megatron_version", "max_memory_gib", "fastest"),
         cluster="With a model: chips, such as h100:256.",
         seq_len="With a model: tokens in one sequence.",
     ),

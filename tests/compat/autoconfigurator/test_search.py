@@ -155,7 +155,7 @@ def test_an_unknown_size_is_that_of_the_closed_form() -> None:
         ({"max_training_days": -1}, f"{TRAIN}.max_training_days=-1: expected a positive number"),
         ({"tensor_parallel_sizes": ["a"]}, "expected auto or a list of whole numbers"),
         ({"custom_config": "/nowhere.yaml"}, "/nowhere.yaml: No such file"),
-        ({"max_steps_per_run": 1}, "max_steps_per_run=1: expected 4 or more"),
+        ({"max_steps_per_run": 1}, "max_steps_per_run=1: expected 7 or more"),
     ],
 )
 def test_values_that_cannot_be(train: dict[str, Any], said: str) -> None:
