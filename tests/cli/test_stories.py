@@ -101,16 +101,40 @@ def test_some_chips_of_many_are_not_fine_tuned_on(capsys: pytest.CaptureFixture[
 
 
 def test_a_mixture_by_its_config_goes_to_torchtitan(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = tmp_path / "config.json"
     config.write_text(json.dumps(QWEN), encoding="utf-8")
     asked = ["plan", "--hf", str(config), "--cluster", "h100:32", "--seq", "4096", "--gbs", "128"]
     to = ["--to", "torchtitan", "--export", str(tmp_path / "out"), "--set", "pp=1"]
-    assert run([*asked, *to]) == 2
-    assert "--leave-out aux_loss" in capsys.readouterr().err
+    with monkeypatch.context() as patched:  # the refusal comes before any search
+        patched.setattr("meshwright.api.plan", None)
+        assert run([*asked, *to]) == 2
+        assert "--leave-out aux_loss" in capsys.readouterr().err
+        assert run([*asked, *to, "--leave-out", "foo"]) == 2
+        assert "--leave-out foo: the plan does not set it" in capsys.readouterr().err
+        assert run([*asked, "--leave-out", "aux_loss"]) == 2
+        assert "without --export" in capsys.readouterr().err
     assert run([*asked, *to, "--leave-out", "aux_loss"]) == 0
     shown = capsys.readouterr()
     assert len(shown.out.splitlines()) <= MOST_LINES
     [written] = (tmp_path / "out").glob("*.py")
     compile(written.read_text(encoding="utf-8"), written.name, "exec")
+
+
+def test_a_mixture_written_for_torchtitan_s_toml_reads_back(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(QWEN), encoding="utf-8")
+    asked = ["plan", "--hf", str(config), "--cluster", "h100:32", "--seq", "4096", "--gbs", "128"]
+    to = ["--to", "torchtitan-toml", "--export", str(tmp_path / "out"), "--leave-out", "aux_loss"]
+    assert run([*asked, *to, "--set", "pp=1", "--json"]) == 0
+    best = json.loads(capsys.readouterr().out)["plans"][0]["layout"]
+    [written] = (tmp_path / "out").glob("*.toml")
+    assert (
+        run(["plan", "--from", str(written), "--cluster", "h100:32", "--top", "1", "--json"]) == 0
+    )
+    read = json.loads(capsys.readouterr().out)["current"]["layout"]
+    names = ("tp", "ep", "pp", "dp", "mbs", "gbs", "sharding", "recompute")
+    assert {name: read[name] for name in names} == {name: best[name] for name in names}

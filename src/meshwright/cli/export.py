@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 import yaml
@@ -35,11 +36,13 @@ from meshwright.search.mixed.problem import MixedProblem, is_mixed
 from meshwright.search.problem import Asked, Problem, ask
 from meshwright.search.request import PlanRequest
 from meshwright.search.result import Plan, PlanResult
+from meshwright.search.rules.software import stack_rules
 from meshwright.software.contract import (
     Exported,
     ExportedFile,
     ExportTarget,
     export_plan,
+    require_place,
     require_runs,
 )
 from meshwright.software.mixed import MIXED_TARGETS, SAME_STAGES, export_mixed
@@ -47,7 +50,7 @@ from meshwright.software.plan import TrainingPlan, plan_of, without
 from meshwright.software.registry import find_target
 from meshwright.software.settings import TrainingSettings
 from meshwright.values.errors import CannotExpress, ConfigError, LayoutError
-from meshwright.values.layout import Layout
+from meshwright.values.layout import Layout, Sharding
 from meshwright.values.mixed_layout import MixedLayout
 from meshwright.values.options import Option
 
@@ -60,6 +63,7 @@ __all__ = [
     "for_export",
     "left_names",
     "read_settings",
+    "refuse_early",
 ]
 
 
@@ -184,6 +188,21 @@ def export(
     _write_out(exported, script, target, Delivery(**delivery), json_output=json_output)
 
 
+def refuse_early(problem: Problem, to: str, whole: Callable[[Asked], TrainingPlan]) -> None:
+    """Refuse, before a search, what the software to write for has no place for whatever the layout,
+    and names to leave out that the plan does not set."""
+    rules, chips = stack_rules(problem.setting.stack), problem.num_chips
+    layouts = [
+        Layout(dp=chips, gbs=chips, sharding=cast("Sharding", sharding))
+        for sharding in dict.fromkeys((*rules.shardings, *rules.shardings_without_pp))
+    ]
+    plans = []
+    for layout in layouts:
+        with suppress(LayoutError):
+            plans.append(whole(Asked(layout=layout, problem=problem)))
+    require_place(plans, target=find_target(to))
+
+
 def left_names(words: str | None) -> list[str]:
     """Read --leave-out."""
     return [] if words is None else [word.strip() for word in words.split(",")]
@@ -296,6 +315,7 @@ def _of_model(
     problem = api.problem_of(request)
     if layout is not None:
         return ask(layout, problem)
+    refuse_early(problem, target.name, whole)
     result = api.plan(request)
     if not result.plans:
         print_miss(result, Console(stderr=True))

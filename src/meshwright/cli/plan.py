@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,14 @@ from rich.progress import Progress
 
 from meshwright import api
 from meshwright.api.existing import Run, price_of, read_run
-from meshwright.cli.export import LEAVE_OUT, Delivery, export_first, for_export, left_names
+from meshwright.cli.export import (
+    LEAVE_OUT,
+    Delivery,
+    export_first,
+    for_export,
+    left_names,
+    refuse_early,
+)
 from meshwright.cli.flags import FORCE
 from meshwright.cli.options import Given, command, fields_of, option
 from meshwright.cli.plan_files import (
@@ -50,7 +58,7 @@ from meshwright.search.refine import (
 from meshwright.search.request import PlanRequest
 from meshwright.search.result import PlanResult
 from meshwright.software.contract import export_plan, require_runs
-from meshwright.software.plan import plan_of, without
+from meshwright.software.plan import TrainingPlan, plan_of, without
 from meshwright.software.registry import TARGETS, find_target
 from meshwright.values.errors import ConfigError
 from meshwright.values.layout import Layout
@@ -179,6 +187,8 @@ def plan(
       meshwright plan --hf config.json --cluster h200:16 --seq 4096 --gbs 128 --stack fsdp --json
     """  # noqa: E501
     goal = read_goal(tokens, deadline)
+    if leave_out is not None and export_dir is None:
+        raise ConfigError(f"--leave-out {leave_out}: of no effect without --export DIR")
     flags = {**given, **_model(given.get("model"), hf)}
     flags |= goal.fields(flags) if goal is not None else {}
     run = None if from_file is None else _read_run(from_file, flags)
@@ -196,6 +206,9 @@ def plan(
     if save_request is not None:
         put_file(save_request, request_to_yaml(asked), mark="model:", force=force)
     problem = _problem(asked, from_file)  # refuses what is unknown before a folder is made
+    if export_dir is not None and not isinstance(problem, MixedProblem):
+        whole = partial(_whole, run=run, dropped=left_names(leave_out))
+        refuse_early(problem, to or _usual_target(problem), whole)
     current = None if run is None or isinstance(problem, MixedProblem) else run.asked(problem)
     if trace is not None:
         make_folder(trace)
@@ -274,12 +287,17 @@ def _export(
         assert side.request is not None, "an answer has its request"
         problem = api.problem_of(PlanRequest.of(side.request))
     asked = ask({field.name: getattr(best, field.name) for field in fields(Layout)}, problem)
-    settings, details = (None, None) if run is None else (run.found.settings, run.found.details)
-    whole = without(plan_of(asked, settings=settings, details=details), dropped)
-    exported = export_plan(whole, target=find_target(to))
+    exported = export_plan(_whole(asked, run=run, dropped=dropped), target=find_target(to))
     Delivery(output=folder).deliver(exported.files)
     tell(f"wrote {', '.join(str(folder / file.name) for file in exported.files)}")
     tell_notes(exported.notes)
+
+
+def _whole(asked: Asked, *, run: Run | None, dropped: list[str]) -> TrainingPlan:
+    """Return the plan of a layout, in the settings of a file to improve, without what is left
+    out."""
+    settings, details = (None, None) if run is None else (run.found.settings, run.found.details)
+    return without(plan_of(asked, settings=settings, details=details), dropped)
 
 
 def _read_run(path: Path, flags: dict[str, Any]) -> Run:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass, replace
-from typing import Any, Literal, TypeVar, cast
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
 
 from meshwright.search.rules.software import parse_version
 from meshwright.search.started import runnable, started_stack
 from meshwright.software.defaults import left_out
+from meshwright.software.looked_at import dropped_fields, require_none, tracked
 from meshwright.software.plan import TrainingPlan, completed
 from meshwright.software.settings import ModelDetails, TrainingSettings
 from meshwright.values.errors import ConfigError
@@ -33,12 +34,10 @@ __all__ = [
     "bf16_gradients",
     "counted_but_not_set",
     "export_plan",
-    "fields_set",
     "import_text",
     "left_off",
-    "plain",
+    "require_place",
     "require_runs",
-    "tracked",
     "variables",
 ]
 
@@ -147,53 +146,6 @@ class Mended:
     text: str
     notes: tuple[str, ...] = ()
     """What a reader must know besides the edit."""
-
-
-T = TypeVar("T")
-
-
-class _Tracked:
-    """Stands before a frozen value; the name of each field that is read goes into `seen`,
-    properties do not count."""
-
-    __slots__ = ("_path", "_seen", "_values")
-
-    def __init__(self, values: Any, path: str, seen: set[str]) -> None:
-        self._values = values
-        self._path = path
-        self._seen = seen
-
-    def __getattr__(self, name: str) -> Any:
-        value = getattr(self._values, name)
-        if name not in {field.name for field in fields(self._values)}:
-            return value
-        path = f"{self._path}{name}"
-        self._seen.add(path)
-        return _Tracked(value, f"{path}.", self._seen) if is_dataclass(value) else value
-
-
-def tracked(values: T, seen: set[str]) -> T:
-    """Return a stand-in for a frozen value that adds `layout.tp` to `seen` when that is read."""
-    return cast("T", _Tracked(values, "", seen))
-
-
-def plain(values: T) -> T:
-    """Return the value behind a stand-in, for functions that read all of it; nothing counts as
-    looked at."""
-    return cast("T", values._values) if isinstance(values, _Tracked) else values
-
-
-def fields_set(values: Any, path: str) -> dict[str, Any]:
-    """Return the fields that have no default or another value than it, by path; nested values give
-    their own fields."""
-    found: dict[str, Any] = {}
-    for one in fields(values):
-        value = getattr(values, one.name)
-        if is_dataclass(value):
-            found |= {f"{path}{one.name}": value, **fields_set(value, f"{path}{one.name}.")}
-        elif one.default is MISSING or value != one.default:
-            found[f"{path}{one.name}"] = value
-    return found
 
 
 BF16_GRADIENTS = (
@@ -360,24 +312,6 @@ def left_off(
     )
 
 
-_NOT_ASKED = {
-    "model.name": "a label",
-    "model.rotation_has_factor": "a kernel's time; Megatron takes it with learned sinks",
-    "model.moe.clamps_gate": "a kernel's time; details.gate_clamp is the bound that is written",
-    "layout.dp": "follows from the chips and the other axes",
-    "work.gbs": "the layout's",
-    "work.attention": "a kernel, not a result",
-    "work.sample_len": "a figure of the data, which files name",
-    "work.cp_comm_type": "how the same keys and values travel, not a result",
-    "work.lora_targets": "nothing without adapters, which exports that have none refuse",
-    "work.routing": "how tokens are taken to spread over experts, for the estimate",
-    "work.fused_norm": "a kernel, not a result",
-    "settings.train_tokens": "completed to train_steps",
-    "settings.extra": "appended by targets that take words, see ExportTarget.takes_extra",
-}
-"""Fields that an exporter need not look at, each with the reason."""
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExportTarget:
     """One training software that plans are written for."""
@@ -430,13 +364,35 @@ def export_plan(plan: TrainingPlan, *, target: ExportTarget) -> Exported:
     seen: set[str] = set()
     full = completed(plan if target.usual is None else target.usual(plan))
     exported = target.write(tracked(full, seen))
-    _require_all_seen(plan, seen, target)
+    require_none(dropped_fields(plan, seen, takes_extra=target.takes_extra), name=target.name)
     _require_all_layers(plan, target.trained_layers(full, exported), target)
     notes = (*exported.notes, *counted_but_not_set(plan, target=target.name))
     rest = left_out(plan.model.name)
     return replace(
         exported, notes=(*notes, f"{plan.model.name} is written without: {rest}") if rest else notes
     )
+
+
+def require_place(plans: Iterable[TrainingPlan], *, target: ExportTarget) -> None:
+    """Refuse, before a search, a model's details and settings that a target has no place for.
+
+    The plans differ in their layouts alone; those that the target has no words for say nothing.
+    """
+    missing: dict[str, Any] | None = None
+    for plan in plans:
+        seen: set[str] = set()
+        try:
+            full = completed(plan if target.usual is None else target.usual(plan))
+            target.write(tracked(full, seen))
+        except ConfigError:
+            continue
+        found = dropped_fields(plan, seen, takes_extra=target.takes_extra)
+        missing = {
+            name: value
+            for name, value in found.items()
+            if name.startswith(("details.", "settings.")) and (missing is None or name in missing)
+        }
+    require_none(missing or {}, name=target.name)
 
 
 def require_runs(target: ExportTarget, stack: str) -> None:
@@ -447,32 +403,6 @@ def require_runs(target: ExportTarget, stack: str) -> None:
             f"{target.name}: {words}, whose layouts it does not run; plan with --stack"
             f" {target.stacks[0]}"
         )
-
-
-def _require_all_seen(plan: TrainingPlan, seen: set[str], target: ExportTarget) -> None:
-    """Refuse where a field that the plan sets was not looked at: nothing is dropped in silence."""
-    parts = ("model", "work", "layout", "settings", "details")
-    wanted = {
-        name: value
-        for part in parts
-        for name, value in fields_set(getattr(plan, part), f"{part}.").items()
-    }
-    free = {name for name in _NOT_ASKED if name != "settings.extra" or target.takes_extra}
-    names = [name for name in wanted if name not in seen | free]
-    dropped = [f"{name}={plain(wanted[name])!r}" for name in names]
-    if dropped:
-        raise ConfigError(
-            f"{target.name}: has no place for {', '.join(dropped)}; {_way_out(names)}, or export to"
-            " another target"
-        )
-
-
-def _way_out(names: Iterable[str]) -> str:
-    """Say how an export can do without some fields of a plan."""
-    parts = [name.partition(".") for name in names]
-    can_go = all(part in ("details", "settings") for part, _, _ in parts)
-    listed = ",".join(name for _, _, name in parts)
-    return f"--leave-out {listed} writes it without" if can_go else "leave it out"
 
 
 def _require_all_layers(plan: TrainingPlan, found: TrainedLayers, target: ExportTarget) -> None:

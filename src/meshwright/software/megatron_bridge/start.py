@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, get_args
 
 from meshwright.search.started import runnable
-from meshwright.software.contract import plain
+from meshwright.software.looked_at import plain
 from meshwright.software.plan import TrainingPlan
 from meshwright.software.text import Taken
 from meshwright.values.errors import UnknownNameError

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from meshwright.software.contract import plain
+from meshwright.software.looked_at import plain
 from meshwright.software.plan import TrainingPlan
 from meshwright.software.split import chunk_layers, expert_tp
 from meshwright.software.words import LLAMA, chosen, require
