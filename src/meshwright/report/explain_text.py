@@ -17,6 +17,7 @@ from meshwright.search.operators import LayerTable
 from meshwright.search.origins import origins_of, profile_provenance
 from meshwright.search.provenance import Provenance
 from meshwright.search.quote import Quote, Setting
+from meshwright.search.ran import ran_words
 from meshwright.search.titles import MEMORY_READINGS, TIME_READINGS
 from meshwright.trust.calibration import provenance_of
 from meshwright.trust.intervals import Intervals
@@ -54,6 +55,8 @@ def print_explanation(
     print_header(found.quote, found.setting, console)
     if found.setting.started_by:
         hanging(console, f"started by: {found.setting.started_by}", indent="")
+    if words := ran_words(found.quote, found.setting):
+        hanging(console, words, indent="")
     if way := found.context_way:
         hanging(console, way.words(), indent="")
     console.print(f"\nBinding: {found.binding}")

@@ -24,6 +24,7 @@ from meshwright.search.rules.software import (
 )
 from meshwright.search.started import GRAPHED_SHARE, Started, library_stack, started
 from meshwright.trust.calibration import Calibrated, Calibration, apply_calibration
+from meshwright.trust.intervals import Assumption, that_widen
 from meshwright.values.data import package_rows
 from meshwright.values.errors import ConfigError, UnknownNameError
 from meshwright.values.hardware.chip import Chip
@@ -99,6 +100,15 @@ class Problem:
     def num_chips(self) -> int:
         """Chips of the cluster."""
         return self.setting.pool.num_chips
+
+    def assuming(self, assumptions: tuple[Assumption, ...]) -> Problem:
+        """Return the same of a layout that leaves some things untold: wider intervals, and as much
+        more left free to fit with certainty."""
+        if not assumptions:
+            return self
+        setting = replace(self.setting, assumptions=assumptions)
+        headroom = _headroom_bytes(self.request.headroom, setting)
+        return replace(self, setting=setting, headroom_bytes=headroom)
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -424,7 +434,21 @@ def ask(layout: str | Mapping[str, Any], problem: Problem) -> Asked:
     if "recompute" not in given and _is_short(found, problem):
         found = complete_layout(_as_usual(given, problem, short=True), problem.case)
     require_valid(found, problem.case)
-    return Asked(layout=found, problem=problem)
+    return Asked(layout=found, problem=problem.assuming(_untold(given, found)))
+
+
+def _untold(given: Mapping[str, Any], layout: Layout) -> tuple[Assumption, ...]:
+    """What a layout in part does not tell; nothing of one that stands for itself. Sharding of one
+    replica and sequence parallelism of one rank play no part."""
+    if given.keys() >= _SAYS_ALL:
+        return ()
+    blank: Mapping[Assumption, bool] = {
+        "micro batch": "mbs" not in given,
+        "recompute": not any(name.startswith("recompute") for name in given),
+        "sharding": not {"sharding", "shard_size"} & given.keys() and layout.dp * layout.cp > 1,
+        "sequence parallelism": "sp" not in given and layout.tp > 1,
+    }
+    return that_widen([name for name, is_blank in blank.items() if is_blank])
 
 
 def _as_usual(given: dict[str, Any], problem: Problem, *, short: bool = False) -> dict[str, Any]:

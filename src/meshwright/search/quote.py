@@ -14,7 +14,15 @@ from meshwright.search.rules.check import check_layout
 from meshwright.search.rules.rule import RuleCase, Violation
 from meshwright.search.rules.software import NEWEST_MEGATRON
 from meshwright.trust.calibration import Calibration, own_intervals
-from meshwright.trust.intervals import Fits, Intervals, Kind, fits_within, intervals_of, kind_of
+from meshwright.trust.intervals import (
+    Assumption,
+    Fits,
+    Intervals,
+    Kind,
+    fits_within,
+    intervals_of,
+    kind_of,
+)
 from meshwright.values.hardware.cluster import Pool
 from meshwright.values.layout import Layout, Layouts
 from meshwright.values.models.spec import ModelSpec
@@ -46,6 +54,8 @@ class Setting:
     """What the software's recipe switches on, which exports write; None where it has none."""
     started_by: str = ""
     """The recipe that the software's release starts this model by, for people."""
+    assumptions: tuple[Assumption, ...] = ()
+    """What was not told of the layout that is asked for; it widens the intervals."""
 
     @property
     def kind(self) -> Kind:
@@ -70,7 +80,9 @@ class Setting:
     def intervals_at(self, *, step_s: float, peak_bytes: float) -> Intervals:
         """Return the 80 % intervals of figures found here: by the user's own runs where there are
         enough, else by published ones."""
-        published = intervals_of(self.kind, step_s=step_s, peak_bytes=peak_bytes)
+        published = intervals_of(
+            self.kind, step_s=step_s, peak_bytes=peak_bytes, assumptions=self.assumptions
+        )
         return (
             published
             if self.calibration is None

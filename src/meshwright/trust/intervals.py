@@ -308,12 +308,13 @@ def intervals_of(
     kind: Kind, *, step_s: float, peak_bytes: float, assumptions: Sequence[Assumption] = ()
 ) -> Intervals:
     """Return the intervals of an estimate that rests on some assumptions."""
+    untold = f"; {', '.join(assumptions)} not told" if assumptions else ""
     return Intervals(
         step_s=interval(kind, "step_time", step_s, assumptions),
         peak_bytes=interval(kind, "peak_memory", peak_bytes, assumptions),
         error=spread_of(kind, "step_time").words(kind, assumptions=assumptions),
         memory_error=spread_of(kind, "peak_memory").words(kind, assumptions=assumptions),
-        known_by=spread_of(kind, "step_time").short_words(),
+        known_by=spread_of(kind, "step_time").short_words() + untold,
         memory_known_by=spread_of(kind, "peak_memory").short_words(),
     )
 

@@ -225,6 +225,7 @@ class Answers:
                 "mends": [{"axis": mend.axis, "value": mend.value} for mend in mends],
                 **_facts(problem),
             }
+        problem = asked.problem
         setting = setting_of(problem)
         [quote] = requote(quotes([asked.layout], setting), problem)
         found = _Priced(state=state, problem=problem, quote=quote)
