@@ -144,7 +144,7 @@ def test_a_type_checker_knows_what_comes_back() -> None:
         Explanation,
     )
     assert_type(meshwright.diff("tp=1", "tp=2"), Comparison)
-    served = meshwright.serving.search.plan(
+    served = meshwright.serving.plan(
         model="llama3-8b", cluster="h100:1", input_len=100, output_len=10
     )
     assert_type(served, ServingPlan)
@@ -223,7 +223,7 @@ def test_a_serving_request_of_wrong_words_is_one_sentence(
     fields: dict[str, object], message: str
 ) -> None:
     with pytest.raises(meshwright.ConfigError) as error:
-        meshwright.serving.search.plan(**fields)
+        meshwright.serving.plan(**fields)
     assert str(error.value).startswith(message)
 
 
