@@ -245,9 +245,12 @@ def test_an_event_simulation_is_named() -> None:
 
 def test_the_overhead_by_hand() -> None:
     """Host work of a step is the stack's 0.02 s: 1 % more is 0.2 ms more, of term and step; what
-    hides of it is the launches' share."""
+    hides of it is the launches' share. A check of every exchange would add, and is off: a zero."""
     constants = {each.name: each for each in found("dense")[2].time["overhead"].constants}
-    assert set(constants) == {"stack.step_overhead_s", "stack.launch_hidden"}
+    assert set(constants) == {
+        *("stack.step_overhead_s", "stack.launch_hidden", "stack.collective_check_s")
+    }
+    assert constants["stack.collective_check_s"].value == 0.0
     assert constants["stack.step_overhead_s"].term_change == pytest.approx(0.0002)
     assert constants["stack.step_overhead_s"].sum_change == pytest.approx(0.0002)
     assert (constants["stack.launch_hidden"].term_change or 0.0) < 0
