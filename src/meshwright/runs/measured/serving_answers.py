@@ -94,15 +94,15 @@ class ServingPrediction:
 
     @property
     def verdict(self) -> Fits | None:
-        """`no` where it runs out, `at risk` where the upper end of its memory would, or a cache is
-        left that holds no request; None where nothing tells."""
+        """`no` where it runs out, `at risk` where the upper end of its memory would, or where the
+        engine's share of the chip leaves no request room; None where nothing tells."""
         memory, case = self.intervals["serving_memory"], self.case
-        if self.oom or (self.room is not None and self.room <= 0):
+        if self.oom:
             return "no"
-        if memory is not None and case is not None:
-            return "at risk" if memory[1] * GIB > case.node.chip.usable_bytes else "yes"
         if self.room is not None:
             return "at risk" if self.room < 1 else "yes"
+        if memory is not None and case is not None:
+            return "at risk" if memory[1] * GIB > case.node.chip.usable_bytes else "yes"
         return None if self.oom is None else "yes"
 
     @property

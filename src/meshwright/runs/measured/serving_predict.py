@@ -14,6 +14,14 @@ import numpy as np
 from meshwright.runs.measured.cells import TruthTable
 from meshwright.runs.measured.rows import Unanswerable
 from meshwright.runs.measured.serving_answers import ServingAnswers, ServingPrediction
+from meshwright.runs.measured.serving_memory import (
+    cache_room,
+    held_gib,
+    memory_of_case,
+    prices_of,
+    refused,
+    require_told,
+)
 from meshwright.runs.measured.serving_rows import Pools, ServingCase, open_experts, read_serving_row
 from meshwright.runs.measured.serving_words import (
     Published,
@@ -25,9 +33,9 @@ from meshwright.runs.measured.serving_words import (
     requests_of,
 )
 from meshwright.serving.clock import Clock, Speculation, clock_of
-from meshwright.serving.engine import Worker, quantisation
+from meshwright.serving.engine import Worker
 from meshwright.serving.load import Workers, closed_loop_on_two_pools
-from meshwright.serving.memory import cache_bytes_per_token, memory_of
+from meshwright.serving.memory import cache_bytes_per_token
 from meshwright.serving.prices import Prices
 from meshwright.serving.simulate import Requests, closed_loop
 from meshwright.serving.static import static_batch
@@ -41,7 +49,6 @@ from meshwright.serving.steady import (
     steady,
 )
 from meshwright.values.errors import ConfigError
-from meshwright.values.hardware.cluster import Pool
 from meshwright.values.units import GIB
 
 __all__ = ["count_by_table", "predict_case", "predict_serving"]
@@ -83,32 +90,27 @@ def predict_case(case: ServingCase) -> ServingPrediction:
     if case.pools is not None:
         return _disaggregated(case)
     how = {"closed_loop": _closed_loop, "max_load": _max_load}.get(case.kind, _static)
-    found = (how(case, worker) for worker in case.workers)
-    return max(found, key=lambda one: one.tokens_per_s_per_chip or 0.0)
-
-
-def _prices(case: ServingCase, worker: Worker) -> Prices:
-    return Prices(
-        model=case.model,
-        pool=Pool(node=case.node, num_chips=worker.chips),
-        engine=case.engine,
-        worker=worker,
-        quantisation=quantisation(case.weights, case.model),
-        cache=case.cache,
-    )
+    found = [how(case, worker) for worker in case.workers]
+    require_told(case, found)
+    return max(found, key=lambda one: (not one.oom, one.tokens_per_s_per_chip or 0.0))
 
 
 def _static(case: ServingCase, worker: Worker) -> ServingPrediction:
     found = static_batch(
-        _prices(case, worker), batch=case.load, input_len=case.input_len, output_len=case.output_len
+        prices_of(case, worker),
+        batch=case.load,
+        input_len=case.input_len,
+        output_len=case.output_len,
     )
     first = ServingPrediction(
         source=case.source,
         row_id=case.row_id,
         ttft_s=found.first_token_s,
         memory_gib=found.memory_bytes / GIB,
-        oom=not found.fits,
+        oom=found.memory_bytes > case.node.chip.usable_bytes,
     )
+    if first.oom:
+        return replace(first, ttft_s=None)
     if case.kind == "first_token":
         return first
     return replace(
@@ -131,14 +133,18 @@ _WHOLE = 8192
 
 
 def _cache_tokens(clock: Clock) -> int:
-    return memory_of(clock.prices, iteration_tokens=clock.prices.engine.chunk_tokens).cache_tokens
+    return memory_of_case(clock.prices).cache_tokens
 
 
 def _closed_loop(case: ServingCase, worker: Worker) -> ServingPrediction:
     """Requests spread evenly over attention ranks; those that the cache has no room for wait."""
     load = load_of(case.input_len, case.output_len)
     case = as_started(case, load, tp=worker.tp)
-    clock = _clock(_prices(case, worker), case.input_len + case.output_len, drafting(case.drafted))
+    if (without := refused(case, worker)) is not None:
+        return without
+    clock = _clock(
+        prices_of(case, worker), case.input_len + case.output_len, drafting(case.drafted)
+    )
     clients = max(1, round(case.load / worker.attention_dp))
     lengths = {"input_len": case.input_len, "output_len": case.output_len}
     requests = replace(
@@ -157,8 +163,12 @@ def _closed_loop(case: ServingCase, worker: Worker) -> ServingPrediction:
     ttft_s = mean_of(found.ttft_s, load, clients=clients)
     several = case.output_len > 1
     tpot_s = mean_of(found.tpot_s, load, clients=clients) if several else 0.0
-    one = case.input_len + case.output_len
-    return replace(_loop_figures(case, ttft_s, tpot_s), room=room / one)
+    return replace(
+        _loop_figures(case, ttft_s, tpot_s),
+        memory_gib=held_gib(case, clock.prices, clients),
+        oom=False,
+        room=cache_room(case, clock.prices),
+    )
 
 
 _LEAST_ROOM = 0.1
@@ -183,11 +193,18 @@ def _loop_figures(case: ServingCase, ttft_s: float, tpot_s: float) -> ServingPre
 def _max_load(case: ServingCase, worker: Worker) -> ServingPrediction:
     """As many requests as fit until the queue is empty; all the time where its length is untold or
     stages overlap."""
-    clock = _clock(_prices(case, worker), case.input_len + case.output_len)
+    clock = _clock(prices_of(case, worker), case.input_len + case.output_len)
     room = _cache_tokens(clock)
     lengths = {"input_len": case.input_len, "output_len": case.output_len}
     most = most_running(clock, **lengths, cache_tokens=room)
-    found = ServingPrediction(source=case.source, row_id=case.row_id, oom=most == 0)
+    if (without := refused(case, worker)) is not None:
+        return without
+    found = ServingPrediction(
+        source=case.source,
+        row_id=case.row_id,
+        memory_gib=held_gib(case, clock.prices, max(most, 1)),
+        oom=most == 0,
+    )
     if most == 0:
         return found
     count = queued(case.input_len, case.output_len)
@@ -206,9 +223,40 @@ def _disaggregated(case: ServingCase) -> ServingPrediction:
     assert case.pools is not None
     if published := published_pools(case):
         return _mean([_as_published(case, one) for one in published])
-    found = [_network(case, *option) for option in _options(case)]
-    best = max(found, key=lambda one: one.requests_per_s)
-    return _loop_figures(case, best.ttft_s, best.tpot_s)
+    if (without := _refused_pools(case, case.pools)) is not None:
+        return without
+    options = _options(case)
+    found = [_network(case, *option) for option in options]
+    at = max(range(len(found)), key=lambda index: found[index].requests_per_s)
+    pools = replace(case.pools, decode=options[at][2])
+    running = case.load / (options[at][3] * pools.decode.attention_dp)
+    return replace(
+        _loop_figures(case, found[at].ttft_s, found[at].tpot_s),
+        **_pools_memory(case, pools, running),
+    )
+
+
+def _refused_pools(case: ServingCase, pools: Pools) -> ServingPrediction | None:
+    """The worker that is out of memory, if one of both is."""
+    load = load_of(case.input_len, case.output_len)
+    case = as_started(case, load, tp=pools.decode.tp)
+    both = (refused(case, worker) for worker in (pools.prefill, pools.decode))
+    found = next((one for one in both if one is not None), None)
+    if found is not None:
+        require_told(case, [found])
+    return found
+
+
+def _pools_memory(case: ServingCase, pools: Pools, running: float) -> dict[str, Any]:
+    """Memory of the fullest chip, of prompts one, of answers so many on a rank; and the least room
+    that a worker has."""
+    case = as_started(case, load_of(case.input_len, case.output_len), tp=pools.decode.tp)
+    first, second = (prices_of(case, worker) for worker in (pools.prefill, pools.decode))
+    return {
+        "memory_gib": max(held_gib(case, first, 1.0), held_gib(case, second, running)),
+        "oom": False,
+        "room": min(cache_room(case, first), cache_room(case, second)),
+    }
 
 
 def _mean(found: Sequence[ServingPrediction]) -> ServingPrediction:
@@ -235,9 +283,9 @@ def _as_published(case: ServingCase, entry: Published) -> ServingPrediction:
     first = case
     if entry.prefill_tokens is not None:
         first = replace(case, engine=replace(case.engine, chunk_tokens=entry.prefill_tokens))
-    prompts = _clock(_prices(first, pools.prefill), context)
+    prompts = _clock(prices_of(first, pools.prefill), context)
     draft = drafting(_COMMON_DRAFT if entry.drafted is None else entry.drafted)
-    answers = _clock(_prices(case, pools.decode), context, draft)
+    answers = _clock(prices_of(case, pools.decode), context, draft)
     most = case.engine.max_sequences * pools.decode.attention_dp
     batch = (entry.prefill_batch or most) * pools.prefill.attention_dp
     found = closed_loop_on_two_pools(
@@ -250,7 +298,11 @@ def _as_published(case: ServingCase, entry: Published) -> ServingPrediction:
         transfer_s=_transfer_s(case, answers, pools),
     )
     both = (found.ttft_s, found.tpot_s)
-    return _loop_figures(case, *(mean_of(figures, load, clients=case.load) for figures in both))
+    running = case.load / (pools.decode_workers * pools.decode.attention_dp)
+    return replace(
+        _loop_figures(case, *(mean_of(figures, load, clients=case.load) for figures in both)),
+        **_pools_memory(case, pools, running),
+    )
 
 
 _COMMON_DRAFT = 2
@@ -287,8 +339,8 @@ def _network(
     mean = 0.5 * (1.0 + load.shortest)
     input_len = max(1, round(mean * case.input_len))
     output_len = max(2, round(mean * case.output_len))
-    prompts = _clock(_prices(case, first), context)
-    priced = _prices(case, second)
+    prompts = _clock(prices_of(case, first), context)
+    priced = prices_of(case, second)
     running = case.load / (second_count * second.attention_dp * second.pp)
     clocks = [_clock(priced, context, drafting(count)) for count in _drafts(case)]
     answers = min(

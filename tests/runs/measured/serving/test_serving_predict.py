@@ -36,6 +36,7 @@ from meshwright.runs.measured.serving_words import as_started, load_of
 from meshwright.values.errors import ConfigError
 from meshwright_truth.serving_score import guesses_of_answers, score_serving, serving_accuracy_page
 
+TWO = {"model": "deepseek-v3", "gpu": "H200", "mode": "disagg", "n_gpus": "16", "tp": ""}
 HEADER = (*ROW, "n_experts", *MEASURED)
 
 
@@ -162,6 +163,36 @@ def test_a_server_whose_weights_leave_no_room_does_not_fit() -> None:
     assert answered(tp="1", n_gpus="1", precision="bf16")["fits"] == "no"
 
 
+@pytest.mark.parametrize(
+    "kind", ["serving_closed_loop", "max_load_inflight_throughput", "static_batch_e2e"]
+)
+def test_what_no_chip_holds_is_not_priced(kind: str) -> None:
+    """By hand: Llama 3.1 405B has 405.9 B weights of two bytes, 756 GiB; one H100 has 80."""
+    line = answered(measure_kind=kind, model="llama3.1-405b", tp="1", n_gpus="1", precision="bf16")
+    assert (line["oom"], line["fits"]) == ("1", "no")
+    assert 756 < float(line["memory_gb"]) < 775
+    for name in ("ttft_ms", "tpot_ms", "e2e_latency_ms", "throughput_out_tok_s_per_gpu"):
+        assert line[name] == ""
+
+
+def test_memory_is_said_of_every_layout_that_fits() -> None:
+    """By hand: 70.6 B weights of one byte on four chips are 16.4 GiB each, beside which the engine
+    itself and the cache of 16 requests stand; two pools say that of the fuller one."""
+    one = answered(kv_precision="bf16")
+    two = answered(mode="disagg", prefill_tp="4", decode_tp="4", n_gpus="8", kv_precision="bf16")
+    for line in (one, two):
+        assert line["oom"] == "0"
+        assert 17 < float(line["memory_gb"]) < 30
+
+
+def test_axes_of_one_beside_many_chips_are_no_layout() -> None:
+    blank = {"model": "llama3.1-405b", "precision": "bf16", "tp": "", "n_gpus": "8"}
+    [untold] = predict_serving([TruthTable("t", (ROW | blank,))]).unanswered
+    assert "layout not told: one of the 8 chips does not hold llama3.1-405b" in untold.reason
+    pools = {"mode": "disagg", "prefill_tp": "1", "decode_tp": "1"}
+    assert predict_serving([TruthTable("t", (ROW | blank | pools,))]).unanswered
+
+
 def test_a_static_batch_is_at_risk_where_its_interval_passes_the_memory() -> None:
     usable = case().node.chip.usable_bytes / 2**30
     for share, verdict in ((0.5, "yes"), (0.999, "at risk")):
@@ -186,8 +217,10 @@ def test_two_pools() -> None:
         for pool in ("prefill", "decode")
         for axis, value in (("tp", "8"), ("ep", "8"), ("workers", "1"))
     }
-    found = predict_case(case(model="deepseek-v3", mode="disagg", n_gpus="16", tp="", **pools))
-    together = predict_case(case(model="deepseek-v3", tp="8", ep="8"))
+    found = predict_case(
+        case(model="deepseek-v3", gpu="H200", mode="disagg", n_gpus="16", tp="", **pools)
+    )
+    together = predict_case(case(model="deepseek-v3", gpu="H200", tp="8", ep="8"))
     assert 0 < (found.tpot_s or 0) < (together.tpot_s or 0)
 
 
@@ -195,7 +228,11 @@ def test_pools_that_are_told_in_full_draft_no_tokens() -> None:
     pools = {f"{pool}_{axis}": "8" for pool in ("prefill", "decode") for axis in ("tp", "ep")}
     told = {"prefill_workers": "1", "decode_workers": "1"}
     full, open_ = (
-        predict_case(case(model="deepseek-v3", mode="disagg", n_gpus="16", tp="", **pools, **more))
+        predict_case(
+            case(
+                model="deepseek-v3", gpu="H200", mode="disagg", n_gpus="16", tp="", **pools, **more
+            )
+        )
         for more in (told, {})
     )
     assert (full.tpot_s or 0) > 1.4 * (open_.tpot_s or 0)
@@ -289,6 +326,7 @@ def test_two_pools_draft_less_under_more_requests() -> None:
     pools = {f"{pool}_{axis}": "8" for pool in ("prefill", "decode") for axis in ("tp", "ep")}
     asked = {
         "model": "deepseek-v3",
+        "gpu": "H200",
         "mode": "disagg",
         "n_gpus": "16",
         "tp": "",
