@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -66,12 +67,11 @@ def test_golden(case: str) -> None:
         ({"model": "mixtral-8x7b", "layout": "tp=2,ep=8,etp=1,mbs=1"}, "etp=1", "etp=2"),
         ({"model": "deepseek-v2-lite", "layout": "ep=8,mbs=1"}, "latent attention", "--to nemo2"),
         ({"model": "qwen3-8b"}, "qk_norm=True", "--to nemo2"),
-        ({"model": "qwen2-7b"}, "qkv_bias=True", "--to nemo2"),
         ({"model": "llama3.1-8b"}, "rope_scaling=8.0", "--to nemo2"),
         ({"precision": "mxfp8"}, "precision=mxfp8", "precision=bf16"),
         (
-            {"settings": TrainingSettings(decay_style="linear")},
-            "decay_style=linear",
+            {"settings": TrainingSettings(decay_style="inverse-square-root")},
+            "decay_style=inverse-square-root",
             "decay_style=cosine",
         ),
     ],
@@ -286,11 +286,51 @@ def test_the_script_needs_no_launcher(model: str, program: str) -> None:
     )
     direct, launched = written(plan, NEMO1_SCRIPT), written(plan)
     assert "run" not in direct and direct["name"] == program
-    assert {name: direct["trainer"][name] for name in launched["trainer"]} == launched["trainer"]
+    # the launcher writes the job and so its limit; the script's is the job's own
+    assert direct["trainer"] == {**launched["trainer"], "max_time": None}
     assert (
         "${data_dir}" not in exported.files[0].text and "${training" not in exported.files[0].text
     )
     assert direct["model"]["optim"] == launched["model"]["optim"]
+
+
+def test_checkpoints_are_the_best_by_validation_loss_and_the_last() -> None:
+    """As all of the launcher's `conf/training/*` have them; without validation the newest."""
+    validated = TrainingSettings(data=(Dataset(path="/d/a"),), eval_steps=5, save_dir="/s")
+    same = replace(validated, eval_interval=500, save_interval=500, train_steps=2000)
+    kept = written(nemo_plan(settings=same))["exp_manager"]["checkpoint_callback_params"]
+    assert (kept["monitor"], kept["mode"], kept["save_top_k"], kept["save_last"]) == (
+        "val_loss",
+        "min",
+        10,
+        True,
+    )
+    assert kept["filename"] == "megatron_gpt--{val_loss:.2f}-{step}-{consumed_samples}"
+    assert "every_n_train_steps" not in kept  # saved behind each validation, by its loss
+    other = written(nemo_plan(settings=replace(same, save_interval=100)))["exp_manager"]
+    assert other["checkpoint_callback_params"]["every_n_train_steps"] == 100
+    none = written(nemo_plan(settings=TrainingSettings()))["exp_manager"]
+    assert none["checkpoint_callback_params"]["monitor"] == "step"
+
+
+def test_no_validation_is_later_than_the_last_step() -> None:
+    short = TrainingSettings(data=(Dataset(path="/d/a"),), train_steps=50, eval_interval=2000)
+    assert written(nemo_plan(settings=short))["trainer"]["val_check_interval"] == 50
+
+
+def test_a_rate_along_a_line_is_t5s_schedule() -> None:
+    plan = nemo_plan(settings=TrainingSettings(decay_style="linear", warmup_steps=3))
+    schedule = written(plan)["model"]["optim"]["sched"]
+    # WarmupAnnealing takes no constant_steps (nemo/core/optim/lr_scheduler.py)
+    assert schedule == {"name": "WarmupAnnealing", "warmup_steps": 3, "min_lr": schedule["min_lr"]}
+    check_round_trip(plan, target=NEMO1, source=NEMO1_SOURCE)
+
+
+def test_biases_of_queries_keys_and_values_alone() -> None:
+    """As the launcher's `conf/training/qwen2/*` and `chatglm/*` have them."""
+    plan = nemo_plan("qwen2-7b", "h100:8", "tp=2,mbs=1")
+    assert written(plan)["model"]["qkv_bias"] is True and written(plan)["model"]["bias"] is False
+    check_round_trip(plan, target=NEMO1, source=NEMO1_SOURCE)
 
 
 def test_further_words_go_with_the_command() -> None:

@@ -17,6 +17,7 @@ from meshwright.cli.terminal import JsonFlag, QuietFlag, tell, tell_notes
 from meshwright.cli.traces import write_steps
 from meshwright.compat.apss import ApssAnswer, ApssRequest
 from meshwright.compat.apss import apss as search
+from meshwright.compat.autoconfigurator.cluster import platform_of
 from meshwright.compat.autoconfigurator.folders import (
     base_name,
     closed_form_days,
@@ -40,7 +41,7 @@ from meshwright.compat.autoconfigurator.measured import (
     measured_points,
     prepare_inference,
 )
-from meshwright.compat.autoconfigurator.search import NothingFits, Search, platform_of, search_of
+from meshwright.compat.autoconfigurator.search import NothingFits, Search, search_of
 from meshwright.compat.autoconfigurator.words import compose, write_tree
 from meshwright.platforms.files import make_folder
 from meshwright.report.mixed_table import print_mixed_miss

@@ -3,6 +3,7 @@ that plans are exported to."""
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -18,8 +19,10 @@ from meshwright.trainer.checks import require_trainable
 from meshwright.trainer.job import TrainJob
 from meshwright.values.errors import CannotExpress, ConfigError
 from meshwright.values.layout import Layout
+from meshwright.values.text import read_yaml, write_yaml
 
 __all__ = [
+    "LEAST_STEPS",
     "OWN_TRAINER",
     "Trial",
     "exported_of",
@@ -47,6 +50,8 @@ class Trial:
     """Where the software's program is, such as /opt/Megatron-LM/pretrain_gpt.py."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Of TrainingSettings: what the user gives beside the plan."""
+    values: Mapping[str, Any] = field(default_factory=dict)
+    """What the software's YAML says besides, by dotted path, where no setting says it."""
     device: str = "auto"
     """Of the embedded trainer."""
 
@@ -72,7 +77,8 @@ class Trial:
 
     def to_dict(self) -> dict[str, Any]:
         """Return it in plain types, for study.yaml."""
-        return {**asdict(self), "settings": dict(self.settings)}
+        found = {**asdict(self), "settings": dict(self.settings), "values": dict(self.values)}
+        return found if self.values else {k: v for k, v in found.items() if k != "values"}
 
 
 LEAST_STEPS = 7
@@ -96,11 +102,37 @@ def exported_of(trial: Trial, problem: Problem, layout: Layout) -> Exported:
             problem, layout, words=(f"steps={trial.steps}", f"device={trial.device}")
         )
     settings = TrainingSettings.of(
-        {**trial.settings, "train_steps": trial.steps, "log_interval": 1, "eval_steps": 0}
+        {"eval_steps": 0, **trial.settings, "train_steps": trial.steps, "log_interval": 1}
     )
     plan = plan_of(Asked(layout=layout, problem=problem), settings=settings)
     exported = export_plan(plan, target=find_target(trial.software))
+    exported = _with_values(exported, trial.values)
     return exported if trial.program is None else with_program(exported, trial.program)
+
+
+def _with_values(exported: Exported, values: Mapping[str, Any]) -> Exported:
+    """Return an export whose YAML says these values as well; ConfigError where it has none."""
+    if not values:
+        return exported
+    yaml = next((file for file in exported.files if file.name.endswith(".yaml")), None)
+    if yaml is None:
+        raise ConfigError(f"{exported.target}: it has no YAML to say {', '.join(values)}")
+    said = replace(yaml, text=_said(yaml, values))
+    files = tuple(said if file is yaml else file for file in exported.files)
+    return replace(exported, files=files)
+
+
+def _said(file: ExportedFile, values: Mapping[str, Any]) -> str:
+    """Return a YAML of ours with further values, and its comment."""
+    found = read_yaml(file.text, what=file.name)
+    for path, value in values.items():
+        *above, last = path.split(".")
+        section = found
+        for key in above:
+            section = section.setdefault(key, {})
+        section[last] = value
+    lines = itertools.takewhile(lambda line: line.startswith("#"), file.text.splitlines())
+    return "".join(f"{line}\n" for line in lines) + write_yaml(found)
 
 
 def own_trainer(problem: Problem, layout: Layout, *, words: Sequence[str]) -> Exported:
@@ -158,7 +190,7 @@ def job_of_layout(
 def refusal_of(trial: Trial, problem: Problem, layout: Layout) -> str | None:
     """Say why the software can't run a layout; None where it can."""
     try:
-        exported_of(trial, problem, layout)
+        exported_of(replace(trial, values={}), problem, layout)
     except CannotExpress as error:
         return f"{error.target}: {error.reason}"
     except ConfigError as error:

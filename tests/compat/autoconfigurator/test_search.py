@@ -59,18 +59,26 @@ def test_what_is_faster_in_another_software_is_said_and_can_be_asked_for() -> No
     other = search("search_config=deepseek/67b", "software=megatron-lm", **few)
     assert other.members[0].predicted.step_s < theirs.members[0].predicted.step_s * 0.98
     assert not [note for note in other.notes if "faster than all candidates" in note]
-    with pytest.raises(
-        ConfigError, match="'nemo' is no known software; known: auto, megatron-lm, nemo1-script"
-    ):
+    with pytest.raises(ConfigError, match="'nemo' is no known software; did you mean 'nemo2'"):
         search("search_config=gpt3/5b", "software=nemo")
     with pytest.raises(ConfigError, match="software=nemo1-script: give program= as well"):
         search("search_config=gpt3/5b", "cluster_type=interactive", "software=nemo1-script")
 
 
 def test_twenty_nodes_with_a_batch_of_2048_have_candidates() -> None:
+    """24 layers over 5 stages: NeMo 2.0 splits them, NeMo 1.x can't."""
     found = search("search_config=gpt3/5b", num_nodes=20, global_batch_size=2048)
     assert {member.layout.pp % 5 for member in found.members} == {0}
     assert {member.layout.gbs for member in found.members} == {2048}
+    assert found.tuning.trial.software == "nemo2"
+    assert [note for note in found.notes if "recipes of NeMo 2.0" in note]
+
+
+def test_twenty_nodes_have_configurations_of_nemo_1() -> None:
+    found = search("search_config=gpt3/5b", num_nodes=20, limit_search_runs=1)
+    assert found.tuning.trial.software == "nemo1-script"
+    # 2,080 = 13 x 160 GPUs is the nearest to 2,048 of those that 160 GPUs divide
+    assert {member.layout.gbs for member in found.members} == {2080}
 
 
 @pytest.mark.parametrize("nodes", [12, 24])

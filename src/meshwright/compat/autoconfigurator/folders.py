@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from meshwright.compat.autoconfigurator.inference import PointTable
-from meshwright.compat.autoconfigurator.search import Search
+from meshwright.compat.autoconfigurator.search import Search, max_time
 from meshwright.compat.checks import at_path, made, whole
 from meshwright.platforms.job import JobText
 from meshwright.runs.candidates import Candidate
@@ -18,14 +18,14 @@ from meshwright.runs.record import RunRecord, first_id
 from meshwright.runs.results import StudyTables
 from meshwright.runs.serving.tune import ServingStudy
 from meshwright.runs.store import write_whole
-from meshwright.runs.training.request import LEAST_MARGIN_S, written
-from meshwright.runs.trial import OWN_TRAINER, Trial, exported_of
+from meshwright.runs.training.request import written
+from meshwright.runs.trial import LEAST_STEPS, OWN_TRAINER, Trial, exported_of
 from meshwright.runs.tune import StudyResult, first_job
 from meshwright.sizing.size import classic_seconds
 from meshwright.software.contract import Exported, ExportedFile
 from meshwright.software.registry import find_target
 from meshwright.values.errors import CannotExpress, ConfigError
-from meshwright.values.text import read_yaml, write_yaml
+from meshwright.values.text import write_yaml
 from meshwright.values.units import DAY_S, MINUTE_S
 
 __all__ = [
@@ -140,7 +140,7 @@ def write_other_forms(search: Search) -> dict[Path, str]:
         return {}
     found = {}
     for target, word in (("nemo2", "nemo2"), ("megatron-bridge", "bridge")):
-        trial = replace(_whole_run(search, search.members[0]), software=target, program=None)
+        trial = _whole_run(search, target)
         path = search.folder / base_name(search).replace(".yaml", f"_{word}.yaml")
         try:
             exported = exported_of(trial, search.prepared.problem, search.members[0].layout)
@@ -150,7 +150,10 @@ def write_other_forms(search: Search) -> dict[Path, str]:
             found[path] = f"not written: {reason}"
             continue
         write_whole(path, _main_file(exported).text)
-        found[path] = f"the same for {find_target(target).title}"
+        curve = ""
+        if search.how is not None and search.how.settings.get("decay_style") == "linear":
+            curve = "; the rate falls along a cosine" if target == "nemo2" else ""
+        found[path] = f"the same for {find_target(target).title}{curve}"
     return found
 
 
@@ -170,51 +173,63 @@ def write_job(folder: Path, text: JobText, *, files: Sequence[ExportedFile]) -> 
     return path
 
 
-def _whole_run(search: Search, member: Candidate) -> Trial:
-    """A trial as long as the training."""
-    settings, trial = search.settings, search.tuning.trial
-    tokens_per_step = settings.seq_length * member.layout.gbs
-    steps = max(1, round(settings.num_tokens_in_b * 1e9 / tokens_per_step))
-    whole = {**trial.settings, "train_steps": steps}
-    return replace(trial, settings=whole, steps=max(trial.steps, steps))
+def _whole_run(search: Search, software: str) -> Trial:
+    """A trial as long as the training, which keeps checkpoints, validates and reads the data."""
+    steps = search.settings.steps(search.members[0].layout.gbs)
+    trial = replace(search.tuning.trial, software=software, steps=max(LEAST_STEPS, steps))
+    if search.how is None:
+        return trial
+    settings = {**search.how.settings, "save_dir": f"{_results(search, _base(search))}/results"}
+    if not software.startswith("nemo1"):
+        if software == "nemo2" and settings.get("decay_style") == "linear":
+            settings["decay_style"] = "cosine"  # its rate along a line takes no warm-up
+        return replace(trial, settings=settings, values={}, program=None)
+    limit = {"trainer.max_time": max_time(_whole_s(search))}
+    return replace(trial, settings=settings, values=search.how.values(whole_run=True) | limit)
+
+
+def _whole_s(search: Search) -> int:
+    return round(search.settings.max_training_days * DAY_S)
+
+
+def _base(search: Search) -> str:
+    """Name the whole training, `gpt3_5b`."""
+    return f"{search.settings.family}_{search.size_in_b:g}b"
 
 
 def _text(search: Search, member: Candidate, *, whole_run: bool) -> str:
-    """A configuration as text: of a short run, or of the whole training within its days."""
-    settings = search.settings
+    """A configuration as text: of a short run, which is what its job reads, or of the whole
+    training within its days."""
     trial = search.tuning.trial
     if whole_run and trial.software != OWN_TRAINER:
-        trial = _whole_run(search, member)
+        trial = _whole_run(search, trial.software)
     exported = exported_of(trial, search.prepared.problem, member.layout)
     file = _main_file(exported)
     if not file.name.endswith(".yaml"):
         files = {file.name: file.text for file in exported.files}
         return write_yaml({"meshwright": {"command": list(exported.command), "files": files}})
-    values = read_yaml(file.text, what=file.name)
-    seconds, name = settings.max_minutes_per_run * MINUTE_S, search.names[member.run_id]
+    if not trial.software.startswith("nemo1"):
+        return file.text
+    seconds, name = search.settings.max_minutes_per_run * MINUTE_S, search.names[member.run_id]
     if whole_run:
-        seconds = round(settings.max_training_days * DAY_S)
-        name = f"{settings.family}_{search.size_in_b:g}b"
-    return write_yaml({"run": _run_section(search, name, seconds), **_limited(values, seconds)})
+        seconds, name = _whole_s(search), _base(search)
+    return write_yaml({"run": _run_section(search, name, seconds)}) + file.text
 
 
 def _main_file(exported: Exported) -> ExportedFile:
     return next((file for file in exported.files if file.name.endswith(".yaml")), exported.files[0])
 
 
+def _results(search: Search, name: str) -> str:
+    return str((search.folder / LOGS / name).resolve())
+
+
 def _run_section(search: Search, name: str, seconds: int) -> dict[str, Any]:
-    """NeMo 1.x's `run`, with Slurm's form of the time limit and an absolute folder."""
-    results = str((search.folder / LOGS / name).resolve())
+    """NeMo 1.x's `run`, which its launcher alone reads, with Slurm's form of the time limit and an
+    absolute folder."""
     time_limit = written(seconds, "days-hours:minutes:seconds")
     timing = {"time_limit": time_limit, "dependency": "singleton"}
-    return {"name": name, "results_dir": results, **timing}
-
-
-def _limited(values: dict[str, Any], seconds: int) -> dict[str, Any]:
-    """The framework stops before the platform does, early enough to end by itself."""
-    margin = min(LEAST_MARGIN_S, seconds // 10)
-    most = written(seconds - margin, "days:hours:minutes:seconds")
-    return {**values, "trainer": {**values.get("trainer", {}), "max_time": most}}
+    return {"name": name, "results_dir": _results(search, name), **timing}
 
 
 def write_final(search: Search, result: StudyResult) -> list[str]:

@@ -10,9 +10,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from meshwright.compat.autoconfigurator.cluster import Platform
 from meshwright.compat.autoconfigurator.folders import write_job
 from meshwright.compat.autoconfigurator.inference import InferenceSearch, Point, Refused, sorted_out
-from meshwright.compat.autoconfigurator.search import Platform
 from meshwright.runs.limits import StudyLimits
 from meshwright.runs.loads.figures import ServedPoint
 from meshwright.runs.loads.load import Lengths, closed_loop

@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from meshwright import api
+from meshwright.compat.autoconfigurator.cluster import Platform, platform_of
 from meshwright.compat.autoconfigurator.settings import (
-    JOB_NAME_PREFIX,
     TrainSettings,
     model_of_settings,
     request_fields,
     wanted_batch,
 )
-from meshwright.platforms.executor import Executor
-from meshwright.platforms.job import JobOptions
-from meshwright.platforms.registry import executor
+from meshwright.compat.autoconfigurator.training import (
+    Corpus,
+    TrainedAs,
+    corpus_of,
+    dropout_of,
+    trained_as,
+)
 from meshwright.runs.budget import read_budget
 from meshwright.runs.candidates import Candidate, Candidates, Refusal, fitting_candidates
 from meshwright.runs.limits import StudyLimits
 from meshwright.runs.trackers import Tracking, read_key
+from meshwright.runs.training.request import LEAST_MARGIN_S, written
 from meshwright.runs.trial import OWN_TRAINER, Trial
 from meshwright.runs.tune import Prepared, Tuning
 from meshwright.search.plan import search_problem
@@ -32,115 +37,14 @@ from meshwright.values.errors import ConfigError, UnknownNameError
 from meshwright.values.layout import Layout
 from meshwright.values.models.params import model_params
 from meshwright.values.models.spec import ModelSpec
-from meshwright.values.units import GIB
+from meshwright.values.units import GIB, MINUTE_S
 
-__all__ = ["NothingFits", "Platform", "Search", "platform_of", "search_of"]
+__all__ = ["NothingFits", "Search", "Wanted", "max_time", "search_of"]
 
-_LAUNCHERS = {"bcm": "slurm", "bcp": "bcp", "k8s": "k8s", "interactive": "local"}
-"""The launcher of runs behind each `cluster_type`."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Platform:
-    """One cluster, as runs need to know it."""
-
-    launcher: str
-    job: JobOptions = field(default_factory=JobOptions)
-    starter: Mapping[str, Any] = field(default_factory=dict)
-    """Options of the launcher's executor."""
-    parallel: int = 1
-    notes: tuple[str, ...]
-    """Words that were set and change nothing."""
-
-    @property
-    def is_local(self) -> bool:
-        return self.launcher == "local"
-
-    def executor(self) -> Executor:
-        return executor(self.launcher, **self.starter)
-
-
-def platform_of(config: Mapping[str, Any]) -> Platform:
-    """Return the platform of a composed configuration; ConfigError for words that no job takes."""
-    cluster, launcher = config["cluster"], _LAUNCHERS[str(config["cluster_type"])]
-    notes = tuple(_idle(cluster))
-    if launcher == "local":
-        return Platform(launcher=launcher, notes=notes)
-    # A job of ours has all of its nodes.
-    memory = [f"--mem={cluster['mem']}"] if cluster.get("mem") not in (None, 0) else []
-    more = {"slurm": memory, "bcp": ["--team", str(cluster["team"])] if cluster.get("team") else []}
-    job = JobOptions(
-        image=config.get("training_container"),
-        mounts=_mounts(config),
-        account=cluster.get("account") or cluster.get("org"),
-        partition=cluster.get("partition") or cluster.get("ace"),
-        instance=cluster.get("instance"),
-        words=tuple(more.get(launcher, ())),
-    )
-    namespace = cluster.get("namespace") if launcher == "k8s" else None
-    starter = {"namespace": namespace} if namespace else {}
-    parallel = config["parallel_runs"]
-    return Platform(launcher=launcher, job=job, starter=starter, parallel=parallel, notes=notes)
-
-
-def _mounts(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """What the container sees: the user's mounts, and the tool's folders under their own names."""
-    given = [str(mount) for mount in config["container_mounts"] or () if mount]
-    keys = ("auto_configurator_path", "base_results_dir", "data_dir")
-    own = [str(config[key]) for key in keys if config.get(key)]
-    cluster = config["cluster"]
-    if config["cluster_type"] == "bcp":
-        # It has no folders of a host: results come back with the log.
-        workspace = cluster.get("workspace")
-        return (*([] if workspace is None else [f"workspace={workspace}:/workspace"]), *given)
-    absolute = [str(Path(folder).resolve()) for folder in own]
-    pairs = [mount if ":" in mount else f"{mount}:{mount}" for mount in (*given, *absolute)]
-    if cluster.get("volume") is not None:
-        pairs = [_claim(str(cluster["volume"])), *pairs[: len(given)]]
-    return tuple(dict.fromkeys(pairs))
-
-
-def _claim(volume: str) -> str:
-    """A claim of Kubernetes, NAME:/path; it takes the place of the node's own folders."""
-    name, colon, target = volume.partition(":")
-    if not colon or not target.startswith("/"):
-        raise ConfigError(
-            f"cluster.volume={volume}: expected NAME:/path, a volume claim and where the container"
-            " sees it"
-        )
-    return f"pvc={name}:{target}"
-
-
-def _idle(cluster: Mapping[str, Any]) -> list[str]:
-    """Say which words were set and change nothing here."""
-    found = []
-    if cluster.get("srun_args") not in (None, ["--no-container-mount-home"]):
-        found.append(
-            "cluster.srun_args has no effect: jobs are started by sbatch scripts of ours; put"
-            " options for sbatch into a job file"
-        )
-    if cluster.get("exclusive") is False:
-        found.append(
-            "cluster.exclusive=False has no effect: a run holds whole nodes, else its times are not"
-            " its own"
-        )
-    if cluster.get("gpus_per_task") is not None:
-        found.append("cluster.gpus_per_task has no effect: each process has one GPU")
-    if cluster.get("job_name_prefix") not in (None, JOB_NAME_PREFIX):
-        found.append(
-            "cluster.job_name_prefix has no effect: a job is named by its study and its run, so"
-            " that it is found again"
-        )
-    if cluster.get("nfs_server") is not None or cluster.get("nfs_path") is not None:
-        found.append(
-            "cluster.nfs_server and nfs_path have no effect: give cluster.volume=NAME:/path, a"
-            " volume claim over them"
-        )
-    return found
-
-
-_SOFTWARE = ("nemo1-script", "megatron-lm")
+_SOFTWARE = ("nemo1-script", "nemo2")
 """What candidates are written for, in order; NeMo 1.x has no words for some models."""
+_ASKED_FOR = ("megatron-lm",)
+"""What they are written for where it is asked for."""
 _TRIES = 24
 """Batches that are tried, nearest first, where the tool's own divides on no layout."""
 
@@ -165,8 +69,9 @@ class Ready:
 
 def software_of(word: str, *, program: str | None, local: bool) -> tuple[str, ...]:
     """Return what candidates may be written for, in order; UnknownNameError for another word."""
-    if word not in ("auto", *_SOFTWARE):
-        raise UnknownNameError("software", word, ("auto", *_SOFTWARE))
+    known = ("auto", *_SOFTWARE, *_ASKED_FOR)
+    if word not in known:
+        raise UnknownNameError("software", word, known)
     if local and program is None:
         if word != "auto":
             raise ConfigError(
@@ -176,34 +81,87 @@ def software_of(word: str, *, program: str | None, local: bool) -> tuple[str, ..
     return _SOFTWARE if word == "auto" else (word,)
 
 
-def prepare_search(
-    settings: TrainSettings,
-    model: ModelSpec,
-    *,
-    software: tuple[str, ...],
-    program: str | None,
-    gbs: int,
-    given: bool,
-    local: bool,
-) -> Ready:
-    """Prepare with the first batch that works; a given batch is never changed."""
-    first: ConfigError | None = None
-    for batch in (gbs,) if given else _near(gbs):
-        fields = request_fields(settings, model, gbs=batch, local=local)
-        for name in software:
-            steps, script = settings.max_steps_per_run, None if name == OWN_TRAINER else program
-            trial = Trial(software=name, steps=steps, program=script)
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wanted:
+    """What is searched, before a batch and a software are settled."""
+
+    settings: TrainSettings
+    model: ModelSpec
+    size_in_b: float
+    corpus: Corpus | None
+    """None with the embedded trainer, which runs on random tokens."""
+    program: str | None
+    local: bool
+
+    def fields(self, gbs: int) -> dict[str, Any]:
+        """Return the request at a batch."""
+        dropout = 0.0 if self.corpus is None else dropout_of(self.settings)
+        return request_fields(self.settings, self.model, gbs=gbs, local=self.local, dropout=dropout)
+
+    def trained_as(self, gbs: int) -> TrainedAs:
+        """Return how it is trained at a batch."""
+        assert self.corpus is not None
+        return trained_as(
+            self.settings,
+            self.model,
+            steps=self.settings.steps(gbs),
+            size_in_b=self.size_in_b,
+            corpus=self.corpus,
+        )
+
+    def trial(self, software: str, gbs: int) -> Trial:
+        """Return a short run; its settings are those of the whole training, and its command line
+        switches off what would only take its time."""
+        steps = self.settings.max_steps_per_run
+        if software == OWN_TRAINER:
+            return Trial(software=software, steps=steps)
+        trial = Trial(software=software, steps=steps, program=self.program)
+        if not software.startswith("nemo1"):
+            return trial
+        how, seconds = self.trained_as(gbs), self.settings.max_minutes_per_run * MINUTE_S
+        return replace(
+            trial,
+            settings={**how.settings, "save_dir": "results", "extra": how.short_run},
+            values=how.values(whole_run=False) | {"trainer.max_time": max_time(seconds)},
+        )
+
+
+def max_time(seconds: float) -> str:
+    """Return NeMo's own limit, which ends a run before the platform does."""
+    margin = min(LEAST_MARGIN_S, seconds // 10)
+    return written(round(seconds - margin), "days:hours:minutes:seconds")
+
+
+def prepare_search(wanted: Wanted, *, software: tuple[str, ...], gbs: int, given: bool) -> Ready:
+    """Prepare with the first software, and its nearest batch, that works; a given batch is never
+    changed."""
+    settings, first = wanted.settings, None
+    # A batch that all GPUs divide tells a model without words from a batch without layouts.
+    dividing = max(1, round(gbs / settings.num_gpus)) * settings.num_gpus
+    for name in software:
+        for batch in (gbs,) if given else (gbs, dividing):
             try:
-                return _ready(settings, trial, fields)
+                found = _ready(settings, wanted.trial(name, batch), wanted.fields(batch))
             except _NoneLeft:
                 raise
             except ConfigError as error:
                 first = first or error
-        if batch == gbs:
-            dividing = gbs if given else max(1, round(gbs / settings.num_gpus)) * settings.num_gpus
-            _require_room(request_fields(settings, model, gbs=dividing, local=local))
+            else:
+                return found if batch == gbs else _nearest(wanted, name, gbs) or found
+            if batch == gbs:
+                _require_room(wanted.fields(gbs if given else dividing))
     assert first is not None
     raise first
+
+
+def _nearest(wanted: Wanted, software: str, gbs: int) -> Ready | None:
+    """Return the search at the batch nearest to the wanted one that works."""
+    for batch in _near(gbs):
+        try:
+            return _ready(wanted.settings, wanted.trial(software, batch), wanted.fields(batch))
+        except ConfigError:
+            continue
+    return None
 
 
 def _ready(settings: TrainSettings, trial: Trial, fields: Mapping[str, Any]) -> Ready:
@@ -265,9 +223,8 @@ def _require_room(fields: Mapping[str, Any]) -> None:
 
 
 def _near(gbs: int) -> Iterator[int]:
-    """The batch, then others by their distance, the larger of equals first."""
+    """Other batches by their distance, the larger of equals first."""
     step = max(1, gbs // 128)
-    yield gbs
     for count in range(1, _TRIES):
         yield from (batch for batch in (gbs + step * count, gbs - step * count) if batch > 0)
 
@@ -289,6 +246,8 @@ class Search:
     """Of a candidate's files, by its run id."""
     size_in_b: float
     platform: Platform
+    how: TrainedAs | None
+    """How the whole training is done; None with the embedded trainer."""
     notes: tuple[str, ...]
     """What was chosen for the user, and what has no effect."""
 
@@ -310,10 +269,18 @@ def search_of(config: Mapping[str, Any]) -> Search:
     gbs, given = wanted_batch(settings, model)
     program = config.get("program")
     software = software_of(str(config.get("software", "auto")), program=program, local=local)
-    ready = prepare_search(
-        settings, model, software=software, program=program, gbs=gbs, given=given, local=local
-    )
     size = settings.model_size_in_b or round(model_params(model).total / 1e9, 2)
+    own = software == (OWN_TRAINER,)
+    wanted = Wanted(
+        settings=settings,
+        model=model,
+        size_in_b=size,
+        corpus=None if own else corpus_of(settings, _folder(config)),
+        program=program,
+        local=local,
+    )
+    ready = prepare_search(wanted, software=software, gbs=gbs, given=given)
+    said = () if wanted.corpus is None else wanted.corpus.notes
     return Search(
         settings=settings,
         prepared=ready.prepared,
@@ -321,8 +288,31 @@ def search_of(config: Mapping[str, Any]) -> Search:
         names=_names(ready.prepared.candidates.members, settings, size),
         size_in_b=size,
         platform=platform,
-        notes=(*_batch_notes(gbs, ready.gbs, given), *_faster_elsewhere(ready), *platform.notes),
+        notes=(
+            *_batch_notes(gbs, ready.gbs, given),
+            *said,
+            *_other_nemo(ready, software),
+            *_faster_elsewhere(ready),
+            *platform.notes,
+        ),
+        how=None if own else wanted.trained_as(ready.gbs),
     )
+
+
+def _folder(config: Mapping[str, Any]) -> str:
+    """The folder of data as jobs see it: Base Command mounts it, all else has it by its path."""
+    folder = str(config["data_dir"])
+    return folder if config["cluster_type"] == "bcp" else str(Path(folder).resolve())
+
+
+def _other_nemo(ready: Ready, software: tuple[str, ...]) -> list[str]:
+    """Say that NeMo 2.0 stands in for 1.x."""
+    if len(software) == 1 or ready.trial.software != "nemo2":
+        return []
+    return [
+        "NeMo 1.x has no words for this model or batch on these GPUs: configurations are recipes of"
+        " NeMo 2.0, and need its container: give training_container"
+    ]
 
 
 def _tuning(
@@ -390,7 +380,7 @@ def _faster_elsewhere(ready: Ready) -> list[str]:
         return []
     gain = first.predicted.step_s / best.step_s - 1
     other = ""
-    if ready.trial.software == "nemo1-script":
+    if ready.trial.software in _SOFTWARE:
         other = "; software=megatron-lm searches with those of Megatron-LM"
     return [
         f"{best.layout.words()}, which {ready.trial.software} can't run, is predicted {gain:.0%}"

@@ -38,6 +38,7 @@ __all__ = [
     "card_of",
     "chip_of",
     "clusters",
+    "imported_of",
     "model_of_settings",
     "request_fields",
     "root",
@@ -115,6 +116,8 @@ class TrainSettings:
     model: str | None
     series: str
     family: str
+    search: str
+    """Of the tree, `gpt3/5b`."""
     vocab_size: int
     seq_length: int
     global_batch_size: int | Literal["auto"]
@@ -137,6 +140,10 @@ class TrainSettings:
     @property
     def num_gpus(self) -> int:
         return self.num_nodes * self.gpus_per_node
+
+    def steps(self, gbs: int) -> int:
+        """Return the optimizer steps of the whole training at a batch in sequences."""
+        return max(1, round(self.num_tokens_in_b * 1e9 / (self.seq_length * gbs)))
 
     @property
     def budget(self) -> Budget:
@@ -162,11 +169,12 @@ class TrainSettings:
         for name in ("min_model_parallel_size", "max_model_parallel_size", "global_batch_size"):
             value = given.pop(name, "auto")
             values[name] = value if value == "auto" else _checked(whole, name, value)
-        family = str(config["search_config_value"]).partition("/")[0]
+        name = str(config["search_config_value"])
+        family = name.partition("/")[0]
         usual = {"model": None, "series": family, "chip": "auto", "precision": "auto"}
         usual |= {"custom_config": None}
         values |= {name: given.pop(name, default) for name, default in usual.items()}
-        values |= {"family": family, "logs": str(given.pop("logs"))}
+        values |= {"family": family, "search": name, "logs": str(given.pop("logs"))}
         if given:
             known = [*_COUNTS, *_POSITIVE, *_LISTS]
             raise UnknownNameError(f"key of {_WHERE}", next(iter(given)), known)
@@ -204,7 +212,7 @@ def chip_of(settings: TrainSettings) -> str:
 def model_of_settings(settings: TrainSettings) -> ModelSpec:
     """Return the searched model: of the custom configuration, by name, or of this size."""
     if settings.custom_config is not None:
-        return _imported(settings.custom_config).model
+        return imported_of(settings.custom_config).model
     if settings.model is not None:
         return replace(find_model(settings.model), vocab=settings.vocab_size)
     size = (
@@ -215,7 +223,8 @@ def model_of_settings(settings: TrainSettings) -> ModelSpec:
     return shape_of(size, series=settings.series, vocab=settings.vocab_size).model
 
 
-def _imported(path: str) -> Imported:
+def imported_of(path: str) -> Imported:
+    """Read a custom configuration; ConfigError where it is none of NeMo 1.x."""
     text = text_of(path, f"{_WHERE}.custom_config={path}")
     return import_text(text, source=NEMO1_SOURCE)
 
@@ -226,7 +235,7 @@ def wanted_batch(settings: TrainSettings, model: ModelSpec) -> tuple[int, bool]:
     if settings.global_batch_size != "auto":
         return settings.global_batch_size, True
     if settings.custom_config is not None:
-        given = _imported(settings.custom_config).work.gbs
+        given = imported_of(settings.custom_config).work.gbs
         assert given is not None, "the reader has a default"
         return given, True
     size = model_params(model).total / 1e9
@@ -242,9 +251,10 @@ def wanted_batch(settings: TrainSettings, model: ModelSpec) -> tuple[int, bool]:
 
 
 def request_fields(
-    settings: TrainSettings, model: ModelSpec, *, gbs: int, local: bool
+    settings: TrainSettings, model: ModelSpec, *, gbs: int, local: bool, dropout: float = 0.0
 ) -> dict[str, Any]:
-    """Return the request whose layouts are candidates; `local` without a chip is here."""
+    """Return the request whose layouts are candidates; `local` without a chip is here, `dropout`
+    what is trained with."""
     pins: dict[str, list[int | str]] = {
         axis: list(sizes) for axis, sizes in settings.sizes.items() if sizes != "auto"
     }
@@ -253,7 +263,7 @@ def request_fields(
     on_this = local and settings.chip == "auto"
     chip = "local" if on_this else chip_of(settings)
     fields: dict[str, Any] = {
-        "model": dims_of(model),
+        "model": dims_of(model, details={"dropout": dropout} if dropout else None),
         "cluster": f"{chip}:{settings.num_gpus}",
         "stack": "megatron",
         "seq_len": settings.seq_length,

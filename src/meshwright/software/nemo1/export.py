@@ -3,18 +3,17 @@ configurations."""
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from meshwright.software.contract import Exported, ExportedFile, ExportTarget, TrainedLayers
-from meshwright.software.defaults import train_steps
 from meshwright.software.megatron_core.layout import recompute_words, tp_overlap
 from meshwright.software.megatron_core.model import POSITIONS, model_words
 from meshwright.software.megatron_lm.export import environment
 from meshwright.software.nemo1.encoders import bert_model, require_bert, require_t5, t5_model
+from meshwright.software.nemo1.training import NAME, WORDS, exp_manager, optimizer, trainer
 from meshwright.software.plan import TrainingPlan
 from meshwright.software.settings import Activation
-from meshwright.software.words import WordTable, chosen, require, require_one_of, split_shares
+from meshwright.software.words import chosen, require, require_one_of, split_shares
 from meshwright.values.errors import CannotExpress
 from meshwright.values.text import read_yaml, write_yaml
 from meshwright.values.workload import Precision
@@ -33,8 +32,6 @@ __all__ = [
     "trained_by",
 ]
 
-NAME = "nemo1"
-WORDS = WordTable("software/nemo1/words.csv")
 PRECISIONS: dict[Precision, str] = {"bf16": "bf16", "fp16": "16", "fp32": "32", "fp8": "bf16"}
 ACTIVATIONS: dict[tuple[bool, Activation], str] = {
     (True, "silu"): "fast-swiglu",
@@ -102,8 +99,8 @@ def launcher_values(plan: TrainingPlan) -> dict[str, Any]:
             "time_limit": "0-12:00:00",
             "dependency": "singleton",
         },
-        "trainer": _trainer(plan),
-        "exp_manager": _exp_manager(plan),
+        "trainer": trainer(plan, precision=PRECISIONS[plan.work.precision]),
+        "exp_manager": exp_manager(plan),
         "model": _model(plan),
     }
 
@@ -111,7 +108,6 @@ def launcher_values(plan: TrainingPlan) -> dict[str, Any]:
 _PLAIN = {
     "model.mla": None,
     "model.mtp_layers": 0,
-    "model.qkv_bias": False,
     "model.qk_norm": False,
     "moe.shared_ffn": 0,
     "moe.first_dense_layers": 0,
@@ -181,61 +177,6 @@ def _require_legacy(plan: TrainingPlan) -> None:
             raise CannotExpress(NAME, reason, nearest=f"{path}={has}")
 
 
-def _kind(plan: TrainingPlan) -> str:
-    """What NeMo 1.x calls a model of this family."""
-    return {"decoder": "gpt", "encoder": "bert", "encoder-decoder": "t5"}[plan.model.family]
-
-
-def _trainer(plan: TrainingPlan) -> dict[str, Any]:
-    settings, chips = plan.settings, plan.cluster.num_chips
-    devices = math.gcd(chips, plan.pool.node.chips_per_node)
-    words = WORDS.written(plan, "trainer.")
-    steps = train_steps(settings, plan.work)
-    return {
-        "num_nodes": chips // devices,
-        "devices": devices,
-        "accelerator": "gpu",
-        "precision": PRECISIONS[plan.work.precision],
-        "logger": False,
-        "enable_checkpointing": False,
-        "use_distributed_sampler": False,
-        "max_epochs": None,
-        "max_steps": steps,
-        "max_time": "00:11:30:00",
-        "log_every_n_steps": words["log_every_n_steps"],
-        "val_check_interval": settings.eval_interval if settings.eval_steps else steps,
-        "limit_val_batches": settings.eval_steps,
-        "limit_test_batches": settings.eval_steps,
-        "accumulate_grad_batches": 1,
-        "gradient_clip_val": words["gradient_clip_val"],
-    }
-
-
-def _exp_manager(plan: TrainingPlan) -> dict[str, Any]:
-    settings = plan.settings
-    return {
-        "explicit_log_dir": settings.save_dir or "${training.run.results_dir}/results",
-        "exp_dir": None,
-        "name": f"megatron_{_kind(plan)}",
-        "create_wandb_logger": False,
-        "resume_if_exists": True,
-        "resume_ignore_no_checkpoint": True,
-        "create_checkpoint_callback": settings.save_dir is not None,
-        "checkpoint_callback_params": {
-            "monitor": "step",
-            "save_top_k": 10,
-            "mode": "max",
-            **WORDS.written(plan, "exp_manager.checkpoint_callback_params."),
-            "always_save_nemo": False,
-            "save_nemo_on_train_end": False,
-            "filename": f"megatron_{_kind(plan)}--{{step}}-{{consumed_samples}}",
-            "model_parallel_size": plan.layout.tp * plan.layout.pp,
-        },
-        "log_step_timing": True,
-        "step_timing_kwargs": {"sync_cuda": True, "buffer_size": 5},
-    }
-
-
 def _model(plan: TrainingPlan) -> dict[str, Any]:
     if plan.model.family == "decoder":
         return {
@@ -276,7 +217,7 @@ def _training(plan: TrainingPlan) -> dict[str, Any]:
         "seed": words["seed"],
         "resume_from_checkpoint": words["resume_from_checkpoint"],
         "tokenizer": _tokenizer(plan),
-        "optim": _optim(plan),
+        "optim": optimizer(plan, legacy=_is_legacy(plan)),
         "data": _data(plan),
     }
 
@@ -302,6 +243,7 @@ def _gpt(plan: TrainingPlan) -> dict[str, Any]:
         **{name: words[name] for name in SAME_NAMES if name in words},
         "normalization": model.norm,
         "bias": bias,
+        **({"qkv_bias": True} if model.qkv_bias and not bias else {}),
         "activation": activation,
         "rotary_percentage": words.get("rotary_percent", 1.0),
         "transformer_engine": not legacy,
@@ -357,31 +299,6 @@ def _tokenizer(plan: TrainingPlan) -> dict[str, Any]:
         "delimiter": None,
         "vocab_file": settings.vocab_file or "${data_dir}/bpe/vocab.json",
         "merge_file": settings.merge_file or "${data_dir}/bpe/merges.txt",
-    }
-
-
-def _optim(plan: TrainingPlan) -> dict[str, Any]:
-    settings = plan.settings
-    styles, says = ("cosine", "constant"), "this export has cosine and constant"
-    require_one_of(plan, "settings.decay_style", styles, name=NAME, says=says)
-    constant = settings.decay_style == "constant"
-    least = settings.learning_rate if constant else settings.min_learning_rate
-    sharded = plan.layout.sharding == "zero1"
-    own = "distributed_fused_adam" if _is_legacy(plan) else "mcore_distributed_optim"
-    words, overlap = WORDS.written(plan, "model.optim."), plan.stack.dp_overlap > 0
-    return {
-        "name": own if sharded else "fused_adam",
-        "lr": words["lr"],
-        "weight_decay": words["weight_decay"],
-        "betas": [settings.adam_beta1, settings.adam_beta2],
-        "eps": words["eps"],
-        **({"overlap_grad_sync": overlap, "overlap_param_sync": overlap} if sharded else {}),
-        "sched": {
-            "name": "CosineAnnealing",
-            **WORDS.written(plan, "model.optim.sched."),
-            "constant_steps": 0,
-            "min_lr": least,
-        },
     }
 
 
@@ -456,6 +373,7 @@ def _write_script(plan: TrainingPlan) -> Exported:
     program = _PROGRAMS[plan.model.family]
     extra = [word.removeprefix("training.") for word in plan.settings.extra]
     values = {name: section for name, section in launcher_values(plan).items() if name != "run"}
+    values["trainer"]["max_time"] = None  # of the job, which says it on the command line
     head = {"name": values["exp_manager"]["name"], "restore_from_path": None}
     comment = f"# Written by meshwright for {program}.py of NeMo 1.20 to 1.23 and 2.0.\n"
     text = comment + write_yaml({**head, **_without_launcher(values)})

@@ -8,7 +8,8 @@ from typing import Any
 from meshwright.software.contract import Imported, ImportSource
 from meshwright.software.megatron_core.model import read_model
 from meshwright.software.nemo1.export import ACTIVATIONS, NAME, NULL_VOCABULARY, WORDS
-from meshwright.software.settings import TrainingSettings
+from meshwright.software.nemo1.training import LINEAR
+from meshwright.software.settings import DecayStyle, TrainingSettings
 from meshwright.software.text import Taken
 from meshwright.software.words import blend, shares
 from meshwright.values.errors import ConfigError
@@ -128,6 +129,7 @@ def _rename(words: Taken, warnings: list[str]) -> None:
     words.put("model.gated_linear_unit", gated)
     words.put("activation", name)
     words.put("model.add_bias_linear", words.flag("model.bias", True))
+    words.put("model.add_qkv_bias", words.flag("model.qkv_bias", False))
     words.put("model.rotary_percent", words.take("model.rotary_percentage", 1.0))
     norm = words.text("model.normalization", "layernorm")
     words.put("model.normalization", "RMSNorm" if norm == "rmsnorm" else "LayerNorm")
@@ -186,15 +188,20 @@ def _precision(words: Taken) -> Precision:
     return "fp8" if fp8 else _PRECISIONS[given]
 
 
+_SCHEDULES: dict[Any, DecayStyle] = {LINEAR: "linear"}
+
+
 def _settings(words: Taken) -> TrainingSettings:
     given = WORDS.read(words, "settings")
-    rate = given["learning_rate"]
+    rate, schedule = given["learning_rate"], words.peek("model.optim.sched.name")
     least = words.number("model.optim.sched.min_lr", rate / 10)
     betas = words.take("model.optim.betas", None) or [0.9, 0.95]
     saves = words.flag("exp_manager.create_checkpoint_callback", True)
     folder = words.take("exp_manager.explicit_log_dir", None)
     steps = words.take("trainer.limit_val_batches", 0)
     interval = words.take("trainer.val_check_interval", None)
+    if steps and given["save_interval"] is None:
+        given["save_interval"] = interval  # behind each validation
     try:
         beta1, beta2 = (float(beta) for beta in betas)
     except (TypeError, ValueError):
@@ -202,7 +209,7 @@ def _settings(words: Taken) -> TrainingSettings:
     return TrainingSettings(
         **given,
         min_learning_rate=None if least == rate else least,
-        decay_style="constant" if least == rate else "cosine",
+        decay_style="constant" if least == rate else _SCHEDULES.get(schedule, "cosine"),
         adam_beta1=beta1,
         adam_beta2=beta2,
         save_dir=folder if saves and folder and "${" not in folder else None,

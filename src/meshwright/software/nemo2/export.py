@@ -43,6 +43,7 @@ from meshwright.values.workload import Precision, Workload
 
 __all__ = [
     "ACTIVATION_TARGETS",
+    "MEGATRON_TOKENIZERS",
     "NAME",
     "NEMO2",
     "PRECISIONS",
@@ -266,10 +267,29 @@ _TOKENIZERS = {
 }
 
 
+MEGATRON_TOKENIZERS: dict[str, str] = {
+    "gpt2-bpe": "GPT2BPETokenizer",
+    "bert-wordpiece": "BertWordPieceLowerCase",
+}
+"""Names of Megatron's tokenizers, which NeMo makes of a vocabulary's files."""
+
+
 def _tokenizer(plan: TrainingPlan) -> dict[str, Any]:
-    if plan.settings.tokenizer_kind == "null":
+    settings = plan.settings
+    if settings.tokenizer_kind == "null":
         return {}
-    says = "this export has huggingface and sentencepiece"
+    if settings.tokenizer_kind in MEGATRON_TOKENIZERS:
+        name = MEGATRON_TOKENIZERS[settings.tokenizer_kind]
+        cased = {"encoder-decoder": "BertWordPieceCase"} if "Bert" in name else {}
+        words = {
+            "_target_": "nemo.collections.nlp.modules.common.tokenizer_utils.get_nmt_tokenizer",
+            "library": "megatron",
+            "model_name": cased.get(plan.model.family, name),
+            "vocab_file": settings.vocab_file,
+            "merges_file": settings.merge_file,
+        }
+        return {"tokenizer": _given(words)}
+    says = f"this export has {', '.join((*_TOKENIZERS, *MEGATRON_TOKENIZERS))}"
     kind = chosen(_TOKENIZERS, plan, "settings.tokenizer_kind", name=NAME, says=says)
     target = f"nemo.collections.common.tokenizers.{kind[0]}"
     return {"tokenizer": {"_target_": target, kind[1]: plan.settings.tokenizer}}

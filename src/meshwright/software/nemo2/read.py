@@ -153,6 +153,8 @@ def _settings(words: Taken) -> TrainingSettings:
         decay_style="constant" if constant else "cosine",
         tokenizer=tokenizer,
         tokenizer_kind=kind,
+        vocab_file=words.take("data.tokenizer.vocab_file", None),
+        merge_file=words.take("data.tokenizer.merges_file", None),
         **_data(words),
     )
 
@@ -175,6 +177,10 @@ def _data(words: Taken) -> dict[str, Any]:
 
 def _tokenizer(words: Taken) -> tuple[str | None, TokenizerKind | None]:
     words.take("data.tokenizer._target_", None)
+    words.take("data.tokenizer.library", None)
+    called = words.take("data.tokenizer.model_name", None)
+    if called is not None:
+        return None, "bert-wordpiece" if str(called).startswith("Bert") else "gpt2-bpe"
     name = words.take("data.tokenizer.pretrained_model_name", None)
     file = words.take("data.tokenizer.model_path", None)
     return (name, "huggingface") if name else (file, "sentencepiece") if file else (None, None)
