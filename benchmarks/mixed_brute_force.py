@@ -30,7 +30,7 @@ from meshwright.cost.once import data_exchange_s, exposed_exchange_s, optimizer_
 from meshwright.cost.pipeline import pipeline_of_stages_s
 from meshwright.cost.stages import Floats, Stages
 from meshwright.cost.step import price_stages
-from meshwright.search.mixed.branch import search_mixed
+from meshwright.search.mixed.families import search_mixed
 from meshwright.search.mixed.grid import Grid, make_grid
 from meshwright.search.mixed.orders import returning_plans
 from meshwright.search.mixed.plan import AROUND

@@ -26,9 +26,9 @@ import numpy as np
 
 from meshwright.cost.collectives import OVERLAP_SLOWDOWN
 from meshwright.search.mixed.blocks import Block, Case, Chosen, Solved, table_of, value_s
-from meshwright.search.mixed.branch import search_mixed
 from meshwright.search.mixed.curves import role_of
 from meshwright.search.mixed.cut_book import CutBook
+from meshwright.search.mixed.families import search_mixed
 from meshwright.search.mixed.grid import Grid, chunks_of, make_grid
 from meshwright.search.mixed.problem import MixedProblem, Score, resolve_mixed
 from meshwright.search.mixed.ways import ways_of

@@ -256,3 +256,26 @@ def test_no_limit_may_be_said_as_minus_one_and_limits_be_lifted() -> None:
 def test_an_unknown_mode_is_refused(capsys: Capture) -> None:
     assert cli.run([*SMALL, "--mode", "slow"]) == 2
     assert "fast" in capsys.readouterr().err
+
+
+def test_as_many_records_as_asked_for_are_printed() -> None:
+    """In order, and no two of the same sizes and chips."""
+    found = apss(model_name="llama2-7b", num_gpus=16, gpu_infos="a800:8,h800:8", top=12)
+    times = [record["sim_total_time_s"] for record in found.records]
+    assert len(times) == 12 and times == sorted(times)
+    assert len(found.result.proof.bounds_s) == 12 if found.result.proof else False
+    kinds = {
+        (plan.layout.dp, plan.layout.mbs, plan.layout.tp, tuple(sorted(r.pool for r in m.stages)))
+        for plan in found.result.plans
+        if (m := plan.mixed)
+    }
+    assert len(kinds) == 12
+
+
+def test_a_chip_without_the_kernel_is_not_given_its_flag() -> None:
+    """A V100 has no flash attention, and its time was priced without."""
+    asked = {"model_name": "llama2-7b", "num_gpus": 32, "global_batch_size": 512, "top": 1}
+    [record] = apss(**asked, gpu_infos="v100-32").records
+    assert "use-flash-attn" not in record["strategy"]
+    [record] = apss(**asked, gpu_infos="a800").records
+    assert "use-flash-attn" in record["strategy"]

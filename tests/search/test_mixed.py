@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from meshwright import api
 from meshwright.cost.mixed import price_mixed
 from meshwright.search.mixed.blocks import Block, Case, Chosen, Solved, in_flight, value_s
-from meshwright.search.mixed.branch import search_mixed
 from meshwright.search.mixed.curves import (
     Curve,
     Once,
@@ -25,6 +24,7 @@ from meshwright.search.mixed.curves import (
     role_of,
     stage_table,
 )
+from meshwright.search.mixed.families import search_mixed
 from meshwright.search.mixed.grid import Grid, make_grid
 from meshwright.search.mixed.inner import solve, solve_alike
 from meshwright.search.mixed.problem import MixedProblem, Score, resolve_mixed
@@ -252,9 +252,14 @@ def test_stages_that_must_be_alike_are_assigned_exactly(
 
 
 def brute_force(problem: MixedProblem, grid: Grid) -> float:
-    """The least that any plan of the space takes by the closed form, seconds per sequence: every
-    order, number of stages and split."""
-    site, best = problem.site, float("inf")
+    """The least that any plan of the space takes by the closed form, seconds per sequence."""
+    return min(brute_forced(problem, grid).values(), default=float("inf"))
+
+
+def brute_forced(problem: MixedProblem, grid: Grid) -> dict[tuple[object, ...], float]:
+    """The least that a plan of each choice takes by the closed form, seconds per sequence, over
+    every order and split of the layers; a choice is its cuts, the stages of each, and chunks."""
+    site, best = problem.site, dict[tuple[object, ...], float]()
     layers, pools = site.model.total_layers, range(len(grid.options))
     known: Known = {}
     for common in range(len(grid.gbs)):
@@ -269,9 +274,14 @@ def brute_force(problem: MixedProblem, grid: Grid) -> float:
                         n * int(grid.options[p].chips[chosen[p]])
                         for n, p in zip(split, order, strict=True)
                     )
-                    if order and sum(split) <= layers and chips <= problem.num_gpus:
-                        parts = [(p, int(chosen[p]), n) for p, n in zip(order, split, strict=True)]
-                        best = min(best, of_stages(problem, grid, common, parts, known))
+                    if not order or sum(split) > layers or chips > problem.num_gpus:
+                        continue
+                    parts = [(p, int(chosen[p]), n) for p, n in zip(order, split, strict=True)]
+                    for vpp in (1, 2):
+                        least = of_stages(problem, grid, common, parts, known, chunks=(vpp,))
+                        choice = (*sorted(parts), vpp)
+                        if least < best.get(choice, float("inf")):
+                            best[choice] = least
     return best
 
 
@@ -381,6 +391,30 @@ def test_search_finds_what_brute_force_finds(cluster: str, fields: dict[str, Any
     assert outcome.best[0].score == pytest.approx(best, rel=1e-9)
     assert outcome.gap == 0.0
     assert outcome.bound <= best * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "fields"),
+    [
+        ("a800:4,h800:4", {}),
+        ("a800:4,h800:2", {"num_gpus": 4, "gpus_per_node": 4}),
+        ("h800:2,a100-40:4", {"gbs": 6}),
+        ("a800:8,h800:2", {"max_memory_gib": 6.0, "headroom": 0}),
+        ("h100:6,a100-80:2", {"gbs": 24, "pins": {"mbs": [1, 2], "tp": [1]}}),
+    ],
+)
+@pytest.mark.parametrize("top", [3, 12])
+def test_the_n_best_are_those_of_brute_force(
+    cluster: str, fields: dict[str, Any], top: int
+) -> None:
+    """In order, one of each choice, each at the split and order that are its best."""
+    request = asked(cluster, **{"pins": {"cp": [1], "vpp": [1, 2]}, "top": top, **fields})
+    problem, grid, outcome = searched(request)
+    best = sorted(brute_forced(problem, grid).values())[:top]
+    found = [plan.score for plan in outcome.best[: len(best)]]
+    assert found == pytest.approx(best, rel=1e-9)
+    assert outcome.bound <= best[0] * (1 + 1e-9)
+    assert outcome.later_bound >= best[-1] * (1 - 1e-9), "nothing is left open below the last"
 
 
 @pytest.mark.slow

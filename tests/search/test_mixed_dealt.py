@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from meshwright import api
-from meshwright.search.mixed.branch import search_mixed
 from meshwright.search.mixed.dealt import dealt
+from meshwright.search.mixed.families import search_mixed
 from meshwright.search.mixed.grid import make_grid
 from meshwright.search.mixed.plan import search_mixed_plans
 from meshwright.search.mixed.problem import MixedProblem, Score, resolve_mixed

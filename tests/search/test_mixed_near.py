@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from meshwright.search.mixed.branch import search_mixed
+from meshwright.search.mixed.families import search_mixed
 from meshwright.search.mixed.grid import make_grid
 from meshwright.search.mixed.near import evenly_split, expected_s
 from meshwright.search.mixed.plan import search_mixed_plans

@@ -219,11 +219,12 @@ def apss(request: ApssRequest | None = None, /, **fields: Any) -> ApssAnswer:
     result = search_mixed_plans(asked.plan_request())
     model = find_model(asked.model_name)
     return ApssAnswer(
-        records=tuple(_record(plan, asked, model) for plan in result.plans), result=result
+        records=tuple(_record(plan, asked, model, result.request) for plan in result.plans),
+        result=result,
     )
 
 
-def _record(plan: Plan, asked: ApssRequest, model: ModelSpec) -> Record:
+def _record(plan: Plan, asked: ApssRequest, model: ModelSpec, priced: PlanRequest) -> Record:
     """One strategy. Kinds are in the order of --gpu-infos; one of which no chip is used holds 0.0
     and None.
 
@@ -240,18 +241,18 @@ def _record(plan: Plan, asked: ApssRequest, model: ModelSpec) -> Record:
         "sim_throughput": ceil(asked.global_batch_size * asked.sequence_length / plan.step_s),
         "sim_total_time_s": plan.step_s,
         "max-use-mem-size": [round(peak / GIB, 2) for peak in peaks],
-        "strategy": _strategy(layout, names, model),
+        "strategy": _strategy(layout, names, model, flash=priced.attention == "flash"),
     }
 
 
-def _strategy(layout: MixedLayout, names: list[str], model: ModelSpec) -> Record:
+def _strategy(layout: MixedLayout, names: list[str], model: ModelSpec, *, flash: bool) -> Record:
     first = layout.stages[0]
     several, chips = len(names) > 1, [names[stage.pool] for stage in layout.stages]
     experts = {"expert-model-parallel-size": layout.ep} if layout.ep > 1 else {}
     if experts and layout.etp not in (None, first.tp):
         experts["expert-tensor-parallel-size"] = layout.etp or 1
     flags = {
-        "use-flash-attn": True,
+        "use-flash-attn": flash,
         "sequence-parallel": first.sp,
         "use-distributed-optimizer": layout.sharding == "zero1",
         "fused-rmsnorm": model.norm == "rmsnorm",

@@ -172,6 +172,10 @@ class Proof:
     """Seconds per step that no plan of the space undercuts, at the best plan's batch and chips."""
     gap_frac: float
     """How much better than the best found a plan might be; 0: none can."""
+    bounds_s: tuple[float, ...] = ()
+    """For each plan of the answer, seconds per step that no plan of the space undercuts but so many
+    as stand before it. Plans that differ in the order of stages, layers and recomputation alone
+    count once."""
     boxes: int
     """Sets of plans that were split."""
     solved: int
@@ -183,6 +187,7 @@ class Proof:
             "exhaustive": self.gap_frac == 0.0,
             "bound_gap": self.gap_frac,
             "bound_step_s": self.bound_s,
+            "bounds_step_s": list(self.bounds_s),
             "boxes": self.boxes,
             "solved": self.solved,
         }

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import replace
+from heapq import nsmallest
 from itertools import permutations
 from math import factorial
+from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,21 +16,22 @@ from meshwright.cost.stages import Floats
 from meshwright.search.mixed.bounds import bound_s
 from meshwright.search.mixed.boxes import Boxes, Cuts, Limits, likely_plans, tightened
 from meshwright.search.mixed.cut_book import CutBook, Singles
-from meshwright.search.mixed.grid import Grid, chunks_of
+from meshwright.search.mixed.grid import Grid
 from meshwright.search.mixed.inner import solve, solve_alike
 from meshwright.search.mixed.near import (
     evenly_split,
     expected_s,
     recomputes_unlike,
+    restaged,
     sibling_plans,
     unlike_plans,
 )
 from meshwright.search.mixed.problem import MixedProblem, Score
 from meshwright.search.mixed.reprice import SAME, Found, Outcome
-from meshwright.search.mixed.ways import Ways, ways_of
+from meshwright.search.mixed.ways import Ways
 from meshwright.search.rules.pipeline import wants_fill, wants_whole_rounds
 
-__all__ = ["candidates_of", "search_mixed"]
+__all__ = ["FAMILY_MARGIN", "MOST_SOLVED", "FamilySearch", "candidates_of"]
 
 Ints = NDArray[np.int64]
 BATCH = 64
@@ -68,6 +72,10 @@ NEAR_WORK = 50_000
 """Boxes beyond which such plans are no longer looked for."""
 NEAR_KEPT = 6
 """Of them, how many are priced again."""
+BESIDE = 4
+"""Plans beside the best that are tried for each that is asked for."""
+OTHERS_WORK = 60_000
+"""Boxes that are made for the plans behind the best; beyond, the rest is left open."""
 MOST_SOLVED = 10**9
 """Inner problems solved at most."""
 
@@ -77,52 +85,7 @@ def candidates_of(top: int) -> int:
     return 2 * top + SPARE
 
 
-def search_mixed(
-    problem: MixedProblem,
-    grid: Grid,
-    score: Score,
-    *,
-    most_solved: int = MOST_SOLVED,
-    known: float = np.inf,
-) -> Outcome:
-    """Return the best plans of the grid, and a bound of all; those not much worse than the score of
-    a `known` plan alone.
-
-    Plans with one chunk per stage and interleaved ones are searched apart: the closed form of the
-    latter is less sure, so that the best of both are told apart by the simulation.
-    """
-    chunks = chunks_of(problem, grid)
-    ways, cuts = ways_of(problem, grid, score, most_chunks=max(chunks)), CutBook(problem, grid)
-    families = [
-        family for family in ([v for v in chunks if v == 1], [v for v in chunks if v > 1]) if family
-    ]
-    outcomes: list[Outcome] = []
-    for family in families:
-        # Plans of one chunk come first: their best is the ceiling of the interleaved ones. These
-        # get a margin on it, as their closed form is up to 14 % below the simulation, which has the
-        # last word.
-        known = min([known, *(outcome.best[0].score for outcome in outcomes if outcome.best)])
-        outcomes.append(
-            _Search(
-                problem, grid, score, most_solved, ways, cuts, family, ceiling=FAMILY_MARGIN * known
-            ).run()
-        )
-    return Outcome(
-        best=tuple(
-            sorted(
-                (found for outcome in outcomes for found in outcome.best),
-                key=lambda found: found.score,
-            )
-        ),
-        near=tuple(found for outcome in outcomes for found in outcome.near),
-        bound=min(outcome.bound for outcome in outcomes),
-        ways=len(ways.common),
-        boxes=sum(outcome.boxes for outcome in outcomes),
-        solved=sum(outcome.solved for outcome in outcomes),
-    )
-
-
-class _Search:
+class FamilySearch:
     """One run over all ways to cut, with the given numbers of chunks per stage."""
 
     def __init__(
@@ -154,8 +117,10 @@ class _Search:
         self.singles = Singles(problem, self.limits, cuts, score)
         self.rows_per_way = factorial(len(grid.options)) * len(chunks)
         self.bounds = ways.once_bound if chunks == [1] else ways.chunked_bound
-        self.groups: dict[object, Found] = {}
-        self.leaves_of: dict[object, Boxes] = {}
+        self.groups: dict[Hashable, Found] = {}
+        self.choices: dict[Hashable, Found] = {}
+        self.leaves_of: dict[Hashable, Boxes] = {}
+        self.top, self.most_work = 1, MOST_WORK
         self.ceiling, self.margin = ceiling, 1.0 if chunks == [1] else NEAR
         self.open_bound = np.inf
         self.boxes = self.solved = self.work = 0
@@ -164,43 +129,62 @@ class _Search:
         self.beaten: Boxes | None = None
 
     def run(self) -> Outcome:
-        ways, bounds = self.ways, self.bounds
         # Best first: once a way's bound is above the ceiling, so are those of all behind it.
-        order = np.argsort(bounds, kind="stable")
-        self._seed(np.argsort(ways.guess, kind="stable")[:SEEDS])
-        start, size = 0, BATCH
-        while start < len(order):
-            batch = order[start : start + size]
-            batch = batch[self._promising(bounds[batch], self.margin)]
-            if not len(batch) or self._is_spent():
-                # What is dropped unsolved must lower the proof's bound, or the gap would be too
-                # small.
-                self._leave_open(bounds[batch])
-                break
-            self._branch(self._root(ways, batch))
-            # Few at first, as each solved plan lowers the ceiling for those that follow; more
-            # later, as a batch has a cost of its own.
-            start, size = start + size, max(BATCH, min(2 * size, MOST_ROWS // self.rows_per_way))
+        order = np.argsort(self.bounds, kind="stable")
+        self._seed(np.argsort(self.ways.guess, kind="stable")[:SEEDS])
+        self._open(order)
         self._fill()
-        best = tuple(sorted(self.groups.values(), key=lambda found: found.score))
+        return self._outcome(self._near())
+
+    def others(self, ceiling: float) -> Outcome:
+        """Search on for as many plans as are asked for, once the best is proven."""
+        self.top, self.most_work = self.problem.request.top, self.work + OTHERS_WORK
+        self.open_bound, self.margin, self.leaves = np.inf, 1.0, []
+        self.ceiling = min(ceiling, self._last_score())
+        self._beside()
+        self._open(np.argsort(self.bounds, kind="stable"))
+        return self._outcome(())
+
+    def _last_score(self) -> float:
+        """The score of the last plan that is asked for, of those that are known."""
+        scores = nsmallest(self.top, (found.score for found in self.choices.values()))
+        return scores[-1] if len(scores) == self.top else np.inf
+
+    def _outcome(self, near: tuple[Found, ...]) -> Outcome:
+        bound = min(self.open_bound, self.ceiling)
         return Outcome(
-            best=best,
-            near=self._near(),
-            bound=min(self.open_bound, self.ceiling),
-            ways=len(ways.common),
+            best=tuple(sorted(self.choices.values(), key=attrgetter("score"))),
+            orders=tuple(sorted(self.groups.values(), key=attrgetter("score"))),
+            near=near,
+            bound=bound,
+            later_bound=bound,
+            ways=len(self.ways.common),
             boxes=self.boxes,
             solved=self.solved,
         )
 
+    def _open(self, order: Ints) -> None:
+        """Open ways to cut until none may hold a plan that is asked for."""
+        bounds, start, size = self.bounds, 0, BATCH
+        while start < len(order):
+            batch = order[start : start + size]
+            batch = batch[self._promising(bounds[batch], self.margin)]
+            if not len(batch) or self._is_spent():
+                # What is dropped unsolved must lower the proof's bound.
+                self._leave_open(bounds[batch])
+                break
+            self._branch(self._root(self.ways, batch))
+            # Few at first, as each solved plan lowers the ceiling; a batch has its own cost too.
+            start, size = start + size, max(BATCH, min(2 * size, MOST_ROWS // self.rows_per_way))
+
     def _is_spent(self) -> bool:
-        return self.work > MOST_WORK or self.solved >= self.most_solved
+        return self.work > self.most_work or self.solved >= self.most_solved
 
     def _promising(self, bounds: Floats, margin: float = 1.0) -> NDArray[np.bool_]:
         """Whether sets of plans with these bounds are searched; what is dropped though it may be
         better is left open.
 
-        With a margin those too that are so many times as slow as the best, in a search that is not
-        long.
+        With a margin those too that are so many times as slow, in a search that is not long.
         """
         # A long search becomes content with less, step by step: an end at a fixed amount of work
         # would leave everything open at once, and the gap with it.
@@ -221,17 +205,16 @@ class _Search:
             return
         root = self._root(self.ways, chosen)
         cuts = self.cuts.table
-        # Infinite ceilings: a box is narrowed here by its rules alone, as nothing is known to beat.
+        # A box is narrowed here by its rules alone, as nothing is known to beat.
         roomy = replace(root, bound_s=np.zeros(len(root)))
         boxes = tightened(roomy, cuts, self.limits, np.full(len(root), np.inf))
         likely = Boxes.concat(
             [likely_plans(boxes, cuts, self.limits, share=share) for share in SHARES]
         )
-        likely = self._ordered(likely)
+        self.likely = likely = self._ordered(likely)
         for i in range(min(SEEDS, len(likely))):
             if likely.bound_s[i] < self.ceiling:
                 self._solve(likely.take(slice(i, i + 1)))
-        self.likely = likely
 
     def _fill(self) -> None:
         """Solve beaten plans near the best until there are as many as are priced again, and likely
@@ -250,6 +233,25 @@ class _Search:
             one = plans.take(slice(i, i + 1))
             if (self.singles.cuts_of(one), int(one.vpp[0])) not in self.groups:
                 self._solve(one, below=below)
+
+    def _beside(self) -> None:
+        """Solve plans a few stages or chunks away from the best, for a low ceiling."""
+        best = nsmallest(self.top, self.groups.items(), key=lambda item: item[1].score)
+        leaves = [self.leaves_of[key] for key, found in best if len(found.solved.stages) > 1]
+        if not leaves:
+            return
+        beside = self._ordered(
+            Boxes.concat(
+                [restaged(leaf, self.singles.caps_of(leaf), self.chunks) for leaf in leaves]
+            )
+        )
+        left = BESIDE * self.top
+        for i in range(len(beside)):
+            if not left or beside.bound_s[i] >= self.ceiling:
+                return
+            if self.singles.choice_of(beside, i) not in self.choices:
+                self._solve(beside.take(slice(i, i + 1)), below=np.inf)
+                left -= 1
 
     def _siblings(self) -> Boxes | None:
         """Plans beside the best interleaved ones, those that may be best first."""
@@ -380,15 +382,26 @@ class _Search:
             boxes, bound_s=np.asarray(self.score.of(seconds / gbs, self.singles.rate(boxes)))
         )
         single = boxes.width.max(axis=1, initial=0.0) == 0
-        promising = self._promising(boxes.bound_s)
+        promising = self._promising(boxes.bound_s) & ~self._outdone(boxes)
         # A single plan that is beaten is remembered all the same: the closed form that beats it is
         # not what decides in the end.
         self._remember(boxes.take(single & ~promising))
-        promising = np.where(single, promising, self._promising(boxes.bound_s, self.margin))
+        wide = self._promising(boxes.bound_s, self.margin) & (promising | (boxes.vpp > 1))
+        promising = np.where(single, promising, wide)
         boxes, single = boxes.take(promising), single[promising]
         if single.any():
             self.leaves.append(boxes.take(single))
         return boxes.take(~single)
+
+    def _outdone(self, boxes: Boxes) -> NDArray[np.bool_]:
+        """Which boxes hold layers alone, and none that beat the best known of their stages."""
+        found = np.zeros(len(boxes), dtype=bool)
+        lone = (boxes.stages_from == boxes.stages_to).all(axis=1)
+        # Other orders of the best are wanted too, for the simulation.
+        for row in np.flatnonzero(lone) if self.top > 1 else ():
+            known = self.choices.get(self.singles.choice_of(boxes, int(row)))
+            found[row] = known is not None and boxes.bound_s[row] >= known.score * (1 - SAME)
+        return found
 
     def _remember(self, plans: Boxes) -> None:
         """Keep the best of the plans that are beaten: the simulation may order them differently."""
@@ -415,9 +428,11 @@ class _Search:
         leaves = leaves.take(np.argsort(leaves.bound_s, kind="stable"))
         at = 0
         while at < len(leaves) and leaves.bound_s[at] <= lowest and not self._is_spent():
-            if not self._promising(leaves.bound_s[at : at + 1]).all():
+            leaf = leaves.take(slice(at, at + 1))
+            if not self._promising(leaf.bound_s).all():
                 break
-            self._solve(leaves.take(slice(at, at + 1)))
+            if not self._outdone(leaf).any():
+                self._solve(leaf)
             at += 1
         rest = leaves.take(slice(at, len(leaves)))
         promising = self._promising(rest.bound_s)
@@ -438,17 +453,21 @@ class _Search:
         solved = solver(blocks, case, below_s=ceiling_s)
         if solved is None:
             return
-        # The inner problem is proven by the closed form too, and its bound is part of the proof.
-        self._leave_open(np.array([self.singles.score(leaf, solved.bound_s)]))
         found = self.singles.found(leaf, blocks, case, solved)
+        # The inner problem is proven by the closed form too, and its bound is part of the proof.
+        if solved.bound_s < found.step_s * (1 - SAME):
+            self._leave_open(np.array([self.singles.score(leaf, solved.bound_s)]))
         if not np.isfinite(found.score):
             return
         key = found.cuts, found.case.vpp
         known = self.groups.get(key)
         if known is None or found.score < known.score:
-            self.groups[key] = found
-            self.leaves_of[key] = leaf
-        self.ceiling = min(self.ceiling, found.score)
+            self.groups[key], self.leaves_of[key] = found, leaf
+        known = self.choices.get(found.choice)
+        if known is None or found.score < known.score:
+            self.choices[found.choice] = found
+        # What is worse than the last of the plans that are asked for is of no use.
+        self.ceiling = min(self.ceiling, self._last_score())
 
     def _near(self) -> tuple[Found, ...]:
         """Interleaved plans nearly as good by the closed form, the best expected ones first."""

@@ -275,6 +275,23 @@ class Singles:
             (int(self.cuts.pools[i]), int(self.cuts.numbers[i])) for i in leaf.ids[0] if i >= 0
         )
 
+    def caps_of(self, leaf: Boxes) -> Ints:
+        """Return how many stages each block of a leaf may have, (K,)."""
+        caps = np.zeros(leaf.ids.shape[1], dtype=np.int64)
+        for place, (pool, option) in enumerate(self.cuts_of(leaf)):
+            caps[place] = self.cuts.grid.options[pool].stages[option]
+        return caps
+
+    def choice_of(self, boxes: Boxes, row: int) -> tuple[object, ...]:
+        """Return `Found.choice` of a row whose stages are known."""
+        ids, stages = boxes.ids[row].tolist(), boxes.stages_from[row].tolist()
+        parts = [
+            (int(self.cuts.pools[i]), int(self.cuts.numbers[i]), count)
+            for i, count in zip(ids, stages, strict=True)
+            if i >= 0
+        ]
+        return (*sorted(parts), int(boxes.vpp[row]))
+
     def score(self, leaf: Boxes, step_s: float) -> float:
         """Return the score of a leaf whose step takes so long."""
         return float(

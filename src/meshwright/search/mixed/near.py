@@ -39,6 +39,7 @@ __all__ = [
     "expected_s",
     "has_unlike_batches",
     "recomputes_unlike",
+    "restaged",
     "sibling_plans",
     "unlike_plans",
     "with_unlike_batches",
@@ -83,6 +84,20 @@ def sibling_plans(best: Boxes, chunks: Sequence[int]) -> Boxes:
         vpp=np.array([vpp for _, _, vpp in rows]),
         bound_s=np.zeros(len(rows)),
     )
+
+
+def restaged(plan: Boxes, caps: Ints, chunks: Sequence[int]) -> Boxes:
+    """Return one plan (a row) with a stage or two more or fewer of each pool, to so many at most,
+    (K,), its layers as they were, and every number of chunks."""
+    present = plan.ids[0] >= 0
+    span = [range(-2, 3) if here else range(1) for here in present[:MOST_REORDERED]]
+    span += [range(1)] * (len(present) - len(span))
+    stages = plan.stages_from[0] + np.array(list(product(*span)), dtype=np.int64)
+    good = (stages >= present) & (stages <= np.minimum(caps, plan.layers_from[0]))
+    stages = np.repeat(stages[good.all(axis=1)], len(chunks), axis=0)
+    many = plan.take(np.zeros(len(stages), dtype=np.int64))
+    vpp = np.tile(np.array(chunks), len(stages) // len(chunks))
+    return replace(many, stages_from=stages, stages_to=stages, vpp=vpp)
 
 
 def unlike_plans(plans: Boxes) -> Boxes:

@@ -309,10 +309,17 @@ MOST_TASKS = 16
 
 
 def returning_plans(
-    around: Sequence[Found], problem: MixedProblem, grid: Grid, score: Score, *, below: float
+    around: Sequence[Found],
+    problem: MixedProblem,
+    grid: Grid,
+    score: Score,
+    *,
+    below: float,
+    own_stages: bool = False,
+    most_rows: int = MOST_ROWS,
 ) -> list[Found]:
     """Return plans that score less than `below` with a kind of chip that comes back, of the cuts of
-    some plans.
+    some plans; with `own_stages` of their stages of each kind too.
 
     Formula:  of each plan's cuts, one chunk per stage or its own number, and each number of stages
               the best order and split, by `OrderProgram`; where chips in use are paid for, the
@@ -323,11 +330,12 @@ def returning_plans(
               those to the stage above at their least.
     Checked:  tests/search/test_mixed_orders.py
     """
-    found, left = list[Found](), MOST_ROWS
+    found, left = list[Found](), most_rows
     for plan in around:
-        kinds = _kinds(plan, problem, grid, score)
+        kinds = _kinds(plan, problem, grid, own_stages=own_stages or score.rates is not None)
         rate = plan.score / plan.step_s
-        for case in _cases(plan, kinds, problem, grid):
+        cases = [plan.case] if own_stages else _cases(plan, kinds, problem, grid)
+        for case in cases:
             ceiling_s = min(below / rate, score.most_s * int(grid.gbs[plan.common]))
             program = OrderProgram(
                 kinds,
@@ -335,7 +343,7 @@ def returning_plans(
                 layers=problem.site.model.total_layers,
                 num_chips=problem.num_gpus,
                 below_s=ceiling_s,
-                most_rows=min(left, MOST_ROWS // 4),
+                most_rows=min(left, max(1, most_rows // 4)),
             )
             ordered = best_order(program)
             left -= program.rows
@@ -359,9 +367,8 @@ def returning_plans(
     return found
 
 
-def _kinds(plan: Found, problem: MixedProblem, grid: Grid, score: Score) -> tuple[Kind, ...]:
-    """Stages of a plan's blocks; as many of each as there are chips for, or where chips are paid
-    for as it has."""
+def _kinds(plan: Found, problem: MixedProblem, grid: Grid, *, own_stages: bool) -> tuple[Kind, ...]:
+    """Stages of a plan's blocks; as many of each as it has, or as there are chips for."""
     found, stages = [], iter(plan.solved.stages)
     for cut, block in zip(plan.cuts, plan.blocks, strict=True):
         own = [next(stages) for _ in range(block.stages)]
@@ -370,7 +377,7 @@ def _kinds(plan: Found, problem: MixedProblem, grid: Grid, score: Score) -> tupl
             if "recompute" in problem.request.same
             else None
         )
-        cap = block.stages if score.rates is not None else int(grid.options[cut[0]].stages[cut[1]])
+        cap = block.stages if own_stages else int(grid.options[cut[0]].stages[cut[1]])
         found.append(
             Kind(
                 cut=cut,

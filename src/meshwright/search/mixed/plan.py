@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import chain, repeat
 from typing import Any
 
 import numpy as np
 
 from meshwright.cost.flops import causal_flops_per_token, mfu, model_flops_per_token
-from meshwright.search.mixed.branch import candidates_of, search_mixed
+from meshwright.search.mixed.branch import candidates_of
 from meshwright.search.mixed.dealt import dealt
+from meshwright.search.mixed.families import search_mixed
 from meshwright.search.mixed.grid import Grid, make_grid
 from meshwright.search.mixed.near import has_unlike_batches, with_unlike_batches
 from meshwright.search.mixed.orders import returning_plans
@@ -38,6 +40,8 @@ DEALT = 5
 """Interleaved plans of unlike cuts of which layers are moved."""
 SHORT, DEALT_SHORT = 1000, 3
 """Operations of a short pipeline; and how many more plans are dealt if they are short."""
+OWN_ROWS = 40_000
+"""Partial plans that are made for the orders of one plan's own stages."""
 AROUND = 3
 """Plans around which kinds of chips may come back, or have unlike dp and mbs."""
 
@@ -75,7 +79,7 @@ def search_mixed_plans(request: PlanRequest, *, files: Files | None = None) -> P
         layouts=outcome.ways,
         notes=tuple(_notes(problem, grid, plans)),
         facts=_facts(problem),
-        proof=_proof(outcome),
+        proof=_proof(outcome, len(plans)),
     )
 
 
@@ -126,10 +130,16 @@ def _require_some(problem: MixedProblem, grid: Grid) -> None:
     )
 
 
-def _proof(outcome: Outcome) -> Proof:
+def _proof(outcome: Outcome, count: int) -> Proof:
+    """How near so many plans are to the best, second best, ... of the space."""
+    bounds = chain([outcome.bound], repeat(outcome.later_bound))
     best = outcome.best[0].step_s if outcome.best else 0.0
     return Proof(
         bound_s=best * (1.0 - outcome.gap),
+        bounds_s=tuple(
+            found.step_s * min(1.0, bound / found.score)
+            for found, bound in zip(outcome.best[:count], bounds, strict=False)
+        ),
         gap_frac=outcome.gap,
         boxes=outcome.boxes,
         solved=outcome.solved,
@@ -143,11 +153,13 @@ class _Candidate:
     priced: Repriced
 
     @property
-    def cuts(self) -> tuple[tuple[object, ...], ...]:
-        """What plans have in common that differ in stages, layers and recomputation alone."""
+    def choice(self) -> tuple[object, ...]:
+        """What plans have in common that differ in the order of their stages, in layers and in
+        recomputation alone."""
         layout = self.priced.layout
-        runs = [run for run, _ in groupby((s.pool, s.tp, s.sp, s.dp, s.mbs) for s in layout.stages)]
-        return (*runs, (layout.cp, layout.ep, layout.etp, layout.sharding))
+        counts = Counter((s.pool, s.tp, s.sp, s.dp, s.mbs) for s in layout.stages)
+        shared = (layout.gbs, layout.cp, layout.ep, layout.etp, layout.vpp, layout.sharding)
+        return (*sorted(counts.items()), shared)
 
 
 def _plans(problem: MixedProblem, repriced: Sequence[Pair]) -> tuple[Plan, ...]:
@@ -164,9 +176,9 @@ def _plans(problem: MixedProblem, repriced: Sequence[Pair]) -> tuple[Plan, ...]:
     order = sorted(
         (c for c in candidates if c.fits != "no"), key=lambda c: (c.fits == "at risk", c.score)
     )
-    first: dict[tuple[tuple[object, ...], ...], _Candidate] = {}
+    first: dict[tuple[object, ...], _Candidate] = {}
     for candidate in order:
-        first.setdefault(candidate.cuts, candidate)
+        first.setdefault(candidate.choice, candidate)
     kept = list(first.values())[: problem.request.top]
     shares = _shares(problem, [candidate.priced for candidate in kept])
     plans = [
@@ -210,13 +222,25 @@ def _simulated(pair: Pair) -> float:
 
 
 def _returning(problem: MixedProblem, grid: Grid, repriced: Sequence[Pair]) -> list[Pair]:
-    """Plans in which a kind of chip comes back, around the best plans of unlike cuts."""
+    """Plans in which a kind of chip comes back, around the best plans of unlike cuts; and such
+    orders of the stages of the best plans behind them."""
     nearest, around = sorted(repriced, key=_simulated), dict[object, Found]()
     for found, _ in nearest:
         if len(found.cuts) > 1:
             around.setdefault(frozenset(found.cuts), found)
     few, score, below = [*around.values()][:AROUND], _score(problem), _simulated(nearest[0])
-    return _priced(problem, grid, returning_plans(few, problem, grid, score, below=below))
+    plans = returning_plans(few, problem, grid, score, below=below)
+    # Each plan of the answer stands for all orders of its stages, so that the best of them is it.
+    choices = dict[object, Pair]()
+    for pair in nearest:
+        choices.setdefault(pair[0].choice, pair)
+    for best, priced in [*choices.values()][1 : problem.request.top]:
+        if len({*best.cuts}) == len(best.cuts) > 1:
+            below = _simulated((best, priced))
+            plans += returning_plans(
+                [best], problem, grid, score, below=below, own_stages=True, most_rows=OWN_ROWS
+            )
+    return _priced(problem, grid, plans)
 
 
 def _unlike(
@@ -226,22 +250,25 @@ def _unlike(
     nearest = sorted(repriced, key=_simulated)
     wide = with_unlike_batches(grid, {found.common for found, _ in nearest[:AROUND]})
     second = search_mixed(problem, wide, _score(problem), known=outcome.best[0].score)
-    best, near = (
+    best, orders, near = (
         tuple(found for found in plans if has_unlike_batches(found, wide))
-        for plans in (second.best, second.near)
+        for plans in (second.best, second.orders, second.near)
     )
-    return _repriced(problem, wide, replace(second, best=best, near=near))
+    return _repriced(problem, wide, replace(second, best=best, orders=orders, near=near))
 
 
 def _candidates(outcome: Outcome, top: int) -> list[Found]:
-    """The best plans by the closed form, the best of those that are not interleaved, of which it is
-    surer, and those near them."""
-    best = outcome.best[: candidates_of(top)]
-    return [
-        *best,
-        *[found for found in outcome.best if found.case.vpp == 1 and found not in best][:top],
+    """The best plans and orders by the closed form, the best of those that are not interleaved, of
+    which it is surer, and those near them."""
+    orders = outcome.orders[: candidates_of(top)]
+    chosen = [
+        *orders,
+        *[found for found in outcome.orders if found.case.vpp == 1][:top],
+        *outcome.best[: top + AROUND],
+        *[found for found in outcome.best if found.case.vpp == 1][:top],
         *outcome.near,
     ]
+    return list({found.stages: found for found in chosen}.values())
 
 
 def _fits(problem: MixedProblem, priced: Repriced) -> Fits:

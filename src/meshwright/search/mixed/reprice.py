@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -54,18 +55,33 @@ class Found:
             tuple((stage.layers, stage.way, stage.redone) for stage in self.solved.stages),
         )
 
+    @property
+    def choice(self) -> tuple[object, ...]:
+        """What makes plans different ones: cuts, stages of each, and chunks.
+
+        The order of the stages, their layers and what they recompute follow as the best of these.
+        """
+        counts = Counter[tuple[int, int]]()
+        for cut, block in zip(self.cuts, self.blocks, strict=True):
+            counts[cut] += block.stages
+        return (*sorted((*cut, count) for cut, count in counts.items()), self.case.vpp)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
     """What a search brought."""
 
     best: tuple[Found, ...]
-    """Best first, one of each group that shares its cuts, plain and interleaved."""
+    """Best first, one of each choice (`Found.choice`), plain and interleaved."""
+    orders: tuple[Found, ...] = ()
+    """Best first, one of each order of cuts, plain and interleaved."""
     near: tuple[Found, ...] = ()
     """Interleaved plans that the closed form takes for nearly as good, and the simulation for
     better than others; best first."""
     bound: float
     """No plan of the space scores less."""
+    later_bound: float
+    """No plan of another choice than those before it in `best` scores less, but for the first."""
     ways: int
     """Ways to cut, of which each stands for all its stages, orders and layers."""
     boxes: int
