@@ -57,6 +57,23 @@ def test_a_layout_that_does_not_fit_answers_with_zero(capsys: pytest.CaptureFixt
     assert "GiB too much; its largest term is" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("command", ["explain", "why-oom"])
+def test_a_layout_that_ran_is_answered_as_it_must_have_run(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = [command, *ASKED, "--layout", "mbs=4", "--ran"]
+    record = answer(capsys, *asked)
+    ran = record["ran"]
+    assert isinstance(ran, dict) and ran["taken"]
+    layout, gib = record["layout"], record["peak_memory_gib"]
+    assert isinstance(layout, dict) and isinstance(gib, list)
+    assert layout["mbs"] == 4 and max(gib) < ran["as_told_gib"]
+    assert record["fits"] != "no"
+    assert run(asked) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert out.startswith(ran["words"]) and "fits: no" not in out
+
+
 def test_one_term_and_json_are_not_asked_together(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["explain", *ASKED, "--layout", LAYOUT, "--term", "bubble", "--json"]) == 2
     out, err = capsys.readouterr()

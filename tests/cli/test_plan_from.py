@@ -106,6 +106,28 @@ def test_both_layouts_and_what_differs_are_printed(
     assert "faster than A" in shown
 
 
+def test_a_file_that_ran_is_compared_as_it_must_have_run(
+    script: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The script does not say that it recomputes anything."""
+    script.write_text(
+        SCRIPT.replace("--micro-batch-size 1", "--micro-batch-size 16"), encoding="utf-8"
+    )
+    asked = ["plan", "--from", str(script), "--cluster", "h100:64", "--top", "1"]
+    assert run(asked) == 0
+    as_told = " ".join(capsys.readouterr().out.split())
+    assert "mbs=16" in as_told and "With --ran it is compared so." in as_told
+    assert run([*asked, "--ran", "--json"]) == 0
+    current = json.loads(capsys.readouterr().out)["current"]
+    assert current["ran"]["taken"] and current["layout"]["mbs"] == 16
+    assert current["fits"] != "no"
+    assert max(current["peak_memory_gib"]) < current["ran"]["as_told_gib"]
+    assert run([*asked, "--ran"]) == 0
+    assert current["ran"]["words"] in " ".join(capsys.readouterr().out.split())
+    assert run(["plan", "llama3-8b", "--cluster", "h100:8", "--seq", "8192", "--ran"]) == 2
+    assert "of --from ran" in capsys.readouterr().err
+
+
 def test_the_best_is_written_with_the_settings_of_the_script(
     script: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

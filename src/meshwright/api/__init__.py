@@ -134,18 +134,22 @@ def explain(
     /,
     request: PlanRequest | str | None = None,
     cluster: str | None = None,
+    *,
+    ran: bool = False,
     **fields: Any,
 ) -> Explanation:
     """Return where time and memory of a layout go: `explain("tp=8,pp=4", model="llama3-70b",
     cluster="h100:256", seq_len=8192, gbs=512)`.
 
-    What the layout (words, or fields) leaves open follows from the request. LayoutError says which
-    rule it breaks.
+    What the layout (words, or fields) leaves open follows from the request; `ran` says that it ran:
+    where it does not fit, it is taken as it must have run. LayoutError says which rule it breaks.
     """
     from meshwright.search.explain import explain as explain_layout
     from meshwright.search.problem import ask
+    from meshwright.search.ran import as_ran
 
     asked = ask(layout, problem_of(one_request("explain", request, cluster, fields)))
+    asked = as_ran(asked).asked if ran else asked
     return explain_layout(asked.layout, asked.problem, depth="constants")
 
 

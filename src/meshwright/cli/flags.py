@@ -36,6 +36,7 @@ __all__ = [
     "LAYOUT",
     "POWER",
     "PROFILE",
+    "RAN",
     "RUN_JOB",
     "WHERE",
     "HfFlag",
@@ -86,6 +87,9 @@ CALIBRATION: Any = option(None, "What `meshwright calibrate` wrote.", metavar="F
 PROFILE: Any = option(None, "What `meshwright profile` wrote.", metavar="FILE")
 HF: Any = option(None, "A Hugging Face config.json to take the model from.")
 FORCE: Any = option(False, "Write over a file that this command did not write.")
+RAN: Any = option(
+    False, "It ran so: where it does not fit by our count, take what it must have done otherwise."
+)
 GPUS_PER_NODE: Any = option(None, "Chips in one server [default: as the chip is sold].")
 RUN_JOB: Any = fields_of(
     JobOptions, "image", "mounts", "workdir", "account", "partition", "instance", "words"

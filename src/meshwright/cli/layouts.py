@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 from meshwright.api.existing import price_of, read_run
 from meshwright.api.fixing import Fixed, fix_run
 from meshwright.api.problems import problem_of
-from meshwright.cli.flags import FORCE, HOW, LAYOUT, WHERE, HfFlag, asked_with, model_words
+from meshwright.cli.flags import FORCE, HOW, LAYOUT, RAN, WHERE, HfFlag, asked_with, model_words
 from meshwright.cli.options import (
     REQUIRED,
     Given,
@@ -22,7 +22,12 @@ from meshwright.cli.options import (
 from meshwright.cli.plan_files import Side, read_side
 from meshwright.cli.terminal import JsonFlag, narrow_console, print_json, tell
 from meshwright.cli.traces import write_step
-from meshwright.report.diff_text import print_comparison, print_ladder, print_prices
+from meshwright.report.diff_text import (
+    print_comparison,
+    print_ladder,
+    print_prices,
+    print_ran,
+)
 from meshwright.report.explain_json import (
     comparison_record,
     explanation_record,
@@ -38,6 +43,7 @@ from meshwright.search.quote import Quote
 from meshwright.search.quote_record import (
     quote_record,
 )
+from meshwright.search.ran import Ran, as_ran
 from meshwright.search.refine import (
     setting_of,
 )
@@ -69,6 +75,7 @@ def explain(
     sources: bool = option(
         False, "Also how far published runs were off, and every constant with its source."
     ),
+    ran: bool = RAN,
     json_output: JsonFlag = False,
     force: bool = FORCE,
 ) -> None:
@@ -84,7 +91,9 @@ def explain(
     the memory go and the nearest rivals. `--tables` adds time by term, memory by stage and the
     operators of one layer, `--rivals` every change of one axis with its reason. `--term bubble`
     prints one term's formula with its numbers, and each constant that moves it, found by moving it;
-    `--sources` lists those of all terms. A layout that does not fit is explained as well.
+    `--sources` lists those of all terms. A layout that does not fit is explained as well; with `--ran` as it
+    must have run: gradients in 2 bytes, sharded states, recompute and more are tried where you did
+    not tell them, from the least change, and the intervals widen.
 
     Examples:
 
@@ -96,7 +105,7 @@ def explain(
 
       meshwright explain gpt3-175b --cluster a100-80:512 --seq 2048 --gbs 1536 --layout tp=8,pp=8,recompute=full --trace step.json
     """  # noqa: E501
-    asked = asked_with({**where, **how}, hf, layout)
+    asked, run = _as_ran(asked_with({**where, **how}, hf, layout), ran=ran)
     name = None if term is None else term_name(term)
     if name is not None and json_output:
         raise ConfigError(
@@ -109,8 +118,10 @@ def explain(
     if trace is not None:
         write_step(trace, asked.layout, asked.problem, force=force)
     if json_output:
-        print_json(explanation_record(found, asked.problem.request))
-    elif name is not None:
+        print_json({**explanation_record(found, asked.problem.request), **_ran_record(run)})
+        return
+    print_ran(run, narrow_console())
+    if name is not None:
         print_term(found, name, narrow_console())
     else:
         asked_for = {"tables": tables, "rivals": rivals, "sources": sources}
@@ -132,6 +143,7 @@ def why_oom(
     ),
     hf: HfFlag = None,
     how: Given = HOW,
+    ran: bool = RAN,
     json_output: JsonFlag = False,
 ) -> None:
     """Say why a layout runs out of memory, and price a ladder of fixes.
@@ -156,7 +168,9 @@ def why_oom(
     """  # noqa: E501
     given = {**where, **how}
     file = _file_in(where.get("model")) if hf is None else None
-    asked = _asked_of_file(file, given, layout) if file else _asked_of_words(given, hf, layout)
+    asked, run = _as_ran(
+        _asked_of_file(file, given, layout) if file else _asked_of_words(given, hf, layout), ran=ran
+    )
     found = oom.why_oom(asked.layout, asked.problem)
     fixed = None
     if file is not None and layout is None and found.quote.verdict != "yes":
@@ -165,12 +179,24 @@ def why_oom(
     if json_output:
         record = ladder_record(found, setting, asked.problem.request)
         edit = {} if file is None else {"edit": None if fixed is None else fixed.to_dict()}
-        print_json({**record, **edit})
+        print_json({**record, **edit, **_ran_record(run)})
         return
+    print_ran(run, narrow_console())
     print_ladder(found, setting, narrow_console())
     if fixed is not None and fixed.diff:
         print(f"\nThe smallest edit that fits ({fixed.quote.step_s:.3f} s a step):\n{fixed.diff}")
         tell(f"`meshwright fix {file} --write`, with the options above, applies it")
+
+
+def _as_ran(asked: Asked, *, ran: bool) -> tuple[Asked, Ran | None]:
+    """Return the layout, with --ran as it must have run."""
+    found = as_ran(asked) if ran else None
+    return (asked if found is None else found.asked), found
+
+
+def _ran_record(run: Ran | None) -> dict[str, Any]:
+    """Return what --ran adds to --json."""
+    return {} if run is None else {"ran": run.to_dict()}
 
 
 _SUFFIXES = (".sh", ".toml", ".yaml", ".yml", ".json", ".txt")

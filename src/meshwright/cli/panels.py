@@ -38,6 +38,7 @@ PANELS: dict[str, tuple[str, ...]] = {
             "fused_norm",
             "cuda_graphs",
             "from_file",
+            "ran",
             "to",
             "software",
             "program",
@@ -106,9 +107,11 @@ FIRST: dict[str, tuple[str, ...]] = {
     "fix": ("cluster", "best", "write", "pins", "tp", "seq_len", "gbs"),
     "explain": (
         *("cluster", "seq_len", "gbs", "layout", "tp", "hf", "stack", "tables", "rivals", "term"),
-        *("sources", "trace"),
+        *("sources", "trace", "ran"),
     ),
-    "why-oom": ("cluster", "seq_len", "gbs", "layout", "tp", "hf", "stack", "max_memory_gib"),
+    "why-oom": (
+        *("cluster", "seq_len", "gbs", "layout", "tp", "hf", "stack", "max_memory_gib", "ran"),
+    ),
     "diff": ("model", "cluster", "seq_len", "gbs", "stack", "hf"),
     "export": (
         *("to", "output", "dry_run", "cluster", "seq_len", "gbs", "layout", "settings"),

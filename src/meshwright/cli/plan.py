@@ -52,6 +52,7 @@ from meshwright.search.problem import (
 from meshwright.search.quote_record import (
     quote_record,
 )
+from meshwright.search.ran import Ran, as_ran
 from meshwright.search.refine import (
     setting_of,
 )
@@ -141,6 +142,11 @@ def plan(
         "--from",
         metavar="FILE",
     ),
+    ran: bool = option(
+        False,
+        "The --from file ran so: where it does not fit by our count, take what it must have done"
+        " otherwise.",
+    ),
     export_dir: Path | None = option(
         None, "Write the best plan's files for --to.", "--export", metavar="DIR"
     ),
@@ -189,6 +195,8 @@ def plan(
     goal = read_goal(tokens, deadline)
     if leave_out is not None and export_dir is None:
         raise ConfigError(f"--leave-out {leave_out}: of no effect without --export DIR")
+    if ran and from_file is None:
+        raise ConfigError("--ran: says that the file of --from ran; of no effect without it")
     flags = {**given, **_model(given.get("model"), hf)}
     flags |= goal.fields(flags) if goal is not None else {}
     run = None if from_file is None else _read_run(from_file, flags)
@@ -210,6 +218,8 @@ def plan(
         whole = partial(_whole, run=run, dropped=left_names(leave_out))
         refuse_early(problem, to or _usual_target(problem), whole)
     current = None if run is None or isinstance(problem, MixedProblem) else run.asked(problem)
+    found = as_ran(current) if ran and current is not None else None
+    current = current if found is None else found.asked
     if trace is not None:
         make_folder(trace)
     check_ours(csv_path, mark=_CSV_MARK, force=force)
@@ -222,10 +232,10 @@ def plan(
         put_file(csv_path, _csv(result), mark=_CSV_MARK, force=force)
     if trace is not None:
         write_steps(trace, result, problem, force=force)
-    _show(result, current, goal, json_output=json_output)
+    _show(result, _current_record(current, found), goal, json_output=json_output)
     if current is not None and not json_output:
         assert not isinstance(problem, MixedProblem), "such a file is of one kind of chip"
-        print_change(current, result, problem=problem)
+        print_change(current, result, problem=problem, run=found)
     if run is not None and json_output and export_dir is None and (names := run.set_names()):
         tell(
             f"note: {', '.join(names)} of the file do not go with --json; --export DIR writes them"
@@ -354,10 +364,10 @@ def _csv(result: PlanResult) -> str:
 
 
 def _show(
-    result: PlanResult, current: Asked | None, goal: Goal | None, *, json_output: bool
+    result: PlanResult, current: dict[str, Any], goal: Goal | None, *, json_output: bool
 ) -> None:
     if json_output:
-        print(json.dumps(result.to_dict() | _current_record(current), indent=2, allow_nan=False))
+        print(json.dumps(result.to_dict() | current, indent=2, allow_nan=False))
     mixed = result.proof is not None
     if not result.plans:
         (print_mixed_miss if mixed else print_miss)(result, Console(stderr=True))
@@ -371,8 +381,9 @@ def _show(
             print_front(result.front, console)
 
 
-def _current_record(current: Asked | None) -> dict[str, Any]:
+def _current_record(current: Asked | None, run: Ran | None) -> dict[str, Any]:
     """Return what --from adds to the answer: the file's own layout and its price."""
     if current is None:
         return {}
-    return {"current": quote_record(price_of(current), setting_of(current.problem))}
+    ran = {} if run is None else {"ran": run.to_dict()}
+    return {"current": {**quote_record(price_of(current), setting_of(current.problem)), **ran}}

@@ -23,7 +23,7 @@ from meshwright.search.problem import (
     Problem,
 )
 from meshwright.search.quote import Quote
-from meshwright.search.ran import ran_words
+from meshwright.search.ran import Ran, ran_words
 from meshwright.search.refine import (
     setting_of,
 )
@@ -234,16 +234,19 @@ def _layout_fields(layout: dict[str, Any], name: str) -> dict[str, Any]:
     return values
 
 
-def print_change(current: Asked, result: PlanResult, *, problem: Problem) -> None:
+def print_change(
+    current: Asked, result: PlanResult, *, problem: Problem, run: Ran | None = None
+) -> None:
     """Print the file's layout against the best: what differs, what each difference means, and both
-    prices. `problem` is the best's, in which the software has all that it can do."""
+    prices. `problem` is the best's, in which the software has all that it can do; `run` is the
+    file's layout as it must have run."""
     console, mine = narrow_console(), price_of(current)
     console.print(
         f"\nA, the file's layout: {mine.layout.words()}: {mine.step_s:.3f} s a step, fits:"
         f" {mine.verdict}",
         soft_wrap=True,
     )
-    if words := ran_words(mine, setting_of(current.problem)):
+    if (words := "" if run is None else run.words) or (words := _unasked_words(mine, current)):
         console.print(words, soft_wrap=True)
     if not result.plans:
         return
@@ -257,6 +260,11 @@ def print_change(current: Asked, result: PlanResult, *, problem: Problem) -> Non
         compare(layout_dict(mine.layout), layout_dict(best.layout), has_experts=experts), console
     )
     print_prices(mine, price_of(best), console)
+
+
+def _unasked_words(mine: Quote, current: Asked) -> str:
+    hint = " With --ran it is compared so."
+    return ran_words(mine, setting_of(current.problem), told=current.told, hint=hint)
 
 
 def read_request(path: Path) -> dict[str, Any]:

@@ -6,14 +6,15 @@ from typing import Any
 
 from rich.console import Console
 
-from meshwright.report.explain_text import plain_table, print_header, print_memory
+from meshwright.report.explain_text import hanging, plain_table, print_header, print_memory
 from meshwright.search.diff import Comparison, Label
 from meshwright.search.oom import Ladder, Rung
 from meshwright.search.quote import Quote, Setting, host_words
+from meshwright.search.ran import Ran
 from meshwright.search.titles import MEMORY_READINGS, TIME_READINGS
 from meshwright.values.units import GIB
 
-__all__ = ["print_comparison", "print_ladder", "print_prices"]
+__all__ = ["print_comparison", "print_ladder", "print_prices", "print_ran"]
 
 VERDICTS: dict[Label, str] = {
     "execution only": (
@@ -104,6 +105,13 @@ LABEL_WORDS = {
     "changes data order": "data order",
     "changes training": "training",
 }
+
+
+def print_ran(run: Ran | None, console: Console) -> None:
+    """Print what a layout that ran must have done otherwise; nothing where it fits as told."""
+    if run is not None and run.words:
+        hanging(console, run.words, indent="")
+        console.print()
 
 
 def print_ladder(found: Ladder, setting: Setting, console: Console) -> None:

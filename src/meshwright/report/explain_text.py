@@ -55,7 +55,7 @@ def print_explanation(
     print_header(found.quote, found.setting, console)
     if found.setting.started_by:
         hanging(console, f"started by: {found.setting.started_by}", indent="")
-    if words := ran_words(found.quote, found.setting):
+    if words := ran_words(found.quote, found.setting, hint=" With --ran it is answered so."):
         hanging(console, words, indent="")
     if way := found.context_way:
         hanging(console, way.words(), indent="")

@@ -417,8 +417,11 @@ class Asked:
 
     layout: Layout
     problem: Problem
+    told: frozenset[str] = frozenset()
+    """Fields of the layout that were given; all of one that stands for itself."""
 
 
+LAYOUT_FIELDS = frozenset(field.name for field in fields(Layout))
 _SAYS_ALL = frozenset(("dp", "gbs"))
 """Fields that a layout has which stands for itself, as plans are printed: what it leaves out is
 off."""
@@ -434,7 +437,8 @@ def ask(layout: str | Mapping[str, Any], problem: Problem) -> Asked:
     if "recompute" not in given and _is_short(found, problem):
         found = complete_layout(_as_usual(given, problem, short=True), problem.case)
     require_valid(found, problem.case)
-    return Asked(layout=found, problem=problem.assuming(_untold(given, found)))
+    told = LAYOUT_FIELDS if given.keys() >= _SAYS_ALL else frozenset(given)
+    return Asked(layout=found, problem=problem.assuming(_untold(given, found)), told=told)
 
 
 def _untold(given: Mapping[str, Any], layout: Layout) -> tuple[Assumption, ...]:

@@ -23,6 +23,7 @@ from meshwright.trust.intervals import (
     intervals_of,
     kind_of,
 )
+from meshwright.trust.untold import TOGETHER, Apart
 from meshwright.values.hardware.cluster import Pool
 from meshwright.values.layout import Layout, Layouts
 from meshwright.values.models.spec import ModelSpec
@@ -56,6 +57,8 @@ class Setting:
     """The recipe that the software's release starts this model by, for people."""
     assumptions: tuple[Assumption, ...] = ()
     """What was not told of the layout that is asked for; it widens the intervals."""
+    apart: Apart = TOGETHER
+    """How far what is taken for a run that ran is from what was told of it; it widens them too."""
 
     @property
     def kind(self) -> Kind:
@@ -81,7 +84,11 @@ class Setting:
         """Return the 80 % intervals of figures found here: by the user's own runs where there are
         enough, else by published ones."""
         published = intervals_of(
-            self.kind, step_s=step_s, peak_bytes=peak_bytes, assumptions=self.assumptions
+            self.kind,
+            step_s=step_s,
+            peak_bytes=peak_bytes,
+            assumptions=self.assumptions,
+            apart=self.apart,
         )
         return (
             published

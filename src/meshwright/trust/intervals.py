@@ -10,6 +10,8 @@ from typing import Any, Literal, get_args
 
 from meshwright.trust.untold import (
     QUANTITIES,
+    TOGETHER,
+    Apart,
     Assumption,
     Doubt,
     Quantity,
@@ -170,14 +172,16 @@ class Spread:
         """Return the 80 % interval of a predicted value."""
         return predicted * self.low, predicted * self.high
 
-    def words(self, kind: Kind, *, assumptions: Sequence[Assumption] = ()) -> str:
+    def words(
+        self, kind: Kind, *, assumptions: Sequence[Assumption] = (), apart: Apart = TOGETHER
+    ) -> str:
         """Say how wrong such predictions were, and whether the runs are of another kind: one
         interval, that of the estimate, and the runs' median."""
         name, took = _NAMES[self.level].format(kind=self.kind), _VERBS[self.quantity]
         own = f"{self.kind}: " if self.is_own else ""
         low, high = self.low, self.high
-        if assumptions:
-            low, high = widened((low, high), self.quantity, assumptions)
+        if assumptions or apart:
+            low, high = widened((low, high), self.quantity, assumptions, apart=apart)
         untold = f", not told: {', '.join(assumptions)}" if assumptions else ""
         known = (
             f"published runs {name} {took} x{self.p50:.2f} of the prediction in the median"
@@ -275,10 +279,15 @@ def serving_interval(
 
 
 def interval(
-    kind: Kind, quantity: Quantity, predicted: float, assumptions: Sequence[Assumption] = ()
+    kind: Kind,
+    quantity: Quantity,
+    predicted: float,
+    assumptions: Sequence[Assumption] = (),
+    *,
+    apart: Apart = TOGETHER,
 ) -> tuple[float, float]:
     """Return the 80 % interval of a predicted value."""
-    return widened(spread_of(kind, quantity).around(predicted), quantity, assumptions)
+    return widened(spread_of(kind, quantity).around(predicted), quantity, assumptions, apart=apart)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -305,17 +314,23 @@ class Intervals:
 
 
 def intervals_of(
-    kind: Kind, *, step_s: float, peak_bytes: float, assumptions: Sequence[Assumption] = ()
+    kind: Kind,
+    *,
+    step_s: float,
+    peak_bytes: float,
+    assumptions: Sequence[Assumption] = (),
+    apart: Apart = TOGETHER,
 ) -> Intervals:
     """Return the intervals of an estimate that rests on some assumptions."""
     untold = f"; {', '.join(assumptions)} not told" if assumptions else ""
+    time, memory = spread_of(kind, "step_time"), spread_of(kind, "peak_memory")
     return Intervals(
-        step_s=interval(kind, "step_time", step_s, assumptions),
-        peak_bytes=interval(kind, "peak_memory", peak_bytes, assumptions),
-        error=spread_of(kind, "step_time").words(kind, assumptions=assumptions),
-        memory_error=spread_of(kind, "peak_memory").words(kind, assumptions=assumptions),
-        known_by=spread_of(kind, "step_time").short_words() + untold,
-        memory_known_by=spread_of(kind, "peak_memory").short_words(),
+        step_s=interval(kind, "step_time", step_s, assumptions, apart=apart),
+        peak_bytes=interval(kind, "peak_memory", peak_bytes, assumptions, apart=apart),
+        error=time.words(kind, assumptions=assumptions, apart=apart),
+        memory_error=memory.words(kind, assumptions=assumptions, apart=apart),
+        known_by=time.short_words() + untold,
+        memory_known_by=memory.short_words(),
     )
 
 

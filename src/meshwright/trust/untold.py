@@ -15,6 +15,8 @@ from meshwright.values.workload import Workload
 
 __all__ = [
     "QUANTITIES",
+    "TOGETHER",
+    "Apart",
     "Assumption",
     "Doubt",
     "Quantity",
@@ -53,10 +55,33 @@ class Doubt:
     tables: int
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Apart:
+    """How far apart two answers are of which either may hold, in ln: as told, and as a run that ran
+    must have been where what was told does not fit."""
+
+    step_time: float = 0.0
+    peak_memory: float = 0.0
+
+    def of(self, quantity: Quantity | ServingQuantity) -> float:
+        """Return that of a quantity; none of serving."""
+        found = {"step_time": self.step_time, "peak_memory": self.peak_memory}
+        return found.get(quantity, 0.0)
+
+    def __bool__(self) -> bool:
+        return bool(self.step_time or self.peak_memory)
+
+
+TOGETHER = Apart()
+"""Where one answer alone was given."""
+
+
 def widened(
     ends: tuple[float, float],
     quantity: Quantity | ServingQuantity,
     assumptions: Sequence[Assumption],
+    *,
+    apart: Apart = TOGETHER,
 ) -> tuple[float, float]:
     """Return the ends of an interval as far apart as what was assumed makes them.
 
@@ -64,6 +89,7 @@ def widened(
     squares add up.
     """
     extra = sum(_doubts()[quantity, each].half_width ** 2 for each in assumptions)
+    extra += apart.of(quantity) ** 2
     low, high = ends
     middle, half = math.sqrt(low * high), 0.5 * math.log(high / low)
     wide = math.exp(math.sqrt(half * half + extra))
