@@ -6,11 +6,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from meshwright.platforms.given import read_hf_config
 from meshwright.search.started import recipe_span
 from meshwright.software.registry import TARGETS
+from meshwright.values.data import package_rows
 from meshwright.values.errors import ConfigError
 from meshwright.values.hardware.catalogue import ChipRow, chip_rows, find_row
 from meshwright.values.hardware.parse import Server, servers
@@ -60,6 +61,10 @@ class PriceRow:
     chip: str
     usd_per_hour: float
     source: str
+    kind: Literal["on-demand", "spot", "reserved"] = "on-demand"
+    provider: str = ""
+    date: str = ""
+    """The day that the source was read; blank where the source says it."""
 
 
 def list_models() -> list[ModelRow]:
@@ -122,8 +127,9 @@ def _stack_row(entry: StackEntry) -> StackRow:
 
 
 def list_prices() -> list[PriceRow]:
-    """Return the price of an hour of each chip that has a public one."""
-    return [
+    """Return the price of an hour of each chip that has a public one: on demand, then spot and
+    reserved (`values/hardware/prices.csv`), in the catalogue's order."""
+    on_demand = [
         PriceRow(
             chip=row.chip.name,
             usd_per_hour=row.chip.usd_per_hour,
@@ -132,3 +138,12 @@ def list_prices() -> list[PriceRow]:
         for row in chip_rows()
         if row.chip.usd_per_hour is not None
     ]
+    others = [
+        PriceRow(
+            **{name: cell for name, cell in cells.items() if name != "usd_per_hour"},
+            usd_per_hour=float(cells["usd_per_hour"]),
+        )
+        for cells in package_rows("values/hardware/prices.csv")
+    ]
+    place = {row.chip.name: n for n, row in enumerate(chip_rows())}
+    return sorted([*on_demand, *others], key=lambda row: place[row.chip])

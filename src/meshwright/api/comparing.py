@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -14,13 +14,23 @@ from meshwright.api.catalogues import list_prices
 from meshwright.api.problems import read_text
 from meshwright.search.problem import Problem
 from meshwright.search.request import PlanRequest
+from meshwright.sizing.chips import Tried, chips_for
 from meshwright.sizing.duration import Duration, Training
 from meshwright.sizing.estimate import Limits, RunEstimate
 from meshwright.values.errors import ConfigError, UnknownNameError
 from meshwright.values.hardware.catalogue import find_chip
 from meshwright.values.units import DAY_S
 
-__all__ = ["ComparedRow", "Price", "PriceKind", "catalogue_prices", "compare", "read_prices"]
+__all__ = [
+    "KINDS",
+    "ComparedRow",
+    "Price",
+    "PriceKind",
+    "catalogue_prices",
+    "compare",
+    "compared_record",
+    "read_prices",
+]
 
 PriceKind = Literal["on-demand", "spot", "reserved"]
 KINDS: tuple[PriceKind, ...] = get_args(PriceKind)
@@ -50,7 +60,9 @@ class ComparedRow:
     days: float | None
     days_interval: tuple[float, float] | None
     usd: float | None
-    """At the lowest of `prices`; None without one."""
+    """At the lowest of `prices` of `price_kind`; None without one."""
+    price_kind: PriceKind | None
+    """The kind that was asked for; another where none of that is listed."""
     kwh: float | None
     kg_co2: float | None
     prices: tuple[tuple[Price, float], ...]
@@ -60,6 +72,10 @@ class ComparedRow:
     broken: tuple[str, ...] = ()
     """Limits that it breaks, in words."""
 
+    def usd_at(self, kind: PriceKind) -> float | None:
+        """Return what the run costs at the lowest price of a kind; None where none is listed."""
+        return next((usd for price, usd in self.prices if price.kind == kind), None)
+
     def to_dict(self) -> dict[str, Any]:
         """Return it in plain types."""
         named = {name: getattr(self, name) for name in ("cluster", "layout", "days")}
@@ -67,6 +83,7 @@ class ComparedRow:
             **named,
             "interval": None if self.days_interval is None else {"days": list(self.days_interval)},
             "usd": self.usd,
+            "price_kind": self.price_kind,
             "kwh": self.kwh,
             "kg_co2": self.kg_co2,
             "prices": [{**asdict(price), "usd": usd} for price, usd in self.prices],
@@ -76,14 +93,14 @@ class ComparedRow:
 
 
 def catalogue_prices() -> list[Price]:
-    """Return the catalogue's prices: on demand, a chip of each kind at most."""
+    """Return the catalogue's prices: on demand, spot and reserved, where one is public."""
     return [
         Price(
             chip=row.chip,
-            kind="on-demand",
+            kind=row.kind,
             usd_per_hour=row.usd_per_hour,
-            provider="",
-            date="",
+            provider=row.provider,
+            date=row.date,
             source=row.source,
         )
         for row in list_prices()
@@ -123,33 +140,79 @@ def compare(
     training: Training,
     limits: Limits,
     prices: Iterable[Price] | None = None,
+    pay: PriceKind = "on-demand",
+    sized: Container[str] = (),
 ) -> list[ComparedRow]:
     """Return the training on each request's cluster, the cheapest first, those of unknown cost
     behind and those that nothing fits on last.
 
-    Every name is looked up before anything is searched.
+    `pay` is the kind of price that dollars are counted at, another where a chip has none of it.
+    Clusters named in `sized` take the number of chips that suits the limits (`chips_for`) in place
+    of their own. Every name is looked up before anything is searched.
     """
     from meshwright import api
 
     known = list(catalogue_prices() if prices is None else prices)
     problems = [api.problem_of(request) for request in requests]
+    asked = _Asked(prices=known, training=training, limits=limits, pay=pay)
     rows = [
-        _row(request, problem, known, training, limits)
+        (_sized_row if request.cluster in sized else _row)(request, problem, asked)
         for request, problem in zip(requests, problems, strict=True)
     ]
     return sorted(_with_front(rows), key=_order)
 
 
-def _row(
-    request: PlanRequest,
-    problem: Problem,
-    prices: list[Price],
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Asked:
+    prices: list[Price]
+    training: Training
+    limits: Limits
+    pay: PriceKind
+
+
+def compared_record(
+    rows: Sequence[ComparedRow],
+    *,
+    model: str | Mapping[str, Any],
     training: Training,
     limits: Limits,
-) -> ComparedRow:
+    pay: PriceKind = "on-demand",
+) -> dict[str, Any]:
+    """Return the object that `compare --json` prints, which `report` reads."""
+    return {
+        "model": model if isinstance(model, str) else model.get("name"),
+        "tokens": training.tokens,
+        "budget_usd": limits.usd,
+        "deadline_days": None if limits.wall_s is None else limits.wall_s / DAY_S,
+        "pay": pay,
+        "rows": [row.to_dict() for row in rows],
+    }
+
+
+def _sized_row(request: PlanRequest, problem: Problem, asked: _Asked) -> ComparedRow:
+    """The row of the number of chips that suits the limits."""
+    kind = request.cluster.rpartition(":")[0]
+    rows: dict[int, ComparedRow | None] = {}
+
+    def tried(chips: int) -> Tried | None:
+        if chips not in rows:
+            other = request.model_copy(update={"cluster": f"{kind}:{chips}"})
+            try:
+                rows[chips] = _row(other, problem, asked)
+            except ConfigError:  # No layout of the software divides so many.
+                rows[chips] = None
+        row = rows[chips]
+        return None if row is None or row.days is None else Tried(row.days * DAY_S, row.usd)
+
+    chosen = chips_for(asked.limits, tried)
+    row = None if chosen is None else rows[chosen]
+    return _row(request, problem, asked) if row is None else row
+
+
+def _row(request: PlanRequest, problem: Problem, asked: _Asked) -> ComparedRow:
     from meshwright import api
 
-    found: RunEstimate = api.estimate(request, training=training)
+    found: RunEstimate = api.estimate(request, training=asked.training)
     run, chip = found.run, problem.setting.pool.node.chip.name
     if run is None or found.plan is None:
         return ComparedRow(
@@ -158,26 +221,33 @@ def _row(
             days=None,
             days_interval=None,
             usd=None,
+            price_kind=None,
             kwh=None,
             kg_co2=None,
             prices=(),
             broken=("nothing fits",),
         )
     mine = sorted(
-        ((price, run.chip_hours * price.usd_per_hour) for price in prices if price.chip == chip),
+        (
+            (price, run.chip_hours * price.usd_per_hour)
+            for price in asked.prices
+            if price.chip == chip
+        ),
         key=lambda pair: pair[1],
     )
-    usd = mine[0][1] if mine else None
+    paid = next((pair for pair in mine if pair[0].kind == asked.pay), mine[0] if mine else None)
+    usd = None if paid is None else paid[1]
     return ComparedRow(
         cluster=request.cluster,
         layout=found.plan.layout.words(),
         days=run.wall_s / DAY_S,
         days_interval=(run.interval_s[0] / DAY_S, run.interval_s[1] / DAY_S),
         usd=usd,
+        price_kind=None if paid is None else paid[0].kind,
         kwh=run.kwh,
         kg_co2=run.kg_co2,
         prices=tuple(mine),
-        broken=tuple(_broken(run, usd, limits)),
+        broken=tuple(_broken(run, usd, asked.limits)),
     )
 
 

@@ -32,8 +32,10 @@ __all__ = [
     "chart_bytes",
     "find_chart",
     "page_bytes",
+    "picture_form",
     "read_result",
     "report_parts",
+    "write_picture",
     "write_report",
 ]
 
@@ -62,6 +64,28 @@ def write_report(
     content = page_bytes(report_parts(results), title=title)
     put_file(path, content, mark=PAGE_MARK, force=force)
     return path
+
+
+def picture_form(path: Path) -> Format:
+    """Return the form that a picture's name ends in; ConfigError for no known one."""
+    form = next((form for form in FORMATS if path.suffix == f".{form}"), None)
+    if form is None:
+        raise ConfigError(f"{path}: expected a name that ends in .png, .svg, .html or .md")
+    return form
+
+
+def write_picture(
+    record: Mapping[str, Any], chart: str, path: Path, *, force: bool = False
+) -> None:
+    """Write one chart of a result, or its whole page where the name ends in .html.
+
+    ConfigError where another's file is there and `force` is not given.
+    """
+    form = picture_form(path)
+    parts = report_parts([record])
+    page = form == "html"
+    content = page_bytes(parts) if page else chart_bytes(find_chart(parts, chart), form)
+    put_file(path, content, mark=PAGE_MARK if page else None, force=force)
 
 
 def report_parts(results: Iterable[str | Path | Mapping[str, Any]]) -> list[Part]:

@@ -79,7 +79,9 @@ def _stack_page(row: StackRow) -> list[str]:
 
 _PRICE_COLUMNS = (
     Column(heading="chip", justify="left", cell=lambda row: row.chip),
+    Column(heading="kind", justify="left", cell=lambda row: row.kind),
     Column(heading="USD/h", cell=lambda row: f"{row.usd_per_hour:.2f}"),
+    Column(heading="read on", justify="left", cell=lambda row: row.date, spare=2),
     Column(heading="source", justify="left", spare=1, under=True, cell=lambda row: row.source),
 )
 
@@ -88,11 +90,11 @@ _PRICE_COLUMNS = (
 def prices(json_output: JsonFlag = False) -> None:
     """List the price of an hour of each chip, with its source.
 
-    Costs, tokens per dollar and the cheapest plan stand on these. A price is of one chip with its
-    share of the server, rented on demand. `--usd-per-hour` puts your own in its place, and so does
-    `usd_per_hour` of a cluster file.
+    Costs, tokens per dollar and the cheapest plan stand on those on demand; `compare` shows spot
+    and reserved ones beside them. A price is of one chip with its share of the server.
+    `--usd-per-hour` puts your own in its place, and so does `usd_per_hour` of a cluster file.
 
-    Prints a table; chips without a public price are left out.
+    Prints a table; chips and kinds without a public price are left out.
 
     Examples:
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from meshwright.report.charts.forms import Bar, Grid, Series, Stack
 from meshwright.report.charts.svg import SEQUENCE, number
+from meshwright.report.parts.compared import compare_part
 from meshwright.report.parts.explain import explain_part
 from meshwright.report.parts.memory import memory_part
 from meshwright.report.parts.part import (
@@ -159,5 +160,6 @@ _KINDS: tuple[tuple[set[str], Make], ...] = (
     ({"plan", "run", "classic", "constants"}, estimate_part),
     ({"series", "tried", "compute_optimal"}, size_part),
     ({"tables", "unanswered"}, accuracy_part),
+    ({"rows", "pay", "tokens"}, compare_part),
 )
 """Keys that tell what printed an object, the most telling first."""
