@@ -76,7 +76,7 @@ def test_the_newest_always_stays_whole_and_the_disk_keeps_its_bound(
     marked = sum(1 for one in given_saves if rule.keep_every and one.step % rule.keep_every == 0)
     full, stripped = peak_checkpoints(rule, saves=len(given_saves), marked=marked)
     for moment in found:
-        assert moment.kept[-1] == moment.saved
+        assert moment.kept[-1].step == moment.saved.step
         assert moment.saved.has_states
         assert moment.peak_bytes <= full * 10 + stripped * 2
         assert choose(moment.kept, rule) == Choice(

@@ -13,8 +13,8 @@ from meshwright.software.contract import (
     Imported,
     ImportSource,
     TrainedLayers,
-    plain,
 )
+from meshwright.software.looked_at import plain
 from meshwright.software.plan import TrainingPlan
 from meshwright.values.models.catalogue import find_model
 from meshwright.values.workload import Workload
