@@ -9,6 +9,7 @@ from tests.software.examples import training_plan
 from tests.software.frameworks import rebuilt
 
 from meshwright.search.rules.software import stack_rules
+from meshwright.software.beside import Beside
 from meshwright.software.contract import Exported, ExportTarget, Imported, export_plan, import_text
 from meshwright.software.folders import Software
 from meshwright.software.log_reader import read_log
@@ -49,7 +50,7 @@ def check_exports(software: Software) -> None:
         plan, exported = simple_export(target)
         assert exported.target == target.name
         assert exported.command or exported.files
-        for found in read_back(exported, software):
+        for found in read_back(plan, exported, software):
             read = completed(rebuilt(found, plan))
             assert read.layout == completed(plan).layout
             assert replace(read.model, name=plan.model.name) == plan.model
@@ -61,7 +62,7 @@ def check_read_back(software: Software) -> None:
     recognised = {
         found.source
         for target in software.targets()
-        for found in read_back(simple_export(target)[1], software)
+        for found in read_back(*simple_export(target), software)
     }
     assert names == recognised
 
@@ -97,13 +98,20 @@ def simple_export(target: ExportTarget) -> tuple[TrainingPlan, Exported]:
     raise AssertionError(f"{target.name} has no words for any of {LAYOUTS}: {refused}")
 
 
-def read_back(exported: Exported, software: Software) -> Iterator[Imported]:
-    """Yield what each file says that is of one of the software's own kinds."""
+def read_back(plan: TrainingPlan, exported: Exported, software: Software) -> Iterator[Imported]:
+    """Yield what each file says that is of one of the software's own kinds, beside the others of
+    the export; what such files leave to flags is the plan's."""
     own = software.sources()
+    beside = Beside(
+        model=plan.model,
+        seq_len=plan.work.seq_len,
+        mbs=plan.layout.mbs,
+        files={file.name: file.text for file in exported.files},
+    )
     for file in exported.files:
         try:
             source = find_source(file.name, file.text)
         except ConfigError:
             continue
         if source in own:
-            yield import_text(file.text, source=source)
+            yield import_text(file.text, source=source, beside=beside)

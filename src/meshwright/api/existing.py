@@ -9,14 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from meshwright.api.problems import problem_of, read_text
-from meshwright.search.problem import Asked, Problem, ask, dims_of
+from meshwright.platforms.given import read_hf_config
+from meshwright.search.problem import Asked, Problem, ask, details_of, dims_of, model_of
 from meshwright.search.quote import Quote, quotes
 from meshwright.search.refine import requote, setting_of
 from meshwright.search.request import PlanRequest
 from meshwright.search.started import started_stack
+from meshwright.software.beside import Beside
 from meshwright.software.contract import BF16_GRADIENTS, Imported, ImportSource, import_text
 from meshwright.software.megatron_lm.read import HALF_GRADIENTS
 from meshwright.software.registry import find_source
+from meshwright.software.settings import ModelDetails
 from meshwright.values.errors import ConfigError
 from meshwright.values.models.said_size import wrong_size
 
@@ -41,6 +44,12 @@ class Run:
             name: value for name, value in asdict(found.details).items() if value is not None
         }
         values: dict[str, Any] = {name: getattr(found.work, name) for name in _OF_WORK}
+        work = found.work
+        if work.lora_rank:
+            values |= {"lora_rank": work.lora_rank, "lora_targets": list(work.lora_targets)}
+        if found.finetunes:
+            frozen = "qlora" if work.frozen == "nf4" else "lora"
+            values["finetune"] = frozen if work.lora_rank else "full"
         values |= {
             "gbs": found.layout.get("gbs"),
             "stack": found.stack,
@@ -59,11 +68,7 @@ class Run:
             layout.pop("dp", None)
         if problem.request.gbs is None and "gbs" in self.found.layout:
             layout["gbs"] = self.found.layout["gbs"]
-        if problem.request.gbs is None and "gbs" not in layout:
-            raise ConfigError(
-                f"{self.path}: the file leaves the global batch to its software; add"
-                f" --gbs{_usual_batch(layout, problem)}"
-            )
+        self.require_batch(problem)
         try:
             return ask(layout, self.as_it_is(problem))
         except ConfigError as error:
@@ -71,6 +76,14 @@ class Run:
                 f"{self.path}: its layout does not run as it is: {error}; leave its words out of"
                 " the file to plan without it"
             ) from None
+
+    def require_batch(self, problem: Problem) -> None:
+        """Refuse where neither the file nor the request says the global batch."""
+        if problem.request.gbs is None and "gbs" not in self.found.layout:
+            raise ConfigError(
+                f"{self.path}: the file leaves the global batch to its software; add"
+                f" --gbs{_usual_batch(self.found.layout, problem)}"
+            )
 
     def as_it_is(self, problem: Problem) -> Problem:
         """Return the problem without what the file leaves off of its software."""
@@ -121,7 +134,7 @@ def _usual_batch(layout: dict[str, Any], problem: Problem) -> str:
 def read_run(path: Path, flags: dict[str, Any], *, option: str = "--from ") -> Run:
     """Read a file of any known kind; ConfigError where a flag and the file both name the model."""
     text = read_text(path, str(path))
-    if "model" in flags:
+    if "model" in flags and find_source(path.name, text).read_beside is None:
         raise ConfigError(f"{option}{path} names a model of its own; leave the other out")
     if "cluster" not in flags:
         raise ConfigError(
@@ -136,7 +149,7 @@ def run_of(path: Path, text: str, flags: Mapping[str, Any]) -> Run:
     is of no known kind, or broken."""
     source = find_source(path.name, text)
     try:
-        found = import_text(text, source=source)
+        found = import_text(text, source=source, beside=_beside(path, text, source, flags))
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
     run = Run(path=path, text=text, source=source, found=found)
@@ -149,6 +162,35 @@ def run_of(path: Path, text: str, flags: Mapping[str, Any]) -> Run:
         return run
     batch = {"gbs": found.replica_batch * replicas}
     return replace(run, found=replace(found, layout={**found.layout, **batch}))
+
+
+def _beside(path: Path, text: str, source: ImportSource, flags: Mapping[str, Any]) -> Beside:
+    """Return what a file's reader is told from elsewhere: what was typed, and the files that it
+    names."""
+    if source.read_beside is None:
+        return Beside()
+    files = {
+        name: read_text(path.parent / name, name)
+        for name in source.files(text)
+        if (path.parent / name).is_file()
+    }
+    model, details = None, ModelDetails()
+    if (given := flags.get("model")) is not None:
+        model, details = model_of(given), ModelDetails.of(details_of(given))
+    elif weights := source.weights(text):
+        folders = (path.parent / weights, Path(weights).expanduser())
+        place = next((one for one in folders if (one / "config.json").is_file()), None)
+        if place is not None:
+            reading = read_hf_config(place)
+            model, details = reading.spec, ModelDetails.of(reading.details)
+    pinned = flags.get("pins", {}).get("mbs", ())
+    return Beside(
+        model=model,
+        details=details,
+        seq_len=flags.get("seq_len"),
+        mbs=int(pinned[0]) if len(pinned) == 1 else None,
+        files=files,
+    )
 
 
 def price_of(asked: Asked) -> Quote:

@@ -15,6 +15,7 @@ from meshwright.search.plan import fitting_plans
 from meshwright.search.problem import Asked, Problem
 from meshwright.search.quote import Quote
 from meshwright.search.request import PlanRequest
+from meshwright.search.rules.software import stack_rules
 from meshwright.software.contract import Mended, import_text
 from meshwright.software.plan import plan_of
 from meshwright.values.errors import ConfigError
@@ -32,6 +33,7 @@ _GROUPS: Mapping[str, tuple[str, ...]] = {
     "pp": ("pp", "vpp"),
     "cp": ("cp",),
     "ep": ("ep", "etp"),
+    "offload": ("offload",),
 }
 """What is changed together; those that train the same numbers in the same order come first."""
 _MOST_GROUPS = 3
@@ -100,6 +102,7 @@ def fix_run(path: Path, fields: Mapping[str, Any], *, best: bool = False) -> Fix
             " --export DIR` writes a new one"
         )
     problem = run.as_it_is(problem_of(PlanRequest.of({**run.fields(), **fields})))
+    run.require_batch(problem)
     before, refused = _before(run, problem)
     as_it_is = None if before is None else Asked(layout=before.layout, problem=problem)
     edits = _Edits(run=run, problem=problem)
@@ -165,12 +168,23 @@ class _Edits:
         for count in range(1, _MOST_GROUPS + 1):
             found = [
                 edit
-                for groups in combinations(_GROUPS, count)
+                for groups in combinations(self._groups(), count)
                 if (edit := self._fastest(_held(self.run, groups))) is not None
             ]
             if found:
                 return min(found, key=lambda edit: price_of(edit.asked).step_s)
         return self.best()
+
+    def _groups(self) -> list[str]:
+        """Return what the software has more than one value for."""
+        rules = stack_rules(self.problem.setting.stack)
+        axes = ("sp", "tp", "pp", "cp", "ep", "vpp")
+        return [
+            name
+            for name in _GROUPS
+            if (name not in axes or name in rules.axes)
+            and (name != "offload" or len(rules.offloads) > 1)
+        ]
 
     def best(self) -> _Edit | None:
         """Return the fastest layout that fits; ConfigError where the file can say none that
@@ -203,7 +217,13 @@ class _Edits:
         mine = self.run.found.layout.get("sharding", "none")
         known = self.run.source.shardings
         allowed = [mine, *known] if mine in known else [mine]
-        pins = {"sharding": list(dict.fromkeys(allowed)), **held, **self.problem.request.pins}
+        form = self.run.found.layout.get("optimizer", "adam")
+        pins = {
+            "sharding": list(dict.fromkeys(allowed)),
+            "optimizer": [form],  # another trains other numbers
+            **held,
+            **self.problem.request.pins,
+        }
         request = self.problem.request.model_copy(
             update={"pins": pins, "top": _MOST_PLANS, "fastest": True}
         )
@@ -240,12 +260,15 @@ def _plain(value: Any) -> int | str:
     return value if isinstance(value, str) else int(value)
 
 
-_AXES = ("tp", "pp", "vpp", "cp", "ep", "mbs", "gbs", "sharding", "recompute")
+_AXES = (
+    *("tp", "pp", "vpp", "cp", "ep", "mbs", "gbs", "sharding", "recompute", "offload"),
+    "optimizer",
+)
 
 
 def _require_read_back(run: Run, mended: Mended, layout: Layout) -> None:
     """Refuse an edit whose text does not read as the layout: nothing is written on trust."""
-    again = import_text(mended.text, source=run.source).layout
+    again = import_text(mended.text, source=run.source, beside=run.found.beside).layout
     usual = Layout()
     for name in _AXES:
         if name == "gbs" and name not in again:

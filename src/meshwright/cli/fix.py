@@ -9,6 +9,7 @@ import typer
 
 from meshwright.api.fixing import Fixed, changes, fix_run
 from meshwright.api.problems import read_text
+from meshwright.cli.flags import HfFlag, model_words
 from meshwright.cli.options import REQUIRED, Given, argument, command, fields_of, option
 from meshwright.cli.terminal import JsonFlag, print_json, tell, tell_notes
 from meshwright.platforms.files import put_file
@@ -23,20 +24,26 @@ def fix(
     script: Path = argument(REQUIRED, "The script or configuration to edit.", metavar="FILE"),
     given: Given = fields_of(
         PlanRequest,
-        *("cluster", "seq_len", "gbs", "pins", "stack", "megatron_version"),
+        *("model", "cluster", "seq_len", "gbs", "pins", "stack", "megatron_version"),
         *("max_memory_gib", "headroom", "gpus_per_node"),
+        model={
+            "help": "A model's name or dims, where the file does not say which it trains.",
+            "is_argument": False,
+        },
         seq_len="Tokens in one sequence [default: the file's].",
         gbs="Global batch in sequences [default: the file's].",
         stack="Training software [default: by the file's flags].",
         required=("cluster",),
     ),
+    hf: HfFlag = None,
     best: bool = option(False, "Edit it for the fastest layout, not for the nearest that fits."),
     write: bool = option(False, "Apply the edit to the file."),
     json_output: JsonFlag = False,
 ) -> None:
     """Edit a launch script or a configuration in place, by as little as makes it fit and run.
 
-    The file is a Megatron-LM script, torchtitan's TOML or nanotron's YAML. The layout that changes
+    The file is a Megatron-LM script, torchtitan's TOML, nanotron's YAML, or what TRL, Axolotl,
+    LLaMA-Factory, torchtune, DeepSpeed and Accelerate are configured with. The layout that changes
     the fewest of its settings, fits in memory and keeps the software's rules is taken; with --best
     the fastest one. One at risk of running out of memory is taken only where no other is found, and
     that is said. Values change where they are set; a new one goes to the end of its block.
@@ -52,8 +59,12 @@ def fix(
 
       meshwright fix llama3_8b.toml --cluster h100:16 --gbs 128 --best --write
 
+      meshwright fix ds_config.json --model llama3-8b --seq 4096 --cluster h100:8
+
       meshwright fix train.sh --cluster a100-80:128 --set tp=8 --json
     """
+    if hf is not None:
+        given["model"] = model_words(given.get("model"), hf)
     fixed = fix_run(script, given, best=best)
     if fixed is None:
         tell(

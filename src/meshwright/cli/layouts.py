@@ -142,6 +142,9 @@ def why_oom(
         seq_len="Tokens in one sequence [default: the file's].",
     ),
     hf: HfFlag = None,
+    of: str | None = option(
+        None, "Of a file that does not say which model it trains: the model.", "--model"
+    ),
     how: Given = HOW,
     ran: bool = RAN,
     json_output: JsonFlag = False,
@@ -167,7 +170,8 @@ def why_oom(
       meshwright why-oom llama3-8b --cluster h100:8 --seq 8192 --gbs 32 --layout mbs=4 --stack fsdp --json
     """  # noqa: E501
     given = {**where, **how}
-    file = _file_in(where.get("model")) if hf is None else None
+    file = _file_in(where.get("model"))
+    given = _model_beside(file, given, of, hf)
     asked, run = _as_ran(
         _asked_of_file(file, given, layout) if file else _asked_of_words(given, hf, layout), ran=ran
     )
@@ -210,6 +214,16 @@ def _file_in(model: str | None) -> Path | None:
     return Path(model)
 
 
+def _model_beside(file: Path | None, given: Given, of: str | None, hf: Path | None) -> Given:
+    """Return the words with the model that goes with a file in place of the file."""
+    if file is None and of is not None:
+        raise ConfigError("--model: of a file; without one the model is the first word")
+    if file is None:
+        return given
+    rest = {name: value for name, value in given.items() if name != "model"}
+    return rest if of is None and hf is None else {**rest, "model": model_words(of, hf)}
+
+
 def _asked_of_words(given: Given, hf: Path | None, layout: str | None) -> Asked:
     if layout is None:
         raise ConfigError(
@@ -224,22 +238,20 @@ def _asked_of_words(given: Given, hf: Path | None, layout: str | None) -> Asked:
 def _asked_of_file(file: Path, given: Given, layout: str | None) -> Asked:
     """Return a file's layout, words of a layout before its own; what a reader must know goes to
     stderr."""
-    fields = {name: value for name, value in given.items() if name != "model"}
-    run = read_run(file, fields, option="")
+    run = read_run(file, given, option="")
     if layout is not None:
         words = parse_layout(layout)
         run = replace(run, found=replace(run.found, layout={**run.found.layout, **words}))
     for line in run.lines():
         tell(line)
-    return run.asked(problem_of(PlanRequest.of({**run.fields(), **fields})))
+    return run.asked(problem_of(PlanRequest.of({**run.fields(), **given})))
 
 
 def _edit_of(file: Path, given: Given) -> Fixed | None:
     """Return the smallest edit of a file that fits; None where there is none, or for kinds of files
     that are not edited."""
-    fields = {name: value for name, value in given.items() if name != "model"}
     try:
-        return fix_run(file, fields)
+        return fix_run(file, given)
     except ConfigError as error:
         tell(str(error))
         return None

@@ -8,8 +8,9 @@ from typing import Any, Literal
 
 from meshwright.search.rules.software import parse_version
 from meshwright.search.started import runnable, started_stack
+from meshwright.software.beside import Beside
 from meshwright.software.defaults import left_out
-from meshwright.software.looked_at import dropped_fields, require_none, tracked
+from meshwright.software.looked_at import dropped_fields, plain, require_none, tracked
 from meshwright.software.plan import TrainingPlan, completed
 from meshwright.software.settings import ModelDetails, TrainingSettings
 from meshwright.values.errors import ConfigError
@@ -36,6 +37,7 @@ __all__ = [
     "export_plan",
     "import_text",
     "left_off",
+    "plain",
     "require_place",
     "require_runs",
     "variables",
@@ -134,6 +136,10 @@ class Imported:
     warnings: tuple[str, ...] = ()
     """What the reader must know: options that no longer exist, values that contradict each
     other."""
+    finetunes: bool = False
+    """Whether it starts from weights that are there, by a program of fine-tuning."""
+    beside: Beside = field(default_factory=Beside)
+    """What was taken from elsewhere than the file."""
     passed_through: tuple[str, ...] = ()
     """Words without a place in a plan, in their order; `import_text` appends them to
     `settings.extra`, so that an export hands them on."""
@@ -345,6 +351,13 @@ class ImportSource:
     """(file's name, text): whether the file is of this kind."""
     read: Callable[[str], Imported]
     """The run that a text describes; ConfigError says what is wrong, in one line."""
+    read_beside: Callable[[str, Beside], Imported] | None = None
+    """The same with what stands beside the file, where that is needed: a model that it does not
+    name, other files of its program."""
+    files: Callable[[str], tuple[str, ...]] = lambda text: ()
+    """Names of the files that it reads beside it, where they are."""
+    weights: Callable[[str], str | None] = lambda text: None
+    """The weights that it starts from: a folder, or a name of the Hugging Face Hub."""
     last: bool = False
     """Whether it is tried after the others, because it takes what may be theirs."""
     mend: Callable[[str, Imported, TrainingPlan], Mended] | None = None
@@ -440,10 +453,14 @@ def _stage_sums(split: tuple[int, ...], pp: int) -> tuple[int, ...]:
     return tuple(sum(split[stage::pp]) for stage in range(pp))
 
 
-def import_text(text: str, *, source: ImportSource) -> Imported:
+def import_text(text: str, *, source: ImportSource, beside: Beside | None = None) -> Imported:
     """Read a run from a text; words without a place in a plan go to `settings.extra`, so that a
     later export hands them on."""
-    found = source.read(text)
+    if source.read_beside is None:
+        found = source.read(text)
+    else:
+        beside = beside or Beside()
+        found = replace(source.read_beside(text, beside), beside=beside)
     # a layout names its batch, and sources may leave it to the workload
     batch = {} if found.work.gbs is None else {"gbs": found.work.gbs}
     settings = replace(found.settings, extra=(*found.settings.extra, *found.passed_through))

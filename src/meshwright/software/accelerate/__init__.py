@@ -11,6 +11,7 @@ SOFTWARE = Software(
     title="Hugging Face Accelerate",
     order=80,
     targets=parts(__name__, "export:ACCELERATE"),
+    sources=parts(__name__, "read:ACCELERATE_SOURCE"),
     training=(
         Training(
             name="accelerate",

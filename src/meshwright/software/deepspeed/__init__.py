@@ -11,6 +11,7 @@ SOFTWARE = Software(
     title="DeepSpeed",
     order=70,
     targets=parts(__name__, "export:DEEPSPEED"),
+    sources=parts(__name__, "read:DEEPSPEED_SOURCE"),
     logs=parts(__name__, "log:LOG"),
     training=(
         Training(
