@@ -50,7 +50,7 @@ def check_exports(software: Software) -> None:
         plan, exported = simple_export(target)
         assert exported.target == target.name
         assert exported.command or exported.files
-        for found in read_back(plan, exported, software):
+        for found in read_back(exported, software, plan):
             read = completed(rebuilt(found, plan))
             assert read.layout == completed(plan).layout
             assert replace(read.model, name=plan.model.name) == plan.model
@@ -61,8 +61,8 @@ def check_read_back(software: Software) -> None:
     names = {source.name for source in software.sources()}
     recognised = {
         found.source
-        for target in software.targets()
-        for found in read_back(*simple_export(target), software)
+        for plan, exported in map(simple_export, software.targets())
+        for found in read_back(exported, software, plan)
     }
     assert names == recognised
 
@@ -98,16 +98,16 @@ def simple_export(target: ExportTarget) -> tuple[TrainingPlan, Exported]:
     raise AssertionError(f"{target.name} has no words for any of {LAYOUTS}: {refused}")
 
 
-def read_back(plan: TrainingPlan, exported: Exported, software: Software) -> Iterator[Imported]:
+def read_back(
+    exported: Exported, software: Software, plan: TrainingPlan | None = None
+) -> Iterator[Imported]:
     """Yield what each file says that is of one of the software's own kinds, beside the others of
     the export; what such files leave to flags is the plan's."""
     own = software.sources()
-    beside = Beside(
-        model=plan.model,
-        seq_len=plan.work.seq_len,
-        mbs=plan.layout.mbs,
-        files={file.name: file.text for file in exported.files},
-    )
+    beside = Beside(files={file.name: file.text for file in exported.files})
+    if plan is not None:
+        seq_len, mbs = plan.work.seq_len, plan.layout.mbs
+        beside = replace(beside, model=plan.model, seq_len=seq_len, mbs=mbs)
     for file in exported.files:
         try:
             source = find_source(file.name, file.text)

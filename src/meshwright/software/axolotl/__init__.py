@@ -11,6 +11,7 @@ SOFTWARE = Software(
     title="Axolotl",
     order=84,
     targets=parts(__name__, "export:AXOLOTL"),
+    sources=parts(__name__, "read:AXOLOTL_SOURCE"),
     training=(
         Training(
             name="axolotl",

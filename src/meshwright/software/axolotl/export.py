@@ -20,12 +20,12 @@ from meshwright.software.plan import TrainingPlan
 from meshwright.software.words import require_one_of
 from meshwright.values.text import write_yaml
 
-__all__ = ["AXOLOTL"]
+__all__ = ["AXOLOTL", "WORDS", "sharding_words"]
 
 _NAME = "axolotl"
 _DATASET = "tatsu-lab/alpaca"
 """Of Axolotl's own examples (examples/llama-3)."""
-_WORDS = {
+WORDS = {
     "per_device_train_batch_size": "micro_batch_size",
     "optim": "optimizer",
     "lr_scheduler_type": "lr_scheduler",
@@ -47,8 +47,8 @@ def _write(plan: TrainingPlan) -> Exported:
         "sample_packing": plan.work.sample_len is not None,
         "attn_implementation": "flash_attention_2" if plan.work.sample_len else "sdpa",
         **_adapters(plan),
-        **{_WORDS.get(key, key): value for key, value in values.items() if key not in _LEFT},
-        **_sharding(plan, LAYER_CLASSES[kind]),
+        **{WORDS.get(key, key): value for key, value in values.items() if key not in _LEFT},
+        **sharding_words(plan, LAYER_CLASSES[kind]),
     }
     if plan.settings.save_dir is None:
         words["save_strategy"] = "no"
@@ -77,7 +77,8 @@ def _adapters(plan: TrainingPlan) -> dict[str, Any]:
     }
 
 
-def _sharding(plan: TrainingPlan, layer: str) -> dict[str, Any]:
+def sharding_words(plan: TrainingPlan, layer: str) -> dict[str, Any]:
+    """Return what a sharded layout sets, for layers of a class of transformers."""
     layout = plan.layout
     if layout.sharding == "none":
         return {}

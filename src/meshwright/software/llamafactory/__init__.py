@@ -11,6 +11,7 @@ SOFTWARE = Software(
     title="LLaMA-Factory",
     order=86,
     targets=parts(__name__, "export:LLAMAFACTORY"),
+    sources=parts(__name__, "read:LLAMAFACTORY_SOURCE"),
     training=(
         Training(
             name="llamafactory",

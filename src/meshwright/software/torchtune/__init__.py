@@ -11,6 +11,7 @@ SOFTWARE = Software(
     title="torchtune",
     order=88,
     targets=parts(__name__, "export:TORCHTUNE"),
+    sources=parts(__name__, "read:TORCHTUNE_SOURCE"),
     training=(
         Training(
             name="torchtune",

@@ -18,16 +18,16 @@ from meshwright.values.data import package_rows
 from meshwright.values.errors import CannotExpress
 from meshwright.values.text import write_yaml
 
-__all__ = ["TORCHTUNE"]
+__all__ = ["ATTENTION", "BUILDERS", "OPTIMIZERS", "TORCHTUNE"]
 
 _NAME = "torchtune"
-_BUILDERS = "software/torchtune/builders.csv"
-_OPTIMIZERS = {
+BUILDERS = "software/torchtune/builders.csv"
+OPTIMIZERS = {
     "adam": "torch.optim.AdamW",
     "adam-8bit": "bitsandbytes.optim.AdamW8bit",
     "paged-adam-8bit": "bitsandbytes.optim.PagedAdamW8bit",
 }
-_ATTENTION = {"linear_qkv": ["q_proj", "k_proj", "v_proj"], "linear_proj": ["output_proj"]}
+ATTENTION = {"linear_qkv": ["q_proj", "k_proj", "v_proj"], "linear_proj": ["output_proj"]}
 _FEED_FORWARD = {"linear_fc1", "linear_fc2"}
 
 
@@ -140,10 +140,10 @@ def _by_recipe(plan: TrainingPlan, *, several: bool) -> dict[str, Any]:
 
 
 def _builder(plan: TrainingPlan) -> dict[str, str]:
-    for row in package_rows(_BUILDERS):
+    for row in package_rows(BUILDERS):
         if row["model"] == plan.model.name:
             return dict(row)
-    known = ", ".join(row["model"] for row in package_rows(_BUILDERS))
+    known = ", ".join(row["model"] for row in package_rows(BUILDERS))
     reason = f"model {plan.model.name}: its builders in this export are of {known}"
     raise CannotExpress(_NAME, reason, nearest=f"a model of these, such as {known.split(',')[0]}")
 
@@ -159,7 +159,7 @@ def _model(plan: TrainingPlan, row: dict[str, str]) -> dict[str, Any]:
     if both and both != _FEED_FORWARD:
         reason = f"lora_targets={','.join(sorted(both))}: a feed-forward has adapters or none"
         raise CannotExpress(_NAME, reason, nearest="lora_targets with linear_fc1 and linear_fc2")
-    listed = [name for target in _ATTENTION if target in targets for name in _ATTENTION[target]]
+    listed = [name for target in ATTENTION if target in targets for name in ATTENTION[target]]
     return words | {
         "lora_attn_modules": listed,
         "apply_lora_to_mlp": bool(both),
@@ -172,7 +172,7 @@ def _model(plan: TrainingPlan, row: dict[str, str]) -> dict[str, Any]:
 
 def _optimizer(plan: TrainingPlan) -> dict[str, Any]:
     settings, name = plan.settings, plan.layout.optimizer
-    words: dict[str, Any] = {"_component_": _OPTIMIZERS[name]}
+    words: dict[str, Any] = {"_component_": OPTIMIZERS[name]}
     if name == "adam":
         words["fused"] = True
     return words | {

@@ -11,6 +11,7 @@ SOFTWARE = Software(
     title="TRL",
     order=82,
     targets=parts(__name__, "export:TRL"),
+    sources=parts(__name__, "read:TRL_SOURCE"),
     training=(
         Training(
             name="trl",
