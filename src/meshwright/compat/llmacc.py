@@ -22,9 +22,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from meshwright.compat.apss import MEMORY_VARIABLE, device_of
-from meshwright.compat.strategy import Strategy, strategies_of
+from meshwright.compat.apss import MEMORY_VARIABLE, Device, device_of
+from meshwright.compat.megatron_line import (
+    DATA_PARALLEL,
+    Line,
+    has_half_precision,
+    parser_complaint,
+    repaired,
+)
+from meshwright.compat.strategy import Answer, Strategy, strategies_of
 from meshwright.software.contract import import_text
+from meshwright.software.megatron_lm.words import dead_flags
 from meshwright.software.registry import SOURCES
 from meshwright.values.errors import ConfigError, MeshwrightError, UnknownNameError
 
@@ -213,14 +221,17 @@ class World:
 def run(words: Sequence[str], environment: Mapping[str, str] = os.environ) -> int:
     """Run one command line and return its exit code: 0 answered, 1 nothing fits, 2 bad request."""
     try:
-        own, megatron = _split(words)
+        own, given = _split(words)
+        line = repaired(given)
         task = _task_of(own.task_type)
         world = _world_of(own, environment, tuple(words))
         if world.meeting is None:
-            return _print(_found(own, megatron, world, environment))
+            return _print(_found(own, given, line, world, environment))
         program = _program_of(own.entry, task, environment)
-        decided = agree(world.meeting, lambda: _decided(own, megatron, world, environment))
-        _become(program, megatron, decided, own=own, environment=environment)
+        decided = agree(
+            world.meeting, lambda: _decided(own, given, line, world, environment, program)
+        )
+        _become(program, list(line.words), decided, own=own, environment=environment)
     except NothingFitsError as error:
         return _say(str(error), _NOTHING_FITS)
     except MeshwrightError as error:
@@ -298,20 +309,44 @@ def _number(environment: Mapping[str, str], name: str) -> int:
 
 
 def _found(
-    own: argparse.Namespace, megatron: list[str], world: World, environment: Mapping[str, str]
+    own: argparse.Namespace,
+    given: Sequence[str],
+    line: Line,
+    world: World,
+    environment: Mapping[str, str],
 ) -> list[Strategy]:
     """Return the strategies, best first; NothingFitsError where there are none."""
     device = device_of(chip=own.chip, environment=environment)
+    notes = list(line.notes)
     if device.assumed:
         why = f"no GPU was found here; planned for {device.chip} with {MEMORY_VARIABLE} of memory"
-        print(f"note: {why}, another by --chip", file=sys.stderr)
+        notes.append(f"{why}, another by --chip")
+    # What the line said, but in today's words; dead flags stay, so that the reader names them.
+    held = [] if line.dp is None else [DATA_PARALLEL, str(line.dp)]
+    dead = [word for word in given if word.partition("=")[0] in dead_flags()]
+    megatron = [*line.words, *held, *dead]
+    answer = _asked(own, megatron, world, device, top=own.top)
+    notes += answer.notes
+    if not has_half_precision(megatron):
+        narrow = _asked(own, [*megatron, "--bf16"], world, device, top=own.top)
+        notes.append(_cost(answer, narrow))
+    for note in notes:
+        print(f"note: {note}", file=sys.stderr)
+    if not answer.strategies:
+        raise NothingFitsError(answer.why_none)
+    return list(answer.strategies)
+
+
+def _asked(
+    own: argparse.Namespace, megatron: list[str], world: World, device: Device, *, top: int
+) -> Answer:
     source = next(source for source in SOURCES if source.name == _SOFTWARE)
     # Megatron-LM cannot do without a micro batch; here it is part of what is searched.
     searched: list[str] = []
     if not any(given.partition("=")[0] == _NEEDED[0] for given in megatron):
         searched += _NEEDED
     script = shlex.join([PROGRAMS[_task_of(own.task_type)], *megatron, *searched])
-    answer = strategies_of(
+    return strategies_of(
         import_text(script, source=source),
         megatron,
         device=device,
@@ -319,13 +354,19 @@ def _found(
         local_world_size=world.local_size,
         max_global_batch_size=own.max_global_batch_size,
         megatron_version=own.megatron_version,
-        top=own.top,
+        top=top,
     )
-    for note in answer.notes:
-        print(f"note: {note}", file=sys.stderr)
-    if not answer.strategies:
-        raise NothingFitsError(answer.why_none)
-    return list(answer.strategies)
+
+
+def _cost(wide: Answer, narrow: Answer) -> str:
+    """What float32 costs."""
+    said = "neither --bf16 nor --fp16: it trains in float32"
+    if not narrow.strategies:
+        return said
+    best = narrow.strategies[0].figures
+    if not wide.strategies:
+        return f"{said}, which does not fit; with --bf16: {best}"
+    return f"{said} ({wide.strategies[0].figures}); with --bf16: {best}"
 
 
 def _print(strategies: list[Strategy]) -> int:
@@ -336,9 +377,19 @@ def _print(strategies: list[Strategy]) -> int:
 
 
 def _decided(
-    own: argparse.Namespace, megatron: list[str], world: World, environment: Mapping[str, str]
+    own: argparse.Namespace,
+    given: Sequence[str],
+    line: Line,
+    world: World,
+    environment: Mapping[str, str],
+    program: str,
 ) -> list[str]:
-    best = _found(own, megatron, world, environment)[0]
+    best = _found(own, given, line, world, environment)[0]
+    complaint = parser_complaint(
+        program, [*line.words, *best.words], environment, own=own.entry is None
+    )
+    if complaint is not None:
+        raise ConfigError(f"Megatron-LM's own parser: {complaint}")
     print(f"strategy: {shlex.join(best.words)}  # {best.figures}", file=sys.stderr)
     variables = [f"{variable.name}={variable.value}" for variable in best.environment]
     return [*variables, "--", *best.words]

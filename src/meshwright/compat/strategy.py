@@ -36,6 +36,7 @@ _OLD_MODULES = ["core_attn"]
 _SPARE = 4
 """Plans per strategy, as some cannot be written for an old version."""
 _FLAGS: dict[str, tuple[str, ...]] = {
+    "dp": ("--data-parallel-size",),
     "tp": ("--tensor-model-parallel-size",),
     "sp": ("--sequence-parallel",),
     "cp": ("--context-parallel-size",),
@@ -115,9 +116,26 @@ def strategies_of(
     left_out = [f"a faster one is left out: {reason}" for reason in faster if found]
     return Answer(
         strategies=tuple(found[:top]),
-        notes=(*imported.warnings, *left_out),
+        notes=(*_said(imported.warnings, given, result, max_global_batch_size), *left_out),
         why_none="; ".join(reasons) or _why_none(result),
     )
+
+
+_INVENTED = "no --global-batch-size"
+
+
+def _said(
+    warnings: Sequence[str], given: set[str], result: PlanResult, most: int | None
+) -> tuple[str, ...]:
+    """What the reader says, but for a batch that is searched here; and how that was chosen."""
+    found = tuple(warning for warning in warnings if not warning.startswith(_INVENTED))
+    if "gbs" in given or not result.plans:
+        return found
+    sizes = sorted({plan.layout.gbs for plan in result.plans})
+    chosen = f"{sizes[0]}" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
+    why = f"of at most {most}" if most is not None else "a usual one for this model"
+    words = "--global-batch-size or --max-global-batch-size"
+    return (*found, f"{_INVENTED}: {chosen} was chosen, {why}; say yours by {words}")
 
 
 def _written(

@@ -21,6 +21,7 @@ __all__ = [
     "Flag",
     "Words",
     "bound_flags",
+    "dead_flags",
     "expert_layers",
     "flags",
     "minor",
@@ -271,8 +272,9 @@ class Args:
     def hand_on_rest(self) -> None:
         """Hand on what was not taken, and warn of what no version has."""
         for flag, words in self._given.items():
-            if flag in _dead():
-                self.warnings.append(f"{flag} no longer exists ({_dead()[flag]}); it is left out")
+            if flag in dead_flags():
+                why = dead_flags()[flag]
+                self.warnings.append(f"{flag} no longer exists ({why}); it is left out")
                 continue
             if flag not in flags():
                 self.warnings.append(
@@ -289,7 +291,8 @@ def variable_hint(word: str) -> str:
 
 
 @cache
-def _dead() -> dict[str, str]:
+def dead_flags() -> dict[str, str]:
+    """Return the flags that no version has any more, with why."""
     return {row["flag"]: row["why"] for row in _rows("dead_flags")}
 
 
