@@ -12,29 +12,29 @@ import pytest
 from tests.fuzz.lines import catalogue
 from tests.fuzz.sandbox import judge
 
-from meshwright.cli import commands
+from meshwright.cli import commands, run
 
 ROOT = Path(__file__).resolve().parents[2]
 INPUTS = 2000
 
 
 def said(text: str, *, code: int, stream: str = "stderr") -> Callable[[Sequence[str]], int]:
-    def run(_: Sequence[str]) -> int:
+    def ends(_: Sequence[str]) -> int:
         getattr(sys, stream).write(text)
         return code
 
-    return run
+    return ends
 
 
 def raises(error: BaseException) -> Callable[[Sequence[str]], int]:
-    def run(_: Sequence[str]) -> int:
+    def ends(_: Sequence[str]) -> int:
         raise error
 
-    return run
+    return ends
 
 
 @pytest.mark.parametrize(
-    ("run", "kind"),
+    ("ends", "kind"),
     [
         (raises(ValueError("x")), "ValueError"),
         (raises(RecursionError()), "RecursionError"),
@@ -48,8 +48,8 @@ def raises(error: BaseException) -> Callable[[Sequence[str]], int]:
         (said('{"a": [1e999]}', code=0, stream="stdout"), "infinite"),
     ],
 )
-def test_the_judge_says_what_is_wrong(run: Callable[[Sequence[str]], int], kind: str) -> None:
-    _, finding = judge(run, ["plan", "--json"])
+def test_the_judge_says_what_is_wrong(ends: Callable[[Sequence[str]], int], kind: str) -> None:
+    _, finding = judge(ends, ["plan", "--json"])
     assert finding is not None
     assert finding.kind.startswith(kind)
 
@@ -63,6 +63,18 @@ def test_every_command_is_asked() -> None:
     known = {command.name: command for command in catalogue()}
     assert set(known) == set(commands())
     assert all(len(command.examples) >= 3 for command in known.values())
+
+
+FOUND = (["autoconfigurator", "--write-conf", "conf", "--json"],)
+"""Lines that a fuzz has found, each once."""
+
+
+@pytest.mark.parametrize("words", FOUND, ids=" ".join)
+def test_what_was_found_is_mended(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert judge(run, words) == (0, None)
 
 
 @pytest.mark.slow

@@ -98,8 +98,8 @@ def autoconfigurator(
       meshwright autoconfigurator search_config=llama/llama3_8b cluster_type=bcm cluster.partition=gpu auto_configurator_path=/opt/tool
     """  # noqa: E501
     if write_conf is not None:
-        for path in write_tree(write_conf, force=force):
-            typer.echo(path)
+        written = [str(path) for path in write_tree(write_conf, force=force)]
+        typer.echo(json.dumps({"files": written}) if json_output else "\n".join(written))
         return
     config = compose(words or [], config_dir=config_dir)
     config["dry_run"] = dry_run or config["dry_run"]

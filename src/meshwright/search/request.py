@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
 from meshwright.search.rules.software import NEWEST_MEGATRON
+from meshwright.values.amounts import MOST, check_amounts
 from meshwright.values.errors import ConfigError, UnknownNameError
 from meshwright.values.layout import parse_layout
 from meshwright.values.options import Option
@@ -337,17 +338,9 @@ class PlanRequest(BaseModel):
             raise ConfigError(f"top={self.top}: expected 1 to {MOST_PLANS} plans")
         if self.gbs is not None and self.max_gbs is not None:
             raise ConfigError(f"gbs={self.gbs} and max_gbs={self.max_gbs}: give one of them")
-        for name in (
-            "max_memory_gib",
-            "min_tokens_per_s",
-            "usd_per_hour",
-            "host_memory_gib",
-            "nvme_gib",
-        ):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < float("inf"):
-                raise ConfigError(f"{name}={value}: expected a positive number")
-        if self.headroom is not None and not 0 <= self.headroom < float("inf"):
+        check_amounts(self, _AMOUNTS)
+        check_amounts(self, ["lora_rank"], least=0)
+        if self.headroom is not None and not 0 <= self.headroom < MOST:
             raise ConfigError(
                 f"headroom={self.headroom}: expected 0 or more; below 1 it is a share of the"
                 " memory, else GiB"

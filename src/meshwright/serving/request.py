@@ -18,6 +18,7 @@ from meshwright.serving.engine import (
     find_engine,
     published_fp8,
 )
+from meshwright.values.amounts import check_amounts
 from meshwright.values.errors import ConfigError, UnknownNameError
 from meshwright.values.hardware.chip import Chip
 from meshwright.values.hardware.cluster import Cluster
@@ -178,10 +179,7 @@ class ServingRequest:
         for name in ("input_len", "output_len"):
             if not 1 <= getattr(self, name) <= _LONGEST:
                 raise ConfigError(f"{name}={getattr(self, name)}: expected 1 to {_LONGEST} tokens")
-        for name in _POSITIVE:
-            value = getattr(self, name)
-            if value is not None and not 0 < value < float("inf"):
-                raise ConfigError(f"{name}={value}: expected a positive number")
+        check_amounts(self, _POSITIVE)
         if not 0 <= self.cached_share < 1:
             raise ConfigError(
                 f"prefix hit share {self.cached_share}: expected 0 or more and less than 1"

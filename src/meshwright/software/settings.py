@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
+from meshwright.values.amounts import MOST, check_amounts
 from meshwright.values.errors import ConfigError, UnknownNameError
 
 __all__ = [
@@ -44,7 +45,7 @@ class Dataset:
     def __post_init__(self) -> None:
         if not self.path:
             raise ConfigError("data: a path is empty")
-        if not 0 < self.weight < float("inf"):
+        if not 0 < self.weight < MOST:
             raise ConfigError(f"data {self.path}: weight={self.weight}: expected a positive number")
 
 
@@ -52,16 +53,6 @@ def _check_choice(owner: object, name: str, choices: tuple[str, ...]) -> None:
     value = getattr(owner, name)
     if value is not None and value not in choices:
         raise UnknownNameError(name.replace("_", " "), str(value), choices)
-
-
-def _check_range(owner: object, names: str, *, least: float, below: float = float("inf")) -> None:
-    for name in names.split():
-        value = getattr(owner, name)
-        if value is not None and not least <= value < below:
-            raise ConfigError(
-                f"{name}={value}: expected a number from"
-                f" {least:g}{'' if below == float('inf') else f' to below {below:g}'}"
-            )
 
 
 def _shares(text: str) -> tuple[float, ...]:
@@ -124,14 +115,22 @@ class ModelDetails:
         _check_choice(self, "activation", get_args(Activation))
         _check_choice(self, "router_score", get_args(RouterScore))
         _check_choice(self, "router_balance", get_args(RouterBalance))
-        _check_range(
+        check_amounts(
             self,
-            "norm_eps rope_base window_rope_base aux_loss routed_scale mtp_loss gate_offset",
+            [
+                "norm_eps",
+                "rope_base",
+                "window_rope_base",
+                "aux_loss",
+                "routed_scale",
+                "mtp_loss",
+                "gate_offset",
+            ],
             least=0,
         )
-        _check_range(self, "rope_scaling router_groups router_top_groups", least=1)
-        _check_range(self, "gate_clamp query_scale score_cap logit_cap", least=1e-6)
-        _check_range(self, "dropout", least=0, below=1)
+        check_amounts(self, ["rope_scaling", "router_groups", "router_top_groups"], least=1)
+        check_amounts(self, ["gate_clamp", "query_scale", "score_cap", "logit_cap"], least=1e-6)
+        check_amounts(self, ["dropout"], least=0, below=1)
         if self.rope_share is not None and not 0 < self.rope_share <= 1:
             raise ConfigError(f"rope_share={self.rope_share}: expected a share in (0, 1]")
         if (self.router_groups is None) != (self.router_top_groups is None):
@@ -214,18 +213,25 @@ class TrainingSettings:
     """Words that are handed to the program as they are, behind ours."""
 
     def __post_init__(self) -> None:
-        _check_range(
+        check_amounts(
             self,
-            "train_steps train_samples train_tokens save_interval log_interval eval_interval",
+            [
+                "train_steps",
+                "train_samples",
+                "train_tokens",
+                "save_interval",
+                "log_interval",
+                "eval_interval",
+            ],
             least=1,
         )
-        _check_range(
+        check_amounts(
             self,
-            "learning_rate min_learning_rate warmup_steps weight_decay clip_gradient",
+            ["learning_rate", "min_learning_rate", "warmup_steps", "weight_decay", "clip_gradient"],
             least=0,
         )
-        _check_range(self, "adam_eps init_std seed eval_steps", least=0)
-        _check_range(self, "adam_beta1 adam_beta2", least=0, below=1)
+        check_amounts(self, ["adam_eps", "init_std", "seed", "eval_steps"], least=0)
+        check_amounts(self, ["adam_beta1", "adam_beta2"], least=0, below=1)
         _check_choice(self, "decay_style", get_args(DecayStyle))
         _check_choice(self, "tokenizer_kind", get_args(TokenizerKind))
         lengths = [

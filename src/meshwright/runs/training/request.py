@@ -18,6 +18,7 @@ from meshwright.software.folders import TimeForm, Training, all_software
 from meshwright.software.registry import TARGETS
 from meshwright.software.settings import TrainingSettings
 from meshwright.trainer.job import job_keys
+from meshwright.values.amounts import check_amounts
 from meshwright.values.errors import ConfigError, UnknownNameError
 from meshwright.values.options import Option
 from meshwright.values.units import DAY_S, HOUR_S, MINUTE_S, parse_duration
@@ -246,10 +247,7 @@ class TrainRequest:
         platform = find_runner(self.launcher)
         object.__setattr__(self, "launcher", platform.launcher)
         find_software(self.software)
-        for name in _POSITIVE:
-            value = getattr(self, name)
-            if value is not None and not 0 < value < float("inf"):
-                raise ConfigError(f"{name}={value}: expected a positive number")
+        check_amounts(self, _POSITIVE)
         for name in ("time", "save_margin"):
             if getattr(self, name) is not None:
                 parse_duration(getattr(self, name), name=name)
