@@ -228,6 +228,8 @@ def plan(
             api.plan_front(asked) if pareto else None
         )  # first, as it refuses chips without a price
         result = replace(api.plan(asked, progress=progress), front=front)
+    if isinstance(problem, MixedProblem):  # with what suits the chips that the plans use
+        problem = api.mixed_problem_of(result.request) or problem
     if csv_path is not None:
         put_file(csv_path, _csv(result), mark=_CSV_MARK, force=force)
     if trace is not None:

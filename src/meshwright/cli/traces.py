@@ -6,7 +6,7 @@ from pathlib import Path
 
 from meshwright.cli.terminal import tell
 from meshwright.report.trace import chrome_trace, write_trace
-from meshwright.search.mixed.problem import MixedProblem
+from meshwright.search.mixed.problem import MixedProblem, of_pools
 from meshwright.search.problem import Problem
 from meshwright.search.refine import reprice, too_long
 from meshwright.search.result import Plan, PlanResult
@@ -49,7 +49,8 @@ def _write_plan(path: Path, plan: Plan, problem: Problem | MixedProblem, *, forc
     if isinstance(problem, MixedProblem):
         assert plan.mixed is not None, "plans of several pools say their stages"
         words, model = mixed_words(plan.mixed), problem.site.model.name
-        step = traced_mixed(plan.mixed, problem.site, plan.time_s)
+        own = of_pools(problem, plan.mixed.pools)
+        step = traced_mixed(plan.mixed, own.site, plan.time_s)
     else:
         words, model = plan.layout.words(), problem.setting.model.name
         step = traced_layout(problem, plan.layout, plan.time_s)

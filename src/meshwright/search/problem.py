@@ -52,6 +52,7 @@ __all__ = [
     "BatchRule",
     "Files",
     "Problem",
+    "Starts",
     "ask",
     "batch_rule",
     "completed",

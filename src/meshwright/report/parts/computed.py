@@ -32,7 +32,7 @@ from meshwright.search.exhaustive import (
     Cells,
 )
 from meshwright.search.mixed.front import mixed_layout_of
-from meshwright.search.mixed.problem import MixedProblem
+from meshwright.search.mixed.problem import MixedProblem, of_pools
 from meshwright.search.mixed.reprice import mixed_pipeline
 from meshwright.search.plan import Scaled
 from meshwright.search.problem import Problem
@@ -255,7 +255,7 @@ def _scaled_point(one: Scaled, base: Scaled) -> Point:
 def mixed_memory_info(plan: Mapping[str, Any], problem: MixedProblem) -> Stack:
     """Return memory of every stage by term; each stage says what its own chip holds."""
     layout = mixed_layout_of(plan, problem)
-    memory = price_mixed(layout, problem.site).memory
+    memory = price_mixed(layout, of_pools(problem, layout.pools).site).memory
     limits = [part.setting.limit_bytes / GIB for part in problem.parts]
     bars = [
         (
@@ -277,7 +277,8 @@ def mixed_memory_info(plan: Mapping[str, Any], problem: MixedProblem) -> Stack:
 def mixed_timeline_info(plan: Mapping[str, Any], problem: MixedProblem) -> Timeline | str:
     """Return one step of the pipeline."""
     layout = mixed_layout_of(plan, problem)
-    return pipeline_info(short_words(plan), layout, lambda: mixed_pipeline(layout, problem.site))
+    site = of_pools(problem, layout.pools).site
+    return pipeline_info(short_words(plan), layout, lambda: mixed_pipeline(layout, site))
 
 
 def stages_table_info(plan: Mapping[str, Any]) -> Grid:

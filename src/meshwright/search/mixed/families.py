@@ -12,7 +12,7 @@ from meshwright.search.mixed.cut_book import CutBook
 from meshwright.search.mixed.grid import Grid, chunks_of
 from meshwright.search.mixed.problem import MixedProblem, Score
 from meshwright.search.mixed.reprice import Outcome
-from meshwright.search.mixed.ways import ways_of
+from meshwright.search.mixed.ways import Ways, ways_of
 
 __all__ = ["search_mixed"]
 
@@ -24,20 +24,26 @@ def search_mixed(
     *,
     most_solved: int = MOST_SOLVED,
     known: float = np.inf,
+    last: float | None = None,
+    ways: Ways | None = None,
+    cuts: CutBook | None = None,
 ) -> Outcome:
     """Return the best plans of the grid, and a bound of all; those not much worse than the score of
-    a `known` plan alone.
+    a `known` plan alone, and behind the best than the `last` one asked for, as `known` if None.
+
+    Of `ways` only these are searched; `cuts` are shared between searches of a grid.
 
     Plans with one chunk per stage and interleaved ones are searched apart: the closed form of the
     latter is less sure, so that the best of both are told apart by the simulation.
     """
     chunks, top = chunks_of(problem, grid), problem.request.top
-    ways, cuts = ways_of(problem, grid, score, most_chunks=max(chunks)), CutBook(problem, grid)
+    ways = ways_of(problem, grid, score, most_chunks=max(chunks)) if ways is None else ways
+    cuts = cuts or CutBook(problem, grid)
     families = [
         family for family in ([v for v in chunks if v == 1], [v for v in chunks if v > 1]) if family
     ]
     outcomes, others = list[Outcome](), list[Outcome]()
-    last = known
+    last = known if last is None else last
     for family in families:
         # Plans of one chunk come first: their best is the ceiling of the interleaved ones. These
         # get a margin on it, as their closed form is up to 14 % below the simulation, which has the

@@ -90,7 +90,7 @@ _NOT_HERE = ("layers_per_stage", "shard_size", "recompute_layers", "recompute_me
 
 
 def _axes(problem: MixedProblem) -> Axes:
-    axes = axes_of(problem.parts[0])
+    axes = axes_of(problem.lead)
     pins = problem.request.pins
     for key in _NOT_HERE:
         if key in pins:
@@ -157,14 +157,16 @@ def _replicas(problem: MixedProblem, axes: Axes, mbs: int) -> list[int]:
     """Data-parallel sizes: divisors of a given batch, else of the pools' chips."""
     if axes.dp is not None:
         return list(axes.dp)
-    most = max(pool.num_chips for pool in problem.cluster.pools)
+    pools = [problem.cluster.pools[pool] for pool in problem.team]
+    most = max(pool.num_chips for pool in pools)
     if problem.request.gbs is not None:
         return (
             divisors(problem.request.gbs // mbs, min(most, problem.num_gpus))
             if problem.request.gbs % mbs == 0
             else []
         )
-    counts = {problem.num_gpus, *(pool.num_chips for pool in problem.cluster.pools)}
+    own = [pool.num_chips for pool in pools]
+    counts = {min(problem.num_gpus, sum(own)), *own}
     return sorted(
         {dp for count in counts for dp in divisors(count, min(most, problem.max_gbs // mbs))}
     )
@@ -189,7 +191,7 @@ def _options(
     layouts = replace(rows, tp=tp, sp=sp, etp=np.where(rows.etp == 0, tp, rows.etp))
     common = np.repeat(np.arange(len(commons)), len(pairs))
     stages = np.minimum(pool.num_chips, problem.num_gpus) // (tp * layouts.cp * layouts.dp)
-    keep = stages > 0
+    keep = (stages > 0) & (number in problem.team)
     for rule, broken in broken_rows(layouts, part.case, _RULES):
         rejections.add(f"rule: {rule.sentence}", int(np.count_nonzero(keep & broken)))
         keep &= ~broken

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, repeat
 from typing import Any
@@ -14,11 +14,22 @@ from meshwright.cost.flops import causal_flops_per_token, mfu, model_flops_per_t
 from meshwright.search.mixed.branch import candidates_of
 from meshwright.search.mixed.dealt import dealt
 from meshwright.search.mixed.families import search_mixed
-from meshwright.search.mixed.grid import Grid, make_grid
+from meshwright.search.mixed.grid import Grid, chunks_of
 from meshwright.search.mixed.near import has_unlike_batches, with_unlike_batches
 from meshwright.search.mixed.orders import returning_plans
-from meshwright.search.mixed.problem import MixedProblem, Score, resolve_mixed
+from meshwright.search.mixed.problem import MixedProblem, Score, every_team
 from meshwright.search.mixed.reprice import Found, Outcome, Repriced, layout_of, reprice_mixed
+from meshwright.search.mixed.teams import (
+    Answer,
+    Priced,
+    merged,
+    of_setting,
+    search_teams,
+    setting_words,
+    sides_of,
+    simulated_score,
+)
+from meshwright.search.mixed.ways import ways_of
 from meshwright.search.origins import origins_of
 from meshwright.search.problem import Files, batch_rule
 from meshwright.search.rank import fits_of, kernels_words, with_beats
@@ -26,7 +37,6 @@ from meshwright.search.refine import operations
 from meshwright.search.request import PlanRequest
 from meshwright.search.result import Plan, PlanResult, Proof
 from meshwright.search.rules.rule import nearest_words
-from meshwright.search.space import Rejections
 from meshwright.trust.intervals import Fits, intervals_of
 from meshwright.values.errors import ConfigError
 from meshwright.values.models.params import model_params
@@ -34,8 +44,6 @@ from meshwright.values.models.said_size import model_notes
 
 __all__ = ["AROUND", "search_mixed_plans"]
 
-Pair = tuple[Found, Repriced]
-"""A plan as the closed form found it, and as it was priced again."""
 DEALT = 5
 """Interleaved plans of unlike cuts of which layers are moved."""
 SHORT, DEALT_SHORT = 1000, 3
@@ -48,39 +56,44 @@ AROUND = 3
 
 def search_mixed_plans(request: PlanRequest, *, files: Files | None = None) -> PlanResult:
     """Search all plans over several pools; ConfigError where none keeps the rules."""
-    problem = resolve_mixed(request, files=files)
-    request = problem.request
-    rejections = Rejections()
-    grid = make_grid(problem, rejections)
-    _require_some(problem, grid)
-    score = _score(problem)
-    searched = problem
-    outcome = search_mixed(searched, grid, score)
-    if not outcome.best:  # some need a part of the headroom, and are at risk
-        searched = _without_headroom(problem)
-        outcome = search_mixed(searched, grid, score)
+    teams, left_out = every_team(request, files=files)
+    sides = sides_of(teams)
+    main = sides[0].problem
+    if not any(len(options.common) for side in sides for options in side.grid.options):
+        raise _none_keeps_the_rules(main, sides[0].grid)
+    score, rejections = _score(main), sides[0].rejections
+    answers = search_teams(sides, score, _priced_all)
+    if not any(answer.outcome.best for answer in answers):
+        # Some need a part of the headroom, and are at risk.
+        answers = search_teams(sides, score, _priced_all, headroom=False)
+    outcome = merged(answers)
     if not outcome.best:
-        least = request.min_tokens_per_s
+        least = main.request.min_tokens_per_s
         rejections.add(
             "memory: more than the chips have"
             + ("" if least is None else f", or below {least:g} tokens/s"),
             max(1, outcome.ways),
         )
-    repriced = shared = _repriced(searched, grid, outcome)
-    if shared and not {"order", "layers"} & {*request.same}:
-        repriced = [*repriced, *_returning(searched, grid, shared)]
-    if shared and request.unlike_batch:
-        repriced = [*repriced, *_unlike(searched, grid, outcome, shared)]
-    plans = _plans(problem, repriced)
+    problem, plans = _plans(main, answers)
     return PlanResult(
-        request=request,
+        request=problem.request,
         plans=plans,
         rejected=dict(sorted(rejections.counts.items(), key=lambda item: -item[1])),
         layouts=outcome.ways,
-        notes=tuple(_notes(problem, grid, plans)),
+        notes=(*_notes(problem, plans), *_left_out(main, problem, answers, left_out)),
         facts=_facts(problem),
-        proof=_proof(outcome, len(plans)),
+        proof=_proof(outcome, merged(of_setting(problem, answers)), len(plans)),
     )
+
+
+def _priced_all(problem: MixedProblem, grid: Grid, outcome: Outcome) -> list[Priced]:
+    """What a search found, simulated, with the plans around it that lie outside of its space."""
+    repriced = shared = _repriced(problem, grid, outcome)
+    if shared and not {"order", "layers"} & {*problem.request.same}:
+        repriced = [*repriced, *_returning(problem, grid, shared)]
+    if shared and problem.request.unlike_batch:
+        repriced = [*repriced, *_unlike(problem, grid, outcome, shared)]
+    return repriced
 
 
 def _score(problem: MixedProblem) -> Score:
@@ -104,41 +117,34 @@ def _score(problem: MixedProblem) -> Score:
     return Score(rates=None, most_s=most_s)
 
 
-def _without_headroom(problem: MixedProblem) -> MixedProblem:
-    return replace(
-        problem, parts=tuple(replace(part, headroom_bytes=0.0) for part in problem.parts)
-    )
-
-
-def _require_some(problem: MixedProblem, grid: Grid) -> None:
+def _none_keeps_the_rules(problem: MixedProblem, grid: Grid) -> ConfigError:
     """Say why no way to cut is left, with the nearest values that work."""
-    if any(len(options.common) for options in grid.options):
-        return
     gbs, pins = problem.request.gbs, problem.request.pins
     words = problem.request.pin_words or "all values searched"
     if gbs is not None and not len(grid.gbs):
         step = int(
             np.prod([max(1, int(v)) for key in ("dp", "mbs") for v in pins.get(key, [1])[:1]])
         )
-        raise ConfigError(
+        return ConfigError(
             f"gbs={gbs}: no dp * mbs of {words} divides it; nearest that work:"
             f" gbs={nearest_words(gbs, step)}"
         )
-    raise ConfigError(
+    return ConfigError(
         f"no stage of {problem.site.model.name} keeps the rules on {problem.cluster.name} under"
         f" {words}"
     )
 
 
-def _proof(outcome: Outcome, count: int) -> Proof:
-    """How near so many plans are to the best, second best, ... of the space."""
-    bounds = chain([outcome.bound], repeat(outcome.later_bound))
+def _proof(outcome: Outcome, shown: Outcome, count: int) -> Proof:
+    """How near so many plans are to the best, second best, ... of the space; those behind the first
+    to those that are shown with it."""
+    bounds = chain([outcome.bound], repeat(shown.later_bound))
     best = outcome.best[0].step_s if outcome.best else 0.0
     return Proof(
         bound_s=best * (1.0 - outcome.gap),
         bounds_s=tuple(
             found.step_s * min(1.0, bound / found.score)
-            for found, bound in zip(outcome.best[:count], bounds, strict=False)
+            for found, bound in zip(shown.best[:count], bounds, strict=False)
         ),
         gap_frac=outcome.gap,
         boxes=outcome.boxes,
@@ -148,6 +154,7 @@ def _proof(outcome: Outcome, count: int) -> Proof:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Candidate:
+    problem: MixedProblem
     score: float
     fits: Fits
     priced: Repriced
@@ -162,42 +169,53 @@ class _Candidate:
         return (*sorted(counts.items()), shared)
 
 
-def _plans(problem: MixedProblem, repriced: Sequence[Pair]) -> tuple[Plan, ...]:
-    score = _score(problem)
-    candidates = []
-    for _, priced in repriced:
-        used = [priced.layout.chips_of(pool) for pool in range(len(problem.parts))]
-        rate = float(score.rate(np.array([used]), np.arange(len(used))[None])[0])
-        fits = _fits(problem, priced)
-        seconds = priced.step_s / priced.layout.gbs
-        if seconds > score.most_s:
-            continue
-        candidates.append(_Candidate(score=float(seconds * rate), fits=fits, priced=priced))
+def _plans(main: MixedProblem, answers: Sequence[Answer]) -> tuple[MixedProblem, tuple[Plan, ...]]:
+    """The best plans of all searches under the best one's software, number format and attention,
+    and the problem that has these."""
     order = sorted(
-        (c for c in candidates if c.fits != "no"), key=lambda c: (c.fits == "at risk", c.score)
+        (c for answer in answers for c in _of_answer(answer) if c.fits != "no"),
+        key=lambda c: (c.fits == "at risk", c.score),
     )
+    if not order:
+        return main, ()
     first: dict[tuple[object, ...], _Candidate] = {}
     for candidate in order:
-        first.setdefault(candidate.choice, candidate)
-    kept = list(first.values())[: problem.request.top]
-    shares = _shares(problem, [candidate.priced for candidate in kept])
+        if setting_words(candidate.problem) == setting_words(order[0].problem):
+            first.setdefault(candidate.choice, candidate)
+    kept = list(first.values())[: main.request.top]
     plans = [
-        _plan(problem, c, rank, share)
-        for rank, (c, share) in enumerate(zip(kept, shares, strict=True), start=1)
+        _plan(c.problem, c, rank, _shares(c.problem, c.priced))
+        for rank, c in enumerate(kept, start=1)
     ]
-    return with_beats(problem.request, plans)
+    return order[0].problem, with_beats(order[0].problem.request, plans)
 
 
-def _repriced(problem: MixedProblem, grid: Grid, outcome: Outcome) -> list[Pair]:
+def _of_answer(answer: Answer) -> Iterator[_Candidate]:
+    problem = answer.problem
+    score = _score(problem)
+    for _, priced in answer.plans:
+        used = [priced.layout.chips_of(pool) for pool in range(len(problem.parts))]
+        rate = float(score.rate(np.array([used]), np.arange(len(used))[None])[0])
+        seconds = priced.step_s / priced.layout.gbs
+        if seconds <= score.most_s:
+            yield _Candidate(
+                problem=problem,
+                score=float(seconds * rate),
+                fits=_fits(problem, priced),
+                priced=priced,
+            )
+
+
+def _repriced(problem: MixedProblem, grid: Grid, outcome: Outcome) -> list[Priced]:
     """Candidates with their prices, and the best interleaved ones with their layers moved too."""
     return _priced(problem, grid, _candidates(outcome, problem.request.top))
 
 
-def _priced(problem: MixedProblem, grid: Grid, chosen: Sequence[Found]) -> list[Pair]:
+def _priced(problem: MixedProblem, grid: Grid, chosen: Sequence[Found]) -> list[Priced]:
     layouts = [layout_of(found, problem, grid) for found in chosen]
     priced = list(zip(chosen, reprice_mixed(layouts, problem.site), strict=True))
-    nearest = sorted((pair for pair in priced if pair[0].case.vpp > 1), key=_simulated)
-    unlike: dict[object, Pair] = {}
+    nearest = sorted((pair for pair in priced if pair[0].case.vpp > 1), key=simulated_score)
+    unlike: dict[object, Priced] = {}
     for found, each in nearest:
         unlike.setdefault((found.cuts, found.case.vpp), (found, each))
     moved = [
@@ -209,34 +227,28 @@ def _priced(problem: MixedProblem, grid: Grid, chosen: Sequence[Found]) -> list[
     return [*priced, *((found, each) for (found, _), each in zip(moved, again, strict=True))]
 
 
-def _worth_dealing(nearest: list[Pair]) -> list[Pair]:
+def _worth_dealing(nearest: list[Priced]) -> list[Priced]:
     """The first of the interleaved plans, and short ones behind them, which take little time."""
     rest = nearest[DEALT : DEALT + DEALT_SHORT]
     return nearest[:DEALT] + [pair for pair in rest if operations(pair[1].layout) <= SHORT]
 
 
-def _simulated(pair: Pair) -> float:
-    """The score of a plan by its simulated step."""
-    found, repriced = pair
-    return repriced.step_s * found.score / found.step_s
-
-
-def _returning(problem: MixedProblem, grid: Grid, repriced: Sequence[Pair]) -> list[Pair]:
+def _returning(problem: MixedProblem, grid: Grid, repriced: Sequence[Priced]) -> list[Priced]:
     """Plans in which a kind of chip comes back, around the best plans of unlike cuts; and such
     orders of the stages of the best plans behind them."""
-    nearest, around = sorted(repriced, key=_simulated), dict[object, Found]()
+    nearest, around = sorted(repriced, key=simulated_score), dict[object, Found]()
     for found, _ in nearest:
         if len(found.cuts) > 1:
             around.setdefault(frozenset(found.cuts), found)
-    few, score, below = [*around.values()][:AROUND], _score(problem), _simulated(nearest[0])
+    few, score, below = [*around.values()][:AROUND], _score(problem), simulated_score(nearest[0])
     plans = returning_plans(few, problem, grid, score, below=below)
     # Each plan of the answer stands for all orders of its stages, so that the best of them is it.
-    choices = dict[object, Pair]()
+    choices = dict[object, Priced]()
     for pair in nearest:
         choices.setdefault(pair[0].choice, pair)
     for best, priced in [*choices.values()][1 : problem.request.top]:
         if len({*best.cuts}) == len(best.cuts) > 1:
-            below = _simulated((best, priced))
+            below = simulated_score((best, priced))
             plans += returning_plans(
                 [best], problem, grid, score, below=below, own_stages=True, most_rows=OWN_ROWS
             )
@@ -244,12 +256,16 @@ def _returning(problem: MixedProblem, grid: Grid, repriced: Sequence[Pair]) -> l
 
 
 def _unlike(
-    problem: MixedProblem, grid: Grid, outcome: Outcome, repriced: Sequence[Pair]
-) -> list[Pair]:
+    problem: MixedProblem, grid: Grid, outcome: Outcome, repriced: Sequence[Priced]
+) -> list[Priced]:
     """Plans whose kinds have unlike dp and mbs, around the best of those that share them."""
-    nearest = sorted(repriced, key=_simulated)
+    nearest = sorted(repriced, key=simulated_score)
     wide = with_unlike_batches(grid, {found.common for found, _ in nearest[:AROUND]})
-    second = search_mixed(problem, wide, _score(problem), known=outcome.best[0].score)
+    score = _score(problem)
+    ways = ways_of(problem, wide, score, most_chunks=max(chunks_of(problem, wide)))
+    second = search_mixed(
+        problem, wide, score, known=outcome.best[0].score, ways=ways.of(problem.team)
+    )
     best, orders, near = (
         tuple(found for found in plans if has_unlike_batches(found, wide))
         for plans in (second.best, second.orders, second.near)
@@ -361,26 +377,21 @@ def _kernels(problem: MixedProblem, used: list[int]) -> str:
     return "; ".join(words)
 
 
-def _shares(problem: MixedProblem, priced: list[Repriced]) -> list[dict[str, Any]]:
-    """What each plan's step stands on: what its pools' stages do on their own, weighed by work."""
-    found: list[dict[str, float]] = [{} for _ in priced]
-    for pool, part in enumerate(problem.parts):
-        own = [i for i, each in enumerate(priced) if pool in each.layout.pools]
-        rows = [
-            next(each.row(s) for s, stage in enumerate(each.stages) if stage.pool == pool)
-            for i in own
-            for each in [priced[i].layout]
-        ]
-        for i, origins in zip(own, origins_of(rows, part.setting), strict=True):
-            times = priced[i].price.forward_s + priced[i].price.backward_s
-            mine = np.array([stage.pool == pool for stage in priced[i].layout.stages])
-            weight = float(times[mine].sum() / times.sum())
-            for name, share in origins.to_dict().items():
-                found[i][name] = found[i].get(name, 0.0) + weight * share
-    return [dict(shares) for shares in found]
+def _shares(problem: MixedProblem, priced: Repriced) -> dict[str, Any]:
+    """What a plan's step stands on: what its pools' stages do on their own, weighed by work."""
+    found: dict[str, float] = {}
+    layout, times = priced.layout, priced.price.forward_s + priced.price.backward_s
+    for pool in layout.pools:
+        place = next(s for s, stage in enumerate(layout.stages) if stage.pool == pool)
+        [origins] = origins_of([layout.row(place)], problem.parts[pool].setting)
+        mine = np.array([stage.pool == pool for stage in layout.stages])
+        weight = float(times[mine].sum() / times.sum())
+        for name, share in origins.to_dict().items():
+            found[name] = found.get(name, 0.0) + weight * share
+    return found
 
 
-def _notes(problem: MixedProblem, grid: Grid, plans: Sequence[Plan]) -> list[str]:
+def _notes(problem: MixedProblem, plans: Sequence[Plan]) -> list[str]:
     notes = [
         "searched: stages, layers, tp and recomputation per kind of chip, common dp, mbs, cp, ep"
         " and vpp, each kind in one run of stages; --set narrows it",
@@ -405,6 +416,29 @@ def _notes(problem: MixedProblem, grid: Grid, plans: Sequence[Plan]) -> list[str
     if problem.request.gbs is None and problem.request.max_gbs is None:
         notes.append(batch_rule(problem.site.model).words(problem.site.work.seq_len))
     return notes
+
+
+def _left_out(
+    main: MixedProblem,
+    problem: MixedProblem,
+    answers: Sequence[Answer],
+    unable: Mapping[str, str],
+) -> list[str]:
+    """What is said of chips that the first plan's format, attention or software leaves out."""
+    notes = [f"{chip} is left out: {reason}" for chip, reason in unable.items()]
+    if setting_words(problem) == setting_words(main):
+        return notes
+    names = ", ".join(
+        problem.cluster.pools[pool].node.chip.name for pool in main.team if pool not in problem.team
+    )
+    stack, precision, attention = setting_words(main)
+    steps = [plan.step_s for answer in of_setting(main, answers) for _, plan in answer.plans]
+    best = f"; the best of such plans takes {min(steps):.4g} s" if steps else ""
+    return [
+        *notes,
+        f"{names} stay idle: with them all stages would run in {precision} with {attention}"
+        f" attention under {stack}{best}",
+    ]
 
 
 def _facts(problem: MixedProblem) -> dict[str, Any]:

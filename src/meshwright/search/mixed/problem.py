@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,7 @@ from meshwright.cost.mixed import Site
 from meshwright.cost.once import data_exchange_s, optimizer_s
 from meshwright.cost.stages import Floats
 from meshwright.search.mixed.curves import FIRST, stage_reader
-from meshwright.search.problem import Files, Problem, completed, problem_on
+from meshwright.search.problem import Files, Problem, Starts, completed, problem_on
 from meshwright.search.request import PlanRequest
 from meshwright.search.rules.rule import nearest_words
 from meshwright.trust.intervals import Kind
@@ -27,7 +29,9 @@ __all__ = [
     "MixedProblem",
     "OptionTimes",
     "Score",
+    "every_team",
     "is_mixed",
+    "of_pools",
     "option_times",
     "resolve_mixed",
 ]
@@ -73,11 +77,18 @@ class MixedProblem:
     """The same request on each pool alone: its limits, prices and rules."""
     num_gpus: int
     """Chips that a plan may use; the pools' counts are caps."""
+    team: tuple[int, ...]
+    """Pools that may take part, ascending; the request holds for them, and others stay idle."""
+
+    @property
+    def lead(self) -> Problem:
+        """The request on the first pool of the team."""
+        return self.parts[self.team[0]]
 
     @property
     def site(self) -> Site:
         """Where stages are priced."""
-        setting = self.parts[0].setting
+        setting = self.lead.setting
         return Site(
             model=setting.model, cluster=self.cluster, work=setting.work, stack=setting.stack
         )
@@ -85,13 +96,13 @@ class MixedProblem:
     @property
     def max_gbs(self) -> int:
         """The largest batch; the only one where the request has `gbs`."""
-        return self.parts[0].max_gbs
+        return self.lead.max_gbs
 
     @property
     def kind(self) -> Kind:
         """Which published runs say how far off an estimate may be."""
-        kinds = {part.setting.kind for part in self.parts}
-        first = self.parts[0].setting.kind
+        kinds = {self.parts[pool].setting.kind for pool in self.team}
+        first = self.lead.setting.kind
         vendors = {kind.vendor for kind in kinds}
         return (
             first
@@ -112,7 +123,79 @@ def is_mixed(request: PlanRequest, *, files: Files | None = None) -> bool:
 
 
 def resolve_mixed(request: PlanRequest, *, files: Files | None = None) -> MixedProblem:
-    """Look up the request's names; ConfigError for anything unknown or out of range."""
+    """Look up the request's names for the largest set of pools that can work as it says;
+    ConfigError for anything unknown or out of range."""
+    cluster, num_gpus = _checked_cluster(request, files or Files())
+    first: ConfigError | None = None
+    for team in subsets(len(cluster.pools)):
+        try:
+            return problem_of_team(request, cluster, num_gpus, team)
+        except ConfigError as error:
+            first = first or error
+    assert first is not None, "a cluster has pools"
+    raise first
+
+
+def every_team(
+    request: PlanRequest, *, files: Files | None = None
+) -> tuple[tuple[MixedProblem, ...], dict[str, str]]:
+    """Look up the request's names for every set of pools that can work together, the largest first;
+    and of chips in none of these the reason. ConfigError where there is no such set."""
+    cluster, num_gpus = _checked_cluster(request, files or Files())
+    found, errors = list[MixedProblem](), dict[tuple[int, ...], ConfigError]()
+    for team in subsets(len(cluster.pools)):
+        try:
+            found.append(problem_of_team(request, cluster, num_gpus, team))
+        except ConfigError as error:
+            errors[team] = error
+    if not found:
+        raise next(iter(errors.values()))
+    able = {pool for problem in found for pool in problem.team}
+    return tuple(found), {
+        pool.node.chip.name: str(errors[(number,)])
+        for number, pool in enumerate(cluster.pools)
+        if number not in able
+    }
+
+
+def subsets(count: int) -> Iterator[tuple[int, ...]]:
+    """Yield every set of some of the first whole numbers that is not empty, the largest first."""
+    for size in range(count, 0, -1):
+        yield from combinations(range(count), size)
+
+
+def problem_of_team(
+    request: PlanRequest, cluster: Cluster, num_gpus: int, team: tuple[int, ...]
+) -> MixedProblem:
+    """Look up a request for pools that work together: software, number format and attention that it
+    leaves open are the best that these have, and one pool alone is started by its recipe."""
+    asked = completed(request, [cluster.pools[pool].node.chip for pool in team])
+    open_request = request.model_copy(
+        update=dict.fromkeys(("precision", "attention", "stack"), None)
+    )
+    alone: Starts = "by-recipe" if len(team) == 1 else "as-library"
+    parts = tuple(
+        problem_on(pool, asked, Files(), starts=alone)
+        if number in team
+        # What stays idle is said to run as it could by itself.
+        else problem_on(
+            pool, completed(open_request, [pool.node.chip]), Files(), starts="as-library"
+        )
+        for number, pool in enumerate(cluster.pools)
+    )
+    return MixedProblem(request=asked, cluster=cluster, parts=parts, num_gpus=num_gpus, team=team)
+
+
+def of_pools(problem: MixedProblem, team: tuple[int, ...]) -> MixedProblem:
+    """Return the problem of a plan's own pools, as which its plan was priced."""
+    if team == problem.team:
+        return problem
+    return problem_of_team(problem.request, problem.cluster, problem.num_gpus, team)
+
+
+def _checked_cluster(request: PlanRequest, files: Files) -> tuple[Cluster, int]:
+    """Return the chips of a request and how many of them a plan may use; ConfigError for what is
+    not searched over several kinds."""
     for name in ("calibration", "profile", "finetune", "host_memory_gib", "nvme_gib"):
         if getattr(request, name) is not None:
             raise ConfigError(
@@ -125,7 +208,7 @@ def resolve_mixed(request: PlanRequest, *, files: Files | None = None) -> MixedP
                 f"--set {key}=: plans over several kinds of chips, or with num_gpus, keep all"
                 " states on the chips in plain Adam; leave it out"
             )
-    cluster = (files or Files()).cluster_of(request)
+    cluster = files.cluster_of(request)
     if request.usd_per_hour is not None and len(cluster.pools) > 1:
         raise ConfigError(
             "usd_per_hour is the price of one kind of chip; give each kind its own in a cluster"
@@ -133,20 +216,12 @@ def resolve_mixed(request: PlanRequest, *, files: Files | None = None) -> MixedP
         )
     if request.unlike_batch and len(cluster.pools) == 1:
         raise ConfigError("unlike_batch: of plans over several kinds of chips; leave it out")
-    num_gpus = _checked_count(request.num_gpus, cluster)
-    request = completed(request, [pool.node.chip for pool in cluster.pools])
     if "@" in str(request.stack):
         raise ConfigError(
             f"stack={request.stack}: a release's recipe is for one kind of chip; leave"
             f" @{str(request.stack).partition('@')[2]} out"
         )
-    parts = tuple(
-        problem_on(
-            pool, request, Files(), starts="as-library" if len(cluster.pools) > 1 else "by-recipe"
-        )
-        for pool in cluster.pools
-    )
-    return MixedProblem(request=request, cluster=cluster, parts=parts, num_gpus=num_gpus)
+    return cluster, _checked_count(request.num_gpus, cluster)
 
 
 def _checked_count(num_gpus: int | None, cluster: Cluster) -> int:

@@ -30,6 +30,17 @@ class Ways:
     guess: Floats
     """What a plan may score, if its layers were cut to fit."""
 
+    def of(self, pools: tuple[int, ...]) -> Ways:
+        """Return those on which exactly some pools take part."""
+        present = np.isin(np.arange(self.options.shape[1]), pools)
+        keep = ((self.options >= 0) == present).all(axis=1)
+        return Ways(**{name: getattr(self, name)[keep] for name in self.__slots__})
+
+    @property
+    def bound(self) -> float:
+        """No plan scores less."""
+        return float(np.minimum(self.once_bound, self.chunked_bound).min(initial=np.inf))
+
 
 def ways_of(problem: MixedProblem, grid: Grid, score: Score, *, most_chunks: int) -> Ways:
     """Combine the options of all pools that share the rest, each with bounds of its score.
