@@ -30,7 +30,8 @@ MISTAKES = {
     f"export {ASKED} --to torchtitan": "--dry-run prints the files",
     "serving plan llama3-8b": "give --cluster, such as h100:8",
     "calibrate train.log --cluster h100:8": "give --output CALIBRATION.yaml",
-    "train tiny-llama --cluster local:1": "--tokens 2M, or --steps 100",
+    "train tiny-llama --cluster local:1": "--steps 100 to try it, or --tokens 79M, 20 for each",
+    "train llama3-8b --cluster h100:16 --seq 8192 --launcher bcp --time 5d": "5d reaches",
     # chips
     "plan llama3-8b --cluster 8h100 --seq 8k": "did you mean h100:8?",
     "plan llama3-8b --cluster 8xh100 --seq 8k": "did you mean h100:8?",

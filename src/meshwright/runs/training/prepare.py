@@ -30,6 +30,7 @@ from meshwright.runs.trial import OWN_TRAINER, own_trainer, with_program
 from meshwright.search.problem import Asked, Problem
 from meshwright.sizing.checkpoints import SAVE_EVERY, CheckpointSize, Retention, checkpoint_size
 from meshwright.sizing.duration import Reliability, write_s
+from meshwright.sizing.size import TOKENS_PER_PARAM
 from meshwright.software.contract import EnvVar, Exported, export_plan
 from meshwright.software.defaults import complete_settings, train_steps
 from meshwright.software.plan import plan_of
@@ -37,7 +38,8 @@ from meshwright.software.registry import find_target
 from meshwright.software.settings import TrainingSettings
 from meshwright.values.errors import ConfigError
 from meshwright.values.layout import Layout
-from meshwright.values.units import GB, counted, parse_duration
+from meshwright.values.models.params import model_params
+from meshwright.values.units import GB, counted, format_count, parse_duration
 
 __all__ = ["Prepared", "divide", "divides", "launcher_of", "prepare", "settings_of"]
 
@@ -339,14 +341,17 @@ def prepare(
     record: Mapping[str, Any],
 ) -> Prepared:
     """Return a training of a layout with its plan `record`; ConfigError where it can't be."""
-    given, own_words = settings_of(request, problem, gbs=layout.gbs, folder=folder.absolute())
+    step_s = float(record["step_s"])
+    given, own_words = settings_of(
+        request, problem, gbs=layout.gbs, step_s=step_s, folder=folder.absolute()
+    )
     interval = record.get("interval") or {}
     prepared = Prepared(
         folder=folder.absolute(),
         request=request,
         problem=problem,
         layout=layout,
-        step_s=float(record["step_s"]),
+        step_s=step_s,
         slow_step_s=float((interval.get("step_s") or [0.0, record["step_s"]])[1]),
         fits=str(record["fits"]),
         peak_gib=max(record["peak_memory_gib"]),
@@ -371,8 +376,22 @@ def prepare(
     return prepared
 
 
+def _no_length(request: TrainRequest, problem: Problem, *, gbs: int, step_s: float) -> str:
+    """Say that a length is needed, and how far the time reaches, where one is given."""
+    needed = "a training needs its length where it has no data:"
+    if request.time is not None:
+        steps = int(parse_duration(request.time, name="time") // step_s)
+        tokens = format_count(steps * gbs * problem.setting.work.seq_len)
+        return f"{needed} {request.time} reaches --steps {steps} of {step_s:.3g} s, {tokens} tokens"
+    tokens = format_count(TOKENS_PER_PARAM * model_params(problem.setting.model).total)
+    return (
+        f"{needed} --steps 100 to try it, or --tokens {tokens}, {TOKENS_PER_PARAM:g} for each"
+        " parameter"
+    )
+
+
 def settings_of(
-    request: TrainRequest, problem: Problem, *, gbs: int, folder: Path
+    request: TrainRequest, problem: Problem, *, gbs: int, step_s: float, folder: Path
 ) -> tuple[TrainingSettings, tuple[str, ...]]:
     """Return what is said of a training, with its steps and its checkpoints, and the embedded
     trainer's own words."""
@@ -389,9 +408,7 @@ def settings_of(
             )
     lengths = (asked.train_steps, asked.train_samples, asked.train_tokens)
     if lengths == (None, None, None) and not asked.data:
-        raise ConfigError(
-            "a training needs its length where it has no data: --tokens 2M, or --steps 100"
-        )
+        raise ConfigError(_no_length(request, problem, gbs=gbs, step_s=step_s))
     work = replace(problem.setting.work, gbs=gbs)
     save_dir = request.save_dir or str(folder / "checkpoints")
     steps = train_steps(complete_settings(asked, model=problem.setting.model, work=work), work)
