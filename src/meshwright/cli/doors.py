@@ -18,6 +18,7 @@ from meshwright.cli.traces import write_steps
 from meshwright.compat.apss import ApssAnswer, ApssRequest
 from meshwright.compat.apss import apss as search
 from meshwright.compat.autoconfigurator.cluster import platform_of
+from meshwright.compat.autoconfigurator.conf import conf_differences, conf_here
 from meshwright.compat.autoconfigurator.folders import (
     base_name,
     closed_form_days,
@@ -59,10 +60,15 @@ def autoconfigurator(
         None, "Hydra words: search_config=gpt3/5b.", metavar="KEY=VALUE..."
     ),
     config_dir: Path | None = option(
-        None, "More of cluster/ and search_config/, as YAML files.", metavar="DIR"
+        None,
+        "Your config.yaml, cluster/ and search_config/, before ours; else conf/ here.",
+        metavar="DIR",
     ),
     write_conf: Path | None = option(
         None, "Write the tree of configurations there, and stop.", metavar="DIR"
+    ),
+    diff_conf: Path | None = option(
+        None, "Say what such a folder says otherwise than ours, and stop.", metavar="DIR"
     ),
     dry_run: bool = option(
         False, "Write the base configuration and the candidates, and start nothing."
@@ -101,9 +107,16 @@ def autoconfigurator(
         written = [str(path) for path in write_tree(write_conf, force=force)]
         typer.echo(json.dumps({"files": written}) if json_output else "\n".join(written))
         return
-    config = compose(words or [], config_dir=config_dir)
+    if diff_conf is not None:
+        for line in conf_differences(diff_conf):
+            typer.echo(line)
+        return
+    folder = conf_here(config_dir)
+    config = compose(words or [], config_dir=folder)
     config["dry_run"] = dry_run or config["dry_run"]
     page = _Page(json_output=json_output, quiet=quiet)
+    if folder is not None and config_dir is None:
+        page.note(f"{folder}/ here comes before the configurations that ship")
     training, inference = config["run_training_hp_search"], config["run_inference_hp_search"]
     if not training and not inference:
         page.note("run_training_hp_search=False and run_inference_hp_search=False: nothing to do")

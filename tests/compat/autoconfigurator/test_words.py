@@ -4,6 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from meshwright.cli import run
+from meshwright.compat.autoconfigurator.cluster import platform_of
+from meshwright.compat.autoconfigurator.conf import conf_differences, conf_here
 from meshwright.compat.autoconfigurator.settings import clusters, search_names
 from meshwright.compat.autoconfigurator.words import compose, write_tree
 from meshwright.values.errors import ConfigError
@@ -59,7 +62,6 @@ def test_null_lists_and_auto() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "auto_configurator_path: a value is missing"),
         (
             [PATH, "search_config=gpt3/6b"],
             "'gpt3/6b' is no known search_config; did you mean 'gpt3/8b'",
@@ -124,6 +126,117 @@ def test_a_folder_of_ones_own(tmp_path: Path) -> None:
     ) == ("gpt3/6b", 7)
     with pytest.raises(ConfigError, match="no such folder"):
         compose([PATH], config_dir=tmp_path / "none")
+
+
+NVIDIAS = """
+train_settings:
+  model_size_in_b: 0.126
+  num_nodes: 3
+  gpus_per_node: 8
+  gpu_memory_gb: 80
+  max_training_days: 2
+  limit_search_runs: 7
+  output_top_n: 10
+  max_steps_per_run: 50
+  max_minutes_per_run: 20
+  tflops_per_gpu: 140
+  num_tokens_in_b: 300
+  vocab_size: 51200
+  seq_length: 2048
+  custom_config: null
+  logs: ${base_results_dir}/${search_config_value}_${.gpu_memory_gb}gb
+  tensor_parallel_sizes: auto
+  pipeline_parallel_sizes: auto
+  micro_batch_sizes: auto
+  act_ckpt_layers: auto
+"""
+"""Keys of the old tool's search_config/gpt3/0.126b.yaml, with other nodes and runs."""
+ROOT = """
+defaults:
+  - _self_
+  - cluster: bcm
+  - search_config: gpt3/0.126b
+  - override hydra/job_logging: stdout
+hydra: {run: {dir: .}, output_subdir: null}
+run_training_hp_search: True
+run_inference_hp_search: False
+cluster_type: bcm
+auto_configurator_path: ???
+launcher_scripts_path: ${auto_configurator_path}/../launcher_scripts
+base_results_dir: /elsewhere
+data_dir: ${launcher_scripts_path}/data
+training_container: mine
+container_mounts: [null]
+wandb: {enable: False, api_key_file: null, project: p}
+search_config_value: ${hydra:runtime.choices.search_config}
+"""
+
+
+def old_tree(folder: Path) -> Path:
+    """A tree of the old tool's own form, edited."""
+    (folder / "search_config" / "gpt3").mkdir(parents=True)
+    (folder / "search_config" / "gpt3" / "0.126b.yaml").write_text(NVIDIAS)
+    (folder / "config.yaml").write_text(ROOT)
+    (folder / "hydra").mkdir()
+    (folder / "hydra" / "other.yaml").write_text("x: 1")
+    return folder
+
+
+def test_the_users_tree_comes_first(tmp_path: Path) -> None:
+    found = compose([], config_dir=old_tree(tmp_path / "conf"))
+    train = found["search_config"]["train_settings"]
+    assert (found["search_config_value"], train["num_nodes"], train["limit_search_runs"]) == (
+        "gpt3/0.126b",
+        3,
+        7,
+    )
+    assert (found["training_container"], found["base_results_dir"]) == ("mine", "/elsewhere")
+    # what it leaves out is ours
+    assert (found["auto_configurator_path"], found["run_all"], train["chip"]) == (
+        ".",
+        False,
+        "auto",
+    )
+    assert found["cluster"]["job_name_prefix"] == "nemo_megatron_autoconfig:"
+    words = ["run_all=True", "search_config.train_settings.chip=h100", "cluster.nodelist=n1"]
+    again = compose(words, config_dir=tmp_path / "conf")
+    assert (again["run_all"], again["cluster"]["nodelist"]) == (True, "n1")
+
+
+def test_a_size_that_was_edited_is_another_model(tmp_path: Path) -> None:
+    folder = old_tree(tmp_path / "conf")
+    path = folder / "search_config" / "gpt3" / "0.126b.yaml"
+    same = compose([], config_dir=folder)["search_config"]["train_settings"]
+    assert (same["model"], same["series"]) == ("gpt3-126m", "gpt3")
+    path.write_text(NVIDIAS.replace("model_size_in_b: 0.126", "model_size_in_b: 0.2"))
+    assert compose([], config_dir=folder)["search_config"]["train_settings"]["model"] is None
+
+
+def test_conf_here_is_taken_and_differences_are_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert conf_here(None) is None
+    old_tree(tmp_path / "conf")
+    assert conf_here(None) == Path("conf")
+    assert run(["autoconfigurator", "--diff-conf", "conf"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "search_config/gpt3/0.126b: train_settings.num_nodes: 3, ours 8" in lines
+    assert "config: training_container: 'mine', ours 'nvcr.io/nvidia/nemo:24.09'" in lines
+    assert not [line for line in lines if "vocab_size" in line or "inference_settings" in line]
+    with pytest.raises(ConfigError, match="it has no config"):
+        conf_differences(tmp_path / "conf" / "hydra")
+
+
+def test_keys_of_earlier_releases_are_known_and_said() -> None:
+    words = ["fastertransformer_path=/ft", "hydra.run.dir=/tmp"]
+    found = compose([*words, "search_config.train_settings.override_search_num_nodes=2"])
+    notes = platform_of(found).notes
+    assert [note.partition(" has no effect")[0] for note in notes] == [
+        "override_search_num_nodes=2",
+        "fastertransformer_path",
+    ]
+    assert platform_of(compose(["cluster.nodelist=n1"])).job.words[-1] == "--nodelist=n1"
 
 
 def test_every_family_of_the_documents_is_there() -> None:

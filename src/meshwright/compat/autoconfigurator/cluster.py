@@ -42,11 +42,13 @@ class Platform:
 def platform_of(config: Mapping[str, Any]) -> Platform:
     """Return the platform of a composed configuration; ConfigError for words that no job takes."""
     cluster, launcher = config["cluster"], _LAUNCHERS[str(config["cluster_type"])]
-    notes = tuple(_idle(cluster))
+    notes = (*_idle_keys(config), *_idle(cluster))
     if launcher == "local":
         return Platform(launcher=launcher, notes=notes)
     # A job of ours has all of its nodes.
     memory = [f"--mem={cluster['mem']}"] if cluster.get("mem") not in (None, 0) else []
+    if cluster.get("nodelist") is not None:
+        memory = [*memory, f"--nodelist={cluster['nodelist']}"]
     more = {"slurm": memory, "bcp": ["--team", str(cluster["team"])] if cluster.get("team") else []}
     job = JobOptions(
         image=config.get("training_container"),
@@ -88,6 +90,23 @@ def _claim(volume: str) -> str:
             " sees it"
         )
     return f"pvc={name}:{target}"
+
+
+def _idle_keys(config: Mapping[str, Any]) -> list[str]:
+    """The same of keys outside the cluster."""
+    found = []
+    nodes = config["search_config"]["train_settings"].get("override_search_num_nodes")
+    if nodes is not None:
+        found.append(
+            f"override_search_num_nodes={nodes} has no effect: candidates run on all nodes, for a"
+            " layout's time on fewer is another"
+        )
+    if config.get("fastertransformer_path") is not None:
+        found.append(
+            "fastertransformer_path has no effect: FasterTransformer is predicted, and another"
+            " engine measured (inference_settings.run.engine)"
+        )
+    return found
 
 
 def _idle(cluster: Mapping[str, Any]) -> list[str]:

@@ -130,6 +130,8 @@ class TrainSettings:
     max_steps_per_run: int
     max_minutes_per_run: int
     custom_config: str | None
+    override_search_num_nodes: int | None
+    """Of earlier releases; candidates run on all nodes here."""
     logs: str
     sizes: Mapping[str, Sizes]
     """By axis: tp, pp, cp, ep, mbs."""
@@ -172,7 +174,7 @@ class TrainSettings:
         name = str(config["search_config_value"])
         family = name.partition("/")[0]
         usual = {"model": None, "series": family, "chip": "auto", "precision": "auto"}
-        usual |= {"custom_config": None}
+        usual |= {"custom_config": None, "override_search_num_nodes": None}
         values |= {name: given.pop(name, default) for name, default in usual.items()}
         values |= {"family": family, "search": name, "logs": str(given.pop("logs"))}
         if given:
@@ -304,7 +306,8 @@ def root() -> dict[str, Any]:
         "run_training_hp_search": True,
         "run_inference_hp_search": True,
         "cluster_type": "bcm",
-        "auto_configurator_path": "???",
+        "auto_configurator_path": ".",
+        "fastertransformer_path": None,
         "launcher_scripts_path": "${auto_configurator_path}/../launcher_scripts",
         "base_results_dir": "${auto_configurator_path}/results",
         "data_dir": "${launcher_scripts_path}/data",
@@ -326,7 +329,12 @@ def root() -> dict[str, Any]:
 def clusters() -> dict[str, dict[str, Any]]:
     """Return `cluster/*.yaml` by name."""
     common: dict[str, Any] = {"gpus_per_node": 8, "job_name_prefix": JOB_NAME_PREFIX}
-    slurm: dict[str, Any] = {"partition": None, "account": None, "exclusive": True}
+    slurm: dict[str, Any] = {
+        "partition": None,
+        "account": None,
+        "exclusive": True,
+        "nodelist": None,
+    }
     more = {"mem": 0, "srun_args": ["--no-container-mount-home"]}
     ngc: dict[str, Any] = {"ace": None, "org": None, "team": None}
     ngc |= {"instance": "dgxa100.80g.8.norm", "workspace": None}
@@ -366,6 +374,7 @@ def _search(row: dict[str, str]) -> dict[str, Any]:
         "global_batch_size": _AUTO,
         "precision": _AUTO,
         "custom_config": None,
+        "override_search_num_nodes": None,
         "logs": "${base_results_dir}/${search_config_value}_${.gpu_memory_gb}gb",
         "tensor_parallel_sizes": _AUTO,
         "pipeline_parallel_sizes": _AUTO,

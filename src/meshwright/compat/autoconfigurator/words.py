@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from meshwright.compat.autoconfigurator.conf import own_files
 from meshwright.compat.autoconfigurator.folders import check_config
 from meshwright.compat.autoconfigurator.settings import (
     CLUSTERS,
@@ -18,6 +19,7 @@ from meshwright.compat.autoconfigurator.settings import (
 )
 from meshwright.platforms.files import make_folder, put_file
 from meshwright.values.errors import ConfigError, MissingExtraError, UnknownNameError, nearest_names
+from meshwright.values.text import write_yaml
 
 __all__ = ["compose", "write_tree"]
 
@@ -33,27 +35,31 @@ def compose(words: Sequence[str], *, config_dir: Path | None = None) -> dict[str
     """Return the configuration of some words, every interpolation resolved; ConfigError names a
     wrong key, value or missing `???`.
 
-    `config_dir` holds more of `cluster/` and `search_config/`, as Hydra's `--config-dir`. The
-    cluster follows `cluster_type` unless a word chooses one.
+    Files of `config_dir`, a tree such as the old tool's `conf`, take the place of those that ship.
+    The cluster follows `cluster_type` unless a word chooses one.
     """
     try:
         import hydra
         import omegaconf  # noqa: F401  # hydra's own, named in case it alone is absent
     except ImportError:
         raise MissingExtraError("hydra-core", "nemo") from None
-    _check_words(words, config_dir)
+    if config_dir is not None and not config_dir.is_dir():
+        raise ConfigError(f"--config-dir {config_dir}: no such folder")
+    own = {} if config_dir is None else own_files(config_dir)
+    _check_words(words, own)
     with tempfile.TemporaryDirectory(prefix="meshwright-") as folder:
         write_tree(Path(folder))
-        path = [] if config_dir is None else [f"hydra.searchpath=[file://{config_dir.resolve()}]"]
+        for name, values in own.items():
+            path = Path(folder) / f"{name}.yaml"
+            make_folder(path.parent)
+            put_file(path, write_yaml(values), force=True)
         with hydra.initialize_config_dir(config_dir=folder, version_base="1.3"):
-            return _composed([*_with_cluster(words), *path])
+            return _composed(_with_cluster(words, own))
 
 
 def write_tree(folder: Path, *, force: bool = False) -> list[Path]:
     """Write the tree as files, to read or to copy and change; return their paths. What a user
     changed there is kept unless `force` is given: ConfigError names it."""
-    from meshwright.values.text import write_yaml
-
     found = {"config": root()}
     found |= {f"cluster/{name}": values for name, values in clusters().items()}
     found |= {f"search_config/{name}": values for name, values in searches().items()}
@@ -113,12 +119,13 @@ def _require_complete(config: Any) -> None:
             )
 
 
-def _with_cluster(words: Sequence[str]) -> list[str]:
-    """Choose the `cluster` of the `cluster_type`, unless a word does."""
+def _with_cluster(words: Sequence[str], own: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Choose the `cluster` of the `cluster_type`, unless a word or the user's config.yaml does."""
     given = dict(_pairs(words))
-    if "cluster" in given or "cluster_type" not in given:
+    kind = given.get("cluster_type", own.get("config", {}).get("cluster_type"))
+    if "cluster" in given or kind not in CLUSTERS:
         return list(words)
-    return [*words, f"cluster={given['cluster_type']}"]
+    return [*words, f"cluster={kind}"]
 
 
 def _pairs(words: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -131,23 +138,18 @@ def _pairs(words: Sequence[str]) -> Iterator[tuple[str, str]]:
         yield found["key"], found["value"] or ""
 
 
-def _check_words(words: Sequence[str], config_dir: Path | None) -> None:
+def _check_words(words: Sequence[str], own: Mapping[str, Mapping[str, Any]]) -> None:
     """Say which word is wrong, and the nearest that is right, before Hydra does at length."""
-    if config_dir is not None and not config_dir.is_dir():
-        raise ConfigError(f"--config-dir {config_dir}: no such folder")
-    pairs = list(_pairs(words))
-    given = dict(pairs)
+    given = dict(_pairs(words))
     kind = given.get("cluster_type", CLUSTERS[0])
     if kind not in CLUSTERS:
         raise UnknownNameError("cluster_type", kind, CLUSTERS)
-    files = [] if config_dir is None else config_dir.rglob("*.yaml")
-    own = [path.relative_to(config_dir or "").with_suffix("").as_posix() for path in files]
     for group, names in (("search_config", search_names()), ("cluster", CLUSTERS)):
         more = [name for name in own if name.startswith(f"{group}/")]
         known = [*names, *(name.removeprefix(f"{group}/") for name in more)]
         if group in given and given[group] not in known:
             raise UnknownNameError(group, given[group], known)
-    if config_dir is None:
+    if not own:
         _check_keys(given)
 
 
