@@ -43,9 +43,9 @@ def test_table_says_stages_idle_chips_and_proof(capsys: Capture) -> None:
     lines = out.splitlines()
     named = "llama3-8b (8.03B parameters), seq 4096, gbs 32, bf16, stack megatron-bridge, 16 chips"
     assert lines[0] == named
-    assert lines[1].startswith("8 x a800, 8 a node, 312 TFLOPS dense peak") and lines[2].startswith(
-        "8 x h800, 8 a node, 989 TFLOPS"
-    )
+    assert lines[1].startswith("8 x a800, in one node, 312 TFLOPS dense peak") and lines[
+        2
+    ].startswith("8 x h800, in one node, 989 TFLOPS")
     assert lines[4].split()[:2] == ["#", "stages:"]
     assert re.match(r"1  \w+ tp\d+ [\dx+]+", lines[5])
     assert any(re.match(r"#1 uses \d+ a800( \(\d+ idle\))?, \d+ h800", line) for line in lines)

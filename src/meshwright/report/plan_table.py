@@ -117,6 +117,12 @@ _MANY_ROWS, _FEW_ROWS = 5, 3
 """Plans that are shown at least, with all lines below the table and with the most telling ones."""
 
 
+def _nodes(facts: Mapping[str, Any]) -> str:
+    """`8 a node`, or for few chips `in one node`."""
+    per_node = facts["chips_per_node"]
+    return "in one node" if facts["num_chips"] <= per_node else f"{per_node} a node"
+
+
 def print_plans(result: PlanResult, console: Console) -> None:
     """Print what was asked, the ranked plans, and what they stand on; on a terminal as many plans
     as MOST_LINES hold, or as were asked for."""
@@ -199,7 +205,7 @@ def asked_line(result: PlanResult) -> str:
 def chips_line(facts: Mapping[str, Any]) -> str:
     """Return the chips of one kind and what each of them has, in a line."""
     return (
-        f"{facts['num_chips']} x {facts['chip']}, {facts['chips_per_node']} a node,"
+        f"{facts['num_chips']} x {facts['chip']}, {_nodes(facts)},"
         f" {_tflops_words(facts['peak_tflops'])} TFLOPS dense peak, {facts['limit_gib']:.1f} GiB"
         f" usable, {facts['headroom_gib']:.1f} of them kept free"
     )
