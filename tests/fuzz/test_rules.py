@@ -1,0 +1,88 @@
+"""What holds between the answers to two questions, whatever they are: rules without an expected
+figure."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from meshwright.search.explain import explain
+from meshwright.search.plan import search_plans
+from meshwright.search.problem import resolve
+from meshwright.search.request import PlanRequest
+from meshwright.values.errors import ConfigError
+
+PLANS = int(os.environ.get("MESHWRIGHT_RANDOM_PLANS", "6"))
+"""Random questions per rule; a night sets more."""
+CHIPS = ["h100", "a100-80", "v100-32", "mi300x"]
+MODELS = ["tiny-llama", "llama3-8b", "gpt3-1.3b", "mixtral-8x7b", "llama2-13b"]
+
+
+@st.composite
+def questions(draw: st.DrawFn) -> dict[str, Any]:
+    return {
+        "model": draw(st.sampled_from(MODELS)),
+        "kind": draw(st.sampled_from(CHIPS)),
+        "count": draw(st.sampled_from([4, 8, 12, 16])),
+        "seq_len": draw(st.sampled_from([512, 2048, 4096])),
+        "gbs": draw(st.sampled_from([16, 32, 48, 96])),
+    }
+
+
+def request(question: dict[str, Any], **more: Any) -> PlanRequest:
+    fields = dict(question)
+    cluster = f"{fields.pop('kind')}:{fields.pop('count')}"
+    return PlanRequest.of({"cluster": cluster, "fastest": True, **fields, **more})
+
+
+def fastest(question: dict[str, Any], **more: Any) -> float:
+    """Seconds of a step of the best plan; infinite where none fits or keeps the rules."""
+    try:
+        plans: Sequence[Any] = search_plans(request(question, **more)).plans
+    except ConfigError:
+        return float("inf")
+    return min((plan.step_s for plan in plans), default=float("inf"))
+
+
+@settings(max_examples=PLANS)
+@given(question=questions(), least=st.sampled_from([4.0, 12.0, 24.0]))
+def test_more_memory_is_never_slower(question: dict[str, Any], least: float) -> None:
+    less = fastest(question, max_memory_gib=least)
+    assert fastest(question, max_memory_gib=2 * least) <= less
+
+
+@settings(max_examples=PLANS)
+@given(question=questions())
+def test_more_chips_are_never_slower(question: dict[str, Any]) -> None:
+    more = {**question, "count": 2 * question["count"]}
+    assert fastest(more) <= fastest(question)
+
+
+@settings(max_examples=PLANS // 2)
+@given(question=questions(), other=st.sampled_from(CHIPS))
+def test_the_order_of_pools_changes_nothing(question: dict[str, Any], other: str) -> None:
+    own = f"{question['kind']}:8"
+    if other != question["kind"]:
+        assert fastest(question, cluster=f"{own},{other}:8") == pytest.approx(
+            fastest(question, cluster=f"{other}:8,{own}"), rel=1e-12
+        )
+
+
+@settings(max_examples=PLANS)
+@given(question=questions())
+def test_a_plan_and_its_explanation_are_equal_to_the_last_digit(question: dict[str, Any]) -> None:
+    try:
+        plans = search_plans(request(question, top=2)).plans
+    except ConfigError:
+        return
+    for found in plans:
+        if found.chips:
+            continue  # some are idle: a question of fewer chips
+        quote = explain(found.layout, resolve(request(question))).quote
+        assert (quote.step_s, dict(quote.time_s)) == (found.step_s, found.time_s)
+        assert quote.peak_bytes == found.peak_bytes
