@@ -34,7 +34,10 @@ def left_open(layout: Layout, setting: Setting, *, told: Collection[str] = ()) -
     """
     stack, half = setting.stack, setting.work.precision not in ("fp32", "tf32")
     ladder = [fix for fix in fixes(layout, setting) if fix.kind in _BY_LADDER]
-    yield from (fix for fix in ladder if fix.kind in ("gradients", "attention"))
+    fused = setting.pool.node.chip.has_flash_attention and "attention" not in told
+    yield from (
+        fix for fix in ladder if fix.kind == "gradients" or (fix.kind == "attention" and fused)
+    )
     cut = {"sharding", "shard_size"}.intersection(told)
     if layout.sharding == "none" and layout.dp * layout.cp > 1 and not cut:
         yield Fix(kind="sharding", words="sharding zero1", apply=edit(sharding="zero1"))

@@ -41,6 +41,7 @@ from meshwright.search.started import recipe_span
 from meshwright.software.described import Described, MemoryFigure, MemoryKind, StackChanges
 from meshwright.trust.calibration import Calibration
 from meshwright.trust.intervals import Assumption, Kind, kind_of
+from meshwright.trust.untold import TOGETHER, Apart
 from meshwright.values.errors import ConfigError
 from meshwright.values.hardware.chip import Chip
 from meshwright.values.hardware.cluster import Pool
@@ -86,12 +87,16 @@ class Case:
     """What had to be taken for granted of the model, a line for people."""
     assumptions: tuple[Assumption, ...] = ()
     """What the row leaves untold of layout and workload."""
+    taken: str = ""
+    """What was taken for it as it would not fit otherwise, a line for people."""
+    apart: Apart = TOGETHER
+    """How far that is from what the row tells."""
 
     @property
     def assumed(self) -> tuple[str, ...]:
         """All that was not told and what was taken for it, lines for people."""
         said = words_of(self.assumptions, self.layout, self.workload)
-        return (self.model_assumed, *said) if self.model_assumed else said
+        return tuple(line for line in (self.model_assumed, *said, self.taken) if line)
 
     @property
     def kind(self) -> Kind:
