@@ -239,6 +239,11 @@ def test_keys_of_earlier_releases_are_known_and_said() -> None:
     assert platform_of(compose(["cluster.nodelist=n1"])).job.words[-1] == "--nodelist=n1"
 
 
+def test_slurm_without_a_container_mounts_nothing() -> None:
+    job = platform_of(compose(["training_container=null", "container_mounts=[/raw]"])).job
+    assert (job.image, job.mounts) == (None, ())
+
+
 def test_every_family_of_the_documents_is_there() -> None:
     documented = {
         "gpt3": "0.126b 0.843b 2b 5b 8b 20b 43b 175b unknown_size",

@@ -66,6 +66,8 @@ def platform_of(config: Mapping[str, Any]) -> Platform:
 
 def _mounts(config: Mapping[str, Any]) -> tuple[str, ...]:
     """What the container sees: the user's mounts, and the tool's folders under their own names."""
+    if config["cluster_type"] == "bcm" and config.get("training_container") is None:
+        return ()  # the program sees the node's own paths
     given = [str(mount) for mount in config["container_mounts"] or () if mount]
     keys = ("auto_configurator_path", "base_results_dir", "data_dir")
     own = [str(config[key]) for key in keys if config.get(key)]
