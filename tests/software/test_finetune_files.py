@@ -230,3 +230,21 @@ def test_a_file_of_fine_tuning_is_planned_as_one(
     words = yaml.safe_load((out / "sft.yaml").read_text(encoding="utf-8"))
     assert (words["model_name_or_path"], words["lora_r"]) == ("Qwen/Qwen3-8B", 32)
     assert words["learning_rate"] == 2e-4
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (TRL.replace("max_length: 4096", "max_length: abc"), "sequences of 'abc' tokens"),
+        (TRL.replace(": all-linear", ": 5"), "layers with adapters: 5"),
+        (AXOLOTL.partition("fsdp_config:")[0] + "fsdp_config: 5\n", "fsdp_config=5"),
+        ("distributed_type: FSDP\nfsdp_config: 3\n", "fsdp_config: expected keys and values"),
+        (
+            "distributed_type: FSDP\nfsdp_config:\n  fsdp_sharding_strategy: [1]\n",
+            "sharding_strategy",
+        ),
+    ],
+)
+def test_values_of_a_wrong_kind_are_named(text: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        import_text(text, source=find_source("train.yaml", text))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from meshwright.software.settings import ModelDetails
 from meshwright.values.errors import ConfigError, UnknownNameError
@@ -39,10 +40,12 @@ class Beside:
         except UnknownNameError:
             raise ConfigError(f"{what}: the shape of {weights} is not known here; {ask}") from None
 
-    def length(self, given: int | None, *, what: str) -> int:
+    def length(self, given: Any, *, what: str) -> int:
         """Return the tokens in one sequence: as they were given, else as the file has them;
         ConfigError where neither says."""
         found = self.seq_len or given
+        if found is not None and (isinstance(found, bool) or not isinstance(found, int)):
+            raise ConfigError(f"{what}: sequences of {found!r} tokens: expected a whole number")
         if found is None:
             raise ConfigError(f"{what}: the file does not say how long a sequence is; add --seq")
         return found

@@ -119,7 +119,7 @@ def _settings(
         if isinstance(value, int) and not isinstance(value, bool):
             given[name] = value
     style = words.take(own.get("lr_scheduler_type", "lr_scheduler_type"), None)
-    if style in _STYLES:
+    if isinstance(style, str) and style in _STYLES:
         given["decay_style"] = _STYLES[style]
     steps = words.take("max_steps", None)
     if isinstance(steps, int) and steps > 0:
@@ -140,6 +140,8 @@ def targets_of(modules: Any) -> tuple[LoraTarget, ...]:
     with commas, or one for all."""
     if modules is None:
         return ("linear_qkv",)  # peft's own for Llama and Qwen: q_proj and v_proj
+    if not isinstance(modules, str | list):
+        raise ConfigError(f"layers with adapters: {modules!r}: expected their names")
     names = modules.split(",") if isinstance(modules, str) else [str(one) for one in modules]
     if names and names[0].strip() in ("all", "all-linear"):
         return LORA_TARGETS
@@ -170,7 +172,7 @@ def zero_cut(values: Mapping[str, Any], *, what: str) -> Cut:
     words = Taken(values, what=what)
     stage = words.take("zero_optimization.stage", 0)
     names = {number: name for name, number in ZERO_STAGES.items()}
-    if isinstance(stage, bool) or stage not in names:
+    if isinstance(stage, bool) or not isinstance(stage, int) or stage not in names:
         raise ConfigError(f"{what}: zero_optimization.stage={stage!r}: expected 0 to 3")
     states = words.take("zero_optimization.offload_optimizer.device", "none")
     weights = words.take("zero_optimization.offload_param.device", "none")
@@ -202,7 +204,7 @@ def fsdp_cut(words: Taken, *, at: str, prefix: str, what: str) -> Cut:
     gathered = words.take(f"{at}{prefix}reshard_after_forward", True)
     if isinstance(gathered, str):  # of version 1's word, which version 2 reads too
         strategy, gathered = strategy or gathered, True
-    if strategy is not None and strategy not in _STRATEGIES:
+    if strategy is not None and strategy not in list(_STRATEGIES):
         known = ", ".join(str(name) for name in _STRATEGIES if isinstance(name, str))
         raise ConfigError(f"{what}: {at}{prefix}sharding_strategy={strategy}: expected {known}")
     layout: dict[str, Any] = {

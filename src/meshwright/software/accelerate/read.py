@@ -28,6 +28,9 @@ def accelerate_cut(text: str, files: Mapping[str, str]) -> Cut:
     """Return what ranks share, by Accelerate's YAML and the DeepSpeed JSON that it names."""
     words = Taken(read_yaml(text, what=_NAME), what=_NAME)
     kind = words.text("distributed_type", "NO")
+    for section in ("fsdp_config", "deepspeed_config"):
+        if words.peek(section):  # a section of keys and values is there by its keys alone
+            raise ConfigError(f"{_NAME}: {section}: expected keys and values")
     if kind == "FSDP":
         found = dict(fsdp_cut(words, at="fsdp_config.", prefix="fsdp_", what=_NAME).layout)
         return Cut(layout={**found, **_mesh(words, found)})

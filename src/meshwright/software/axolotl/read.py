@@ -79,6 +79,8 @@ def _cut(words: Taken, values: Mapping[str, Any], files: Mapping[str, str]) -> C
     section = values.get("fsdp_config")
     if not section:
         return Cut(layout={"sharding": "none"})
+    if not isinstance(section, Mapping):
+        raise ConfigError(f"{_NAME}: fsdp_config={section!r}: expected keys and values")
     words.drop_under(("fsdp",))
     prefix = "fsdp_" if any(str(key).startswith("fsdp_") for key in section) else ""
     return fsdp_cut(words, at=_SECTION, prefix=prefix, what=_NAME)
@@ -86,7 +88,8 @@ def _cut(words: Taken, values: Mapping[str, Any], files: Mapping[str, str]) -> C
 
 def _data(words: Taken) -> tuple[Dataset, ...]:
     sets = words.take("datasets", None)
-    found = [one["path"] for one in sets or () if isinstance(one, dict) and "path" in one]
+    listed = sets if isinstance(sets, list) else ()
+    found = [one["path"] for one in listed if isinstance(one, dict) and "path" in one]
     return (Dataset(path=str(found[0])),) if len(found) == 1 else ()
 
 
