@@ -24,6 +24,7 @@ CHAT = ServingRequest(
     output_len=1000,
     ttft_s=2.0,
     tpot_s=0.03,
+    fastest=True,
 )
 FOUND = plan(CHAT)
 

@@ -88,6 +88,7 @@ def print_serving_plan(found: ServingPlan, console: Console, *, top: int) -> Non
     """Print the best deployments, the front of speed and throughput, and what figures mean."""
     several = len(set(found.chips)) > 1
     _options(found.options[:top], console, ranked=True, several=several)
+    _first(found, console)
     console.print()
     _arrivals(found.options[:top], console)
     step = max(1, -(-len(found.pareto) // _MOST_FRONT))
@@ -97,6 +98,35 @@ def print_serving_plan(found: ServingPlan, console: Console, *, top: int) -> Non
     )
     _options(found.pareto[::step], console, ranked=False, several=several)
     _words(found, console)
+
+
+def _first(found: ServingPlan, console: Console) -> None:
+    """The intervals of the first deployment, and what it ties with."""
+    ends = found.options[0].intervals
+    shown = (
+        f"{name} {_digits(scale * ends[key][0])} to {_digits(scale * ends[key][1])}"
+        for key, name, scale in _INTERVALS
+        if key in ends
+    )
+    say(console, f"80 % intervals of #1: {', '.join(shown)} (--json: of all)")
+    if found.tie is not None:
+        say(console, found.tie.words())
+
+
+def _digits(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+_INTERVALS = (
+    ("ttft_s", "TTFT ms", 1e3),
+    ("tpot_s", "TPOT ms", 1e3),
+    ("e2e_s", "e2e s", 1.0),
+    ("requests_per_s", "req/s", 1.0),
+    ("tokens_per_s_per_gpu", "tok/s/GPU", 1.0),
+    ("tokens_per_s_per_user", "tok/s/user", 1.0),
+    ("usd_per_million_tokens", "USD/M", 1.0),
+    ("peak_memory_gib", "GiB", 1.0),
+)
 
 
 def print_miss(found: ServingPlan, console: Console) -> None:

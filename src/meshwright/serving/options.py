@@ -16,6 +16,7 @@ from meshwright.serving.result import Part, ServingOption, excess
 from meshwright.serving.static import static_batch
 from meshwright.serving.steady import (
     BUSY,
+    MATCHED,
     Steady,
     at_rate,
     batched_prompt_s,
@@ -302,8 +303,8 @@ def _disaggregated(
         tpot = decode_s(second.clock, max(1.0, load / second.prices.worker.pp), context)
         rate = load * ranks / max((request.output_len - 1) * tpot, tpot)
         options = []
-        for answers, prompts in _matched(rate * each / (servers * BUSY), first, second):
-            carried = min(answers * rate, prompts * servers / each * BUSY)
+        for answers, prompts in _matched(rate * MATCHED * each / (servers * BUSY), first, second):
+            carried = min(answers * rate * MATCHED, prompts * servers / each * BUSY)
             found = at_rate(
                 carried,
                 prompt=prompt,

@@ -83,6 +83,10 @@ class ServingRequest:
     tpot_s: Annotated[float | None, _limit("between later tokens", "--tpot")] = None
     e2e_s: Annotated[float | None, _limit("of a whole request", "--e2e")] = None
     objective: Objective = "throughput"
+    fastest: Annotated[
+        bool, Option("Put the fastest first, also where a simpler one is as good as we can tell.")
+    ] = False
+    """Without it the simplest of those that tie with the best is first."""
     target_rate: Annotated[
         float | None, Option("Rank by the fewest GPUs that carry this rate.", metavar="REQ/S")
     ] = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from meshwright.serving.engine import Cache, Weights, Worker
@@ -15,6 +15,7 @@ __all__ = [
     "Part",
     "ServingOption",
     "ServingPlan",
+    "ServingTie",
     "best_of_each",
     "excess",
     "most_requests",
@@ -81,6 +82,8 @@ class ServingOption:
     output_len: int
     usd_per_hour: float | None
     """Of the chips in use; None where a price is not known."""
+    intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """The 80 % interval by the name of the figure in `to_dict`; empty of what is not listed."""
     arrivals: Mapping[str, Mapping[str, float]] | None = None
     """Under Poisson arrivals at the rate that was asked: mean, p50, p90 and p99 of ttft, tpot and
     e2e, in seconds."""
@@ -127,7 +130,46 @@ class ServingOption:
             "tokens_per_s_per_gpu": self.tokens_per_s_per_chip,
             "tokens_per_s_per_user": self.tokens_per_s_per_user,
             "usd_per_million_tokens": self.usd_per_million_tokens,
+            "intervals": {name: list(ends) for name, ends in self.intervals.items()},
             "arrivals": arrivals,
+        }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServingTie:
+    """The first deployment is not the best: it is simpler, and the model cannot tell them apart."""
+
+    width_frac: float
+    """Share of the best one's figure within which the two are a tie."""
+    gain_frac: float
+    """Share of the first one's figure that the best might gain."""
+    best_rank: int
+    without: tuple[str, ...]
+    """What the best needs and the first does not."""
+    measured: bool
+    """Whether published runs have told such deployments apart."""
+
+    def words(self) -> str:
+        """Say it in a line."""
+        known = (
+            ""
+            if self.measured
+            else ", for no run of this engine and kind of model on two pools is published"
+        )
+        return (
+            f"tie: #1 is the simplest within {self.width_frac:.0%}, the error between the two"
+            f"{known}; #{self.best_rank} might be {self.gain_frac:.0%} better:"
+            f" {', '.join(self.without)} (--fastest)"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it in plain types."""
+        return {
+            "width_frac": self.width_frac,
+            "gain_frac": self.gain_frac,
+            "best_rank": self.best_rank,
+            "without": list(self.without),
+            "measured": self.measured,
         }
 
 
@@ -146,6 +188,8 @@ class ServingPlan:
     """Deployments that were not priced, by reason."""
     priced: int
     """Deployments and loads that were priced."""
+    tie: ServingTie | None = None
+    """Where the first is not the best by prediction, but simpler."""
     notes: tuple[str, ...] = ()
     chips: tuple[str, ...] = ()
     """Kinds of chips of the cluster."""
@@ -157,6 +201,7 @@ class ServingPlan:
             "nearest": {name: option.to_dict() for name, option in self.nearest.items()},
             "rejected": dict(self.rejected),
             "search": {"priced": self.priced},
+            "tie": None if self.tie is None else self.tie.to_dict(),
             "definitions": DEFINITIONS,
             "notes": list(self.notes),
         }

@@ -30,6 +30,7 @@ from meshwright.serving.result import (
     order,
     pareto_front,
 )
+from meshwright.serving.simple import intervals_of_option, tie_of_options
 from meshwright.values.errors import ConfigError
 from meshwright.values.models.said_size import model_notes
 
@@ -64,19 +65,29 @@ def _search(request: ServingRequest) -> ServingPlan:
     priced = [option for option in priced_options(request, found) if option is not None]
     able = [option for option in priced if option.requests_per_s >= (request.rate or 0.0)]
     fitting = [option for option in able if excess(request, option) <= 1.0]
-    best = sorted(best_of_each(request, fitting), key=partial(order, request))[:_MOST_LISTED]
+    best = sorted(best_of_each(request, fitting), key=partial(order, request))
     if request.rate is not None and best:
         able = _simulated(request, best[:_MOST_SIMULATED], found)
         best = [option for option in able if excess(request, option) <= 1.0]
+    simple = None if request.fastest else tie_of_options(request, best)
+    if simple is not None:
+        best = [simple[0], *(option for option in best if option is not simple[0])]
+    nearest = {} if best else _nearest(request, able, priced, found)
+    known = partial(_with_intervals, request)
     return ServingPlan(
-        options=tuple(best),
-        pareto=pareto_front(priced),
-        nearest={} if best else _nearest(request, able, priced, found),
+        options=tuple(map(known, best[:_MOST_LISTED])),
+        pareto=tuple(map(known, pareto_front(priced))),
+        nearest={name: known(option) for name, option in nearest.items()},
+        tie=None if simple is None else simple[1],
         rejected=dict(rejected),
         priced=len(priced),
         notes=_notes(request, found),
         chips=tuple(pool.node.chip.name for pool in request.cluster.pools),
     )
+
+
+def _with_intervals(request: ServingRequest, option: ServingOption) -> ServingOption:
+    return replace(option, intervals=intervals_of_option(request, option))
 
 
 def _nearest(

@@ -10,6 +10,7 @@ from meshwright.serving.clock import Clock
 
 __all__ = [
     "BUSY",
+    "MATCHED",
     "Steady",
     "at_rate",
     "batched_prompt_s",
@@ -321,6 +322,13 @@ def matching_workers(
 BUSY = 0.8
 """Share of the time that workers for prompts may be busy before their queue outgrows a prompt
 (Sakasegawa's formula for few servers)."""
+
+
+MATCHED = 0.92
+"""Share of what workers for answers could carry that a pool of them carries: requests come one by
+one from the workers for prompts, so that not every place is taken all the time. AIConfigurator's
+factor for the decode side of its rate matching (sdk/inference_session.py,
+_RATE_MATCHING_DECODE_DEGRADATION_FACTOR; its 0.9 for prompts is above our BUSY)."""
 
 
 def at_rate(

@@ -47,6 +47,7 @@ __all__ = [
     "Spread",
     "Spreads",
     "Uncertain",
+    "find_serving_spread",
     "find_spread",
     "fits_within",
     "interval",
@@ -168,6 +169,11 @@ class Spread:
         """Whether these runs had the same software and generation of chips."""
         return self.level == "generation"
 
+    @property
+    def of_software(self) -> bool:
+        """Whether these runs had the same software, on whatever chips."""
+        return self.level not in FALLBACKS
+
     def around(self, predicted: float) -> tuple[float, float]:
         """Return the 80 % interval of a predicted value."""
         return predicted * self.low, predicted * self.high
@@ -270,12 +276,17 @@ def serving_kind(*, model: ModelSpec, chip: Chip, engine: str, way: str) -> Kind
     )
 
 
+def find_serving_spread(kind: Kind, quantity: ServingQuantity) -> Spread:
+    """Return what published serving runs say of this kind, or of the finest coarser one with
+    enough."""
+    return find_spread(_published("trust/serving_residuals.csv"), kind, quantity)
+
+
 def serving_interval(
     kind: Kind, quantity: ServingQuantity, predicted: float
 ) -> tuple[float, float]:
     """Return the 80 % interval of a predicted figure of serving."""
-    published = _published("trust/serving_residuals.csv")
-    return find_spread(published, kind, quantity).around(predicted)
+    return find_serving_spread(kind, quantity).around(predicted)
 
 
 def interval(

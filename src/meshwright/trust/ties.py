@@ -7,7 +7,7 @@ from functools import cache
 
 from meshwright.values.data import package_rows
 
-__all__ = ["tie_frac"]
+__all__ = ["serving_own", "tie_frac"]
 
 
 @cache
@@ -30,3 +30,19 @@ def tie_frac() -> float:
         if seen >= half:
             return math.expm1(math.sqrt(2.0) * own)
     raise AssertionError("trust/beliefs.csv has no rows")
+
+
+@cache
+def serving_own(what: str) -> float:
+    """Return what a prediction of serving throughput is off by that its set does not share: of
+    `one pool`, of `two pools`, and of `one pool and two pools` that lie between the two.
+
+    Formula:  1.4826 * median of |ln(measured / predicted) - the set's median|; between two ways the
+              root mean square of the difference of their medians
+    Units:    standard deviation of the logarithm.
+    Source:   `trust/serving_ties.csv`, by scripts/fit_serving_ties.py from published sets: runs of
+              one model, chip, engine, precision and lengths.
+    Checked:  tests/trust/test_ties.py
+    """
+    rows = {row["what"]: float(row["own"]) for row in package_rows("trust/serving_ties.csv")}
+    return rows[what]

@@ -31,7 +31,7 @@ def plan(
     output_len: int = option(1024, "New tokens of an answer."),
     limits: Given = fields_of(ServingRequest, "ttft_s", "tpot_s", "e2e_s"),
     latency: bool = option(False, "Rank by the time of a request instead of throughput."),
-    rates: Given = fields_of(ServingRequest, "target_rate", "rate"),
+    rates: Given = fields_of(ServingRequest, "target_rate", "rate", "fastest"),
     engine: str = ENGINE,
     choices: Given = fields_of(
         ServingRequest, *("modes", "weights", "cache", "concurrency", "cached_share", "speculation")
@@ -53,7 +53,9 @@ def plan(
 
     Prints deployments that keep the limits, best first: requests under way, TTFT, TPOT and
     end-to-end time (means), new tokens/s per GPU and per user, cost per million new tokens, and
-    memory; then the Pareto front. Where nothing keeps the limits, the nearest on each axis, exit
+    memory; then the Pareto front, and the 80 % interval of every figure of the first. Of
+    deployments that the model cannot tell apart the simplest is first: one pool before two, tp
+    before pp. Where nothing keeps the limits, the nearest on each axis, exit
     code 1. With --rate the best few are simulated request by request: p50, p90 and p99 of each
     time.
 
