@@ -266,6 +266,7 @@ def _stages(rows: Layouts, index: Ints, layers: Ints) -> Stages:
         last=np.broadcast_to(index == pp - 1, shape),
         in_flight=held.astype(np.float64),
         real=np.ones(shape, dtype=bool),
+        mtp=np.zeros(shape, dtype=bool),
     )
 
 
