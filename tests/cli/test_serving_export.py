@@ -55,9 +55,22 @@ def test_a_plan_becomes_files_and_says_how_they_start(
     assert json.loads(capsys.readouterr().out)["files"][0]["text"] == script
 
 
+def test_room_is_chosen(plans: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One copy of the plan runs 8 requests of 1024 and 1024 tokens."""
+    words = ["serving", "export", str(plans), "--to", "vllm", "--model-path", "m", "--dry-run"]
+    assert run([*words, "--max-model-len", "8192", "--max-num-seqs", "64"]) == 0
+    script = capsys.readouterr().out
+    assert "--max-model-len 8192" in script and "--max-num-seqs 64" in script
+    assert run(words) == 0
+    script = capsys.readouterr().out
+    assert "--max-model-len 2048" in script and "--max-num-seqs 8 " in script
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
+        (["PLANS", "--to", "vllm", "--max-model-len", "99"], "requests have 2048 tokens"),
+        (["PLANS", "--to", "vllm", "--max-num-seqs", "7"], "planned load has 8 requests at once"),
         (["PLANS#99", "--to", "vllm"], "none of rank 99"),
         (["PLANS#two", "--to", "vllm"], "expected a plan's number behind #"),
         (["PLANS", "--to", "vlm"], "did you mean 'vllm'"),

@@ -53,7 +53,7 @@ PANELS: dict[str, tuple[str, ...]] = {
     "Measured before": ("calibration", "profile"),
     "Load": (
         *("input_len", "output_len", "spread", "rate", "concurrency", "serving:trace"),
-        *("requests", "seed", "patience", "key_file"),
+        *("requests", "seed", "patience", "key_file", "max_model_len", "max_num_seqs"),
     ),
     "Data": ("data", "tokenizer", "verify_data", "quota"),
     "Evaluations, checkpoints and failures": (

@@ -4,7 +4,7 @@ prints, and the command that serves it, of the folder of its engine."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from math import ceil
 from typing import Any, Literal
@@ -120,6 +120,28 @@ class ServingChoice:
     parts: tuple[ChosenPart, ...]
     drafted: int | None
     """Tokens drafted ahead; None: none."""
+
+    def with_limits(self, *, max_len: int | None, max_sequences: int | None) -> ServingChoice:
+        """Return the deployment with another longest request in tokens, and other requests at once
+        on each attention rank that answers; None keeps the plan's. ConfigError for what the planned
+        load does not fit into."""
+        if max_len is not None and max_len < self.max_len:
+            raise ConfigError(
+                f"max_model_len={max_len}: the plan's own requests have {self.max_len} tokens"
+            )
+        planned = max(part.max_sequences for part in self.parts if part.role != "prefill")
+        if max_sequences is not None and max_sequences < planned:
+            raise ConfigError(
+                f"max_num_seqs={max_sequences}: the planned load has {planned} requests at once on"
+                " an attention rank; plan with a smaller --concurrency"
+            )
+        parts = tuple(
+            part
+            if part.role == "prefill" or max_sequences is None
+            else replace(part, max_sequences=max_sequences)
+            for part in self.parts
+        )
+        return replace(self, max_len=max_len or self.max_len, parts=parts)
 
     def served(self, part: ChosenPart, *, path: str, port: str = "8000") -> ServedWorker:
         """Return what an engine's command says of one worker of a part."""

@@ -28,6 +28,12 @@ def export(
     model_path: str = option(
         REQUIRED, "What the engine loads: a folder, or a name that it can fetch.", metavar="PATH"
     ),
+    max_model_len: int | None = option(
+        None, "Tokens of the longest request [default: prompt and answer of the plan]."
+    ),
+    max_num_seqs: int | None = option(
+        None, "Requests at once on an attention rank [default: those of the planned load]."
+    ),
     output: Given = fields_of(Delivery, "output"),
     image: str | None = option(None, "Container of manifests: one with the engine."),
     name: str | None = option(None, "Of the deployment on Kubernetes [default: the model's]."),
@@ -57,6 +63,7 @@ def export(
     """  # noqa: E501
     content, rank, file = _read(plan)
     choice = read_choice(content, rank=rank, what=file)
+    choice = choice.with_limits(max_len=max_model_len, max_sequences=max_num_seqs)
     found = export_serving(choice, target=to, where=Where(path=model_path, image=image, name=name))
     if json_output:
         print_json(found.to_dict())
