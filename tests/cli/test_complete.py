@@ -62,7 +62,7 @@ def completions(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPa
         (("data", "plan", "--corpus", "x"), []),
         (("plan", "x", "--precision", "fp1"), ["fp16"]),
         (("plan", "x", "--routing", "ty"), ["typical"]),
-        (("plan", "x", "--stack", "torcht"), ["torchtitan"]),
+        (("plan", "x", "--stack", "torcht"), ["torchtune", "torchtitan"]),
         (("plan", "x", "--objective", "tokens_per_d"), ["tokens_per_dollar"]),
         (("workflow", "slimpa"), ["slimpajama-8b"]),
         (("workflow", "x", "--launcher", "sl"), ["slurm"]),

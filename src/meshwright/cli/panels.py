@@ -12,17 +12,18 @@ FEW = 14
 PANELS: dict[str, tuple[str, ...]] = {
     "Model and batch": (
         *("model", "hf", "model_path", "series", "vocab", "seq_len", "decoder_seq_len", "gbs"),
-        *("max_gbs", "precision", "attention", "routing"),
-        *("sample_len", "finetune", "lora_rank", "lora_targets"),
+        *("max_gbs", "seq", "precision", "attention", "routing"),
+        *("sample_len", "finetune", "lora_rank", "lora_targets", "of"),
     ),
     "Chips": (
         *("cluster", "num_gpus", "gpus", "gpus_per_node", "max_memory_gib", "headroom"),
-        *("usd_per_hour", "usd_per_node_hour", "usd_per_chip_hour"),
+        *("clusters", "chips", "count"),
+        *("usd_per_hour", "usd_per_node_hour", "usd_per_chip_hour", "pay", "prices"),
         *("host_memory_gib", "nvme_gib"),
     ),
     "Goal": (
         *("tokens", "steps", "days", "deadline", "max_cost", "objective", "min_tokens_per_s"),
-        "fastest",
+        *("fastest", "racks"),
         *("pareto", "ttft_s", "tpot_s", "e2e_s", "ttft", "tpot", "e2e", "latency", "target_rate"),
         *("top", "tflops", "fix:best"),
     ),
@@ -53,7 +54,7 @@ PANELS: dict[str, tuple[str, ...]] = {
     "Measured before": ("calibration", "profile"),
     "Load": (
         *("input_len", "output_len", "spread", "rate", "concurrency", "serving:trace"),
-        *("requests", "seed", "patience", "key_file", "max_model_len", "max_num_seqs"),
+        *("requests", "seed", "patience", "key_file"),
     ),
     "Data": ("data", "tokenizer", "verify_data", "quota"),
     "Evaluations, checkpoints and failures": (
@@ -87,7 +88,7 @@ PANELS: dict[str, tuple[str, ...]] = {
     ),
     "Answer": (
         *("output", "output_prefix", "export_dir", "dry_run", "force", "overwrite"),
-        *("workers", "request", "save_request", "csv_path", "trace", "term"),
+        *("workers", "request", "save_request", "csv_path", "trace", "picture", "term"),
         *("tables", "rivals", "sources", "quiet", "json_output", "write"),
     ),
 }
@@ -99,6 +100,9 @@ FIRST: dict[str, tuple[str, ...]] = {
     "estimate": (
         *("cluster", "seq_len", "gbs", "tokens", "deadline", "max_cost", "usd_per_hour", "hf"),
         "pins",
+    ),
+    "compare": (
+        *("clusters", "chips", "count", "tokens", "deadline", "budget", "pay", "prices", "picture"),
     ),
     "plan": (
         *("cluster", "seq_len", "gbs", "hf", "finetune", "from_file", "pins", "tp", "stack"),

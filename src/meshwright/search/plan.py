@@ -18,6 +18,7 @@ from meshwright.search.exhaustive import search_space
 from meshwright.search.problem import Files, Problem, batch_rule, resolve
 from meshwright.search.published import nearest_run
 from meshwright.search.quote import quotes
+from meshwright.search.racks import rack_notes
 from meshwright.search.rank import ranked_plans, with_close_call
 from meshwright.search.remedies import has_more_ways, nearest_miss, way_notes, with_chips
 from meshwright.search.request import PlanRequest
@@ -50,7 +51,9 @@ def search_plans(
     """Search all layouts of a request; ConfigError where no layout keeps the rules, no plans where
     none fits."""
     problem = resolve(request, files=files)
-    return replace(search_problem(problem, progress=progress), nearest=nearest_run(problem))
+    found = search_problem(problem, progress=progress)
+    notes = rack_notes(problem, found.plans, search=fitting_plans)
+    return replace(found, nearest=nearest_run(problem), notes=found.notes + notes)
 
 
 def search_problem(

@@ -209,6 +209,11 @@ class PlanRequest(BaseModel):
         bool, Option("Put the fastest first, also where a simpler plan is as fast as we can tell.")
     ] = False
     """Of one kind of chip; without it the simplest of those that tie with the fastest is first."""
+    racks: Annotated[
+        bool,
+        Option("Also look at 64 of each rack's 72 chips: where the rest idle, it may be faster."),
+    ] = False
+    """A second search, of the largest power of two of each fast domain's chips."""
     min_tokens_per_s: Annotated[
         float | None, Option("Throughput that a plan must reach; chips may be left idle.")
     ] = None
