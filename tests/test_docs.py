@@ -272,6 +272,21 @@ SLOW = pytest.mark.slow
 """Of an example that searches dozens of clusters."""
 
 
+ZERO = {
+    "bf16": {"enabled": True},
+    "zero_optimization": {"stage": 3},
+    "train_micro_batch_size_per_gpu": 1,
+    "gradient_accumulation_steps": 8,
+}
+TRL = """model_name_or_path: meta-llama/Llama-3.1-8B
+max_length: 2048
+per_device_train_batch_size: 2
+gradient_accumulation_steps: 4
+gradient_checkpointing: true
+bf16: true
+use_peft: true
+lora_r: 16
+"""
 TITAN = """
 [model]
 name = "llama3"
@@ -324,6 +339,8 @@ def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Path:
             writer.writerow(SERVED)
     (folder / "train.sh").write_text(LAUNCHED)
     (folder / "llama3_8b.toml").write_text(TITAN)
+    (folder / "ds_config.json").write_text(json.dumps(ZERO))
+    (folder / "sft.yaml").write_text(TRL)
     return folder
 
 

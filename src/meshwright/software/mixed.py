@@ -50,8 +50,9 @@ def export_mixed(
     if len(found) == 1:
         return found[0]
     order = _order(layout, problem)
-    files = tuple(replace(file, text=_with_order(file, order)) for file in found[0].files)
-    return replace(found[0], files=files, notes=(*found[0].notes, *_notes(order)))
+    whole = max(found, key=lambda one: len(one.environment))
+    files = tuple(replace(file, text=_with_order(file, order)) for file in whole.files)
+    return replace(whole, files=files, notes=(*whole.notes, *_notes(order)))
 
 
 def _require_expressible(layout: MixedLayout, problem: MixedProblem, target: ExportTarget) -> None:
@@ -90,6 +91,11 @@ def _require_expressible(layout: MixedLayout, problem: MixedProblem, target: Exp
             raise CannotExpress(target.name, reason, nearest="a tp or dp that fills nodes")
 
 
+_FOR_ALL = frozenset({"UB_SKIPMC"})
+"""Variables that one kind of chip needs and the others start with as well: overlapped products then
+go by CUDA IPC everywhere."""
+
+
 def _plan_on(
     pool: Pool, layout: MixedLayout, problem: MixedProblem, settings: TrainingSettings
 ) -> TrainingPlan:
@@ -113,7 +119,8 @@ def _require_same(
     """Refuse where the kinds of chips would be started with unlike words."""
     unlike = sorted({*one.command} ^ {*other.command})
     here, there = (
-        {(var.name, var.value) for var in exported.environment} for exported in (one, other)
+        {(var.name, var.value) for var in exported.environment if var.name not in _FOR_ALL}
+        for exported in (one, other)
     )
     unlike += [f"{name}={value}" for name, value in sorted(here ^ there)]
     if unlike or one.command != other.command:
