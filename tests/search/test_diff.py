@@ -22,6 +22,7 @@ NOT_COMPARED = {
         "unlike_batch",
         "objective",
         "fastest",
+        "racks",
         "max_memory_gib",
         "headroom",
         "min_tokens_per_s",

@@ -48,6 +48,13 @@ def test_stages_are_cut_and_nodes_ordered_by_kind() -> None:
     assert '--nnodes "${NNODES:-3}"' in found.files[0].text
 
 
+def test_a_variable_that_one_kind_needs_is_set_for_all() -> None:
+    """A800 has no multicast, H800 has: overlapped products go by CUDA IPC on both."""
+    found = written(PLAN)
+    assert [var.value for var in found.environment if var.name == "UB_SKIPMC"] == ["1"]
+    assert "export UB_SKIPMC=1" in found.files[0].text
+
+
 def test_a_kind_that_comes_back_has_two_runs_of_nodes() -> None:
     found = written(replace(PLAN, stages=(HALF, FAST, HALF)))
     assert "--pipeline-model-parallel-layout Et*5|t*22|t*5L" in " ".join(found.command)

@@ -161,8 +161,8 @@ def test_script_and_yaml_name_the_same_targets_and_sizes() -> None:
             "decay_style=cosine",
         ),
         (
-            {"settings": TrainingSettings(vocab_file="/v", merge_file="/m")},
-            "gpt2-bpe",
+            {"settings": TrainingSettings(tokenizer="/t", tokenizer_kind="tiktoken")},
+            "tiktoken",
             "tokenizer_kind=huggingface",
         ),
     ],
