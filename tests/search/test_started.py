@@ -159,7 +159,9 @@ def test_what_has_no_recipe_is_refused() -> None:
     with pytest.raises(ConfigError, match="expected a release after @"):
         find_stack("megatron-bridge@")
     asked: dict[str, Any] = {"model": "llama3-8b", "seq_len": 8192, "gbs": 128}
-    with pytest.raises(ConfigError, match="alone have recipes; leave @24"):
+    with pytest.raises(ConfigError, match="no recipes of its releases are known; leave @0"):
+        problem_of(PlanRequest(cluster="h100:8", stack="torchtitan@0.3", **asked))
+    with pytest.raises(ConfigError, match="newer than the recipes read, which end with v2"):
         problem_of(PlanRequest(cluster="h100:8", stack="nemo@24.09", **asked))
     with pytest.raises(ConfigError, match="one kind of chip; leave @26"):
         resolve_mixed(PlanRequest(cluster="h100:8,b200:8", stack="megatron-bridge@26.04", **asked))
@@ -171,5 +173,5 @@ def test_a_plan_says_which_recipe_starts_it() -> None:
     )
     best = search_problem(problem_of(request)).plans[0]
     assert best.provenance["started_by"].startswith("megatron-bridge v0.4.0, its recipe of llama3")
-    plain = search_problem(problem_of(request.model_copy(update={"stack": "nemo"}))).plans[0]
+    plain = search_problem(problem_of(request.model_copy(update={"stack": "torchtitan"}))).plans[0]
     assert "started_by" not in plain.provenance

@@ -221,7 +221,7 @@ def test_other_bad_requests(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_bytes(b"\xff\xfe\x00")
     requests: list[tuple[list[str | Path], str]] = [
         (["predict", table, twin, "-o", tmp_path / "p.csv"], "two files"),
-        (["predict", table, "-o", tmp_path / "absent" / "p.csv"], "cannot be written"),
+        (["predict", table, "-o", tmp_path / "absent" / "p.csv"], "there is no folder"),
         (["predict", tmp_path / "absent.csv", "-o", tmp_path / "p.csv"], "cannot be read"),
         (["predict", tmp_path / "x.csv", "-o", tmp_path / "p.csv"], "UTF-8"),
         (["validate", table], "no measured column"),

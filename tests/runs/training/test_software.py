@@ -9,7 +9,7 @@ import pytest
 from tests.runs.training.plans import prepared
 
 from meshwright.runs.training.request import SOFTWARE, find_software
-from meshwright.values.errors import ConfigError
+from meshwright.values.errors import CannotExpress, ConfigError
 
 LAYOUTS = {
     "deepspeed": "dp=16,sharding=zero3,mbs=1",
@@ -26,7 +26,7 @@ STOPS = {
 """4:23:30:00 are 430,200 s, 7,170 minutes."""
 
 
-@pytest.mark.parametrize("software", [row.name for row in SOFTWARE])
+@pytest.mark.parametrize("software", [row.name for row in SOFTWARE if row.name != "torchtune"])
 def test_job_of_five_days(software: str, tmp_path: Path) -> None:
     found = prepared(software, tmp_path, layout=LAYOUTS.get(software, "mbs=1"))
     text = (
@@ -42,6 +42,11 @@ def test_job_of_five_days(software: str, tmp_path: Path) -> None:
     assert f"{tmp_path}/checkpoints" in everything
     # 1e11 tokens / (128 * 8192 tokens a step), rounded up
     assert "95368" in everything
+
+
+def test_torchtune_names_its_data_by_a_component(tmp_path: Path) -> None:
+    with pytest.raises(CannotExpress, match="a data set is a component of its own"):
+        prepared("torchtune", tmp_path, layout="mbs=1").written(number=1, label="mw-0-1")
 
 
 def test_megatron_loads_what_it_saves(tmp_path: Path) -> None:
