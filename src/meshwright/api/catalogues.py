@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from meshwright.platforms.given import read_hf_config
 from meshwright.search.started import recipe_span
@@ -140,7 +140,7 @@ def list_prices() -> list[PriceRow]:
     ]
     others = [
         PriceRow(
-            **{name: cell for name, cell in cells.items() if name != "usd_per_hour"},
+            **cast("Any", {name: cell for name, cell in cells.items() if name != "usd_per_hour"}),
             usd_per_hour=float(cells["usd_per_hour"]),
         )
         for cells in package_rows("values/hardware/prices.csv")

@@ -54,7 +54,8 @@ def _for_deadline(wall_s: float, tried: _Estimate) -> int | None:
         place += 1
     if place < len(SIZES):
         return SIZES[place]
-    return min(_fitting(runs), key=lambda pair: pair[1].wall_s, default=(None, None))[0]
+    fitting = list(_fitting(runs))
+    return min(fitting, key=lambda pair: pair[1].wall_s)[0] if fitting else None
 
 
 def _for_budget(usd: float, tried: _Estimate) -> int | None:
