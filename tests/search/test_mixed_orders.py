@@ -194,7 +194,9 @@ def test_a_kind_comes_back_where_that_is_faster(found: tuple[PlanResult, PlanRes
     assert "a kind of chip comes back in #1" in " ".join(
         free.notes
     ) and "comes back" not in " ".join(held.notes)
-    assert free.proof == held.proof
+    # Both bound plans in which no kind comes back; a faster plan found beside them ends it sooner.
+    assert free.proof is not None and held.proof is not None
+    assert free.proof.bound_s <= held.proof.bound_s * (1 + 1e-12)
     assert all(
         len(plan.mixed.runs) == len(plan.mixed.pools)
         for plan in held.plans

@@ -271,6 +271,8 @@ def _require_values(args: Sequence[str]) -> None:
     """ConfigError for an option with an empty value, mostly an unset variable of the shell: some
     options would take a default for it."""
     for option, word in pairwise(["", *args]):
+        if option in ("-o", "--output") and word.startswith("--"):
+            raise ConfigError(f"{option}: expected where to write, and {word} is an option")
         is_own = option != "--launcher-word"  # whose value is an option of the platform
         if (not word and option.startswith("-")) or (
             is_own and re.fullmatch(r"--[a-z][a-z-]*=", word)

@@ -9,7 +9,7 @@ from meshwright.sizing.estimate import Limits
 
 __all__ = ["SIZES", "Tried", "chips_for"]
 
-SIZES = tuple(2**power for power in range(3, 13))
+SIZES: tuple[int, ...] = tuple(2**power for power in range(3, 13))
 """Chips of a cluster that are tried, 8 to 4096: the sizes that batches and layers divide by."""
 
 
@@ -54,7 +54,7 @@ def _for_deadline(wall_s: float, tried: _Estimate) -> int | None:
         place += 1
     if place < len(SIZES):
         return SIZES[place]
-    fitting = list(_fitting(runs))
+    fitting = _fitting(runs)
     return min(fitting, key=lambda pair: pair[1].wall_s)[0] if fitting else None
 
 

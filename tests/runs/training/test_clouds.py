@@ -141,7 +141,7 @@ def test_checkpoints_that_the_container_would_lose_stop_it(
 def test_a_study_on_it(launcher: str, tmp_path: Path, capsys: Capture) -> None:
     """`tune` sends its runs through the same executor as `train`."""
     (tmp_path / "bin" / "torchrun").write_text(
-        "#!/bin/sh\nfor step in 1 2 3 4 5 6; do\n"
+        "#!/bin/sh\nfor step in 1 2 3 4 5 6 7 8 9 10; do\n"
         """  printf '{"event": "step", "step": %s, "loss": 7.0, "gradient_norm": 1.0,"""
         """ "step_s": 0.5}\\n' "$step"\n"""
         "done\n"
@@ -152,5 +152,5 @@ def test_a_study_on_it(launcher: str, tmp_path: Path, capsys: Capture) -> None:
     assert "torchrun" in capsys.readouterr().out
     assert cli.run(arguments) == 0, capsys.readouterr().err
     (run,) = Path("study/runs").iterdir()
-    assert json.loads((run / "stdout.log").read_text().splitlines()[-1])["step"] == 6
+    assert json.loads((run / "stdout.log").read_text().splitlines()[-1])["step"] == 10
     assert "best: --layout" in capsys.readouterr().out
