@@ -6,14 +6,15 @@ import errno
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 from tests.runs.records import measured, record
 
 from meshwright.runs.outcome import Failure
-from meshwright.runs.record import Event, run_id_of
+from meshwright.runs.record import Event, run_id_of, told_fields
 from meshwright.runs.store import read_store, study_folder
 from meshwright.values.errors import ConfigError, StudyError
 from meshwright.values.layout import Layout
@@ -99,6 +100,42 @@ def test_ids_tell_layouts_apart_that_differ_in_any_field() -> None:
     ]
     assert len({run_id_of(other) for other in [layout, *others]}) == 5
     assert run_id_of(layout).startswith("tp2-pp2-dp2-mbs1-none-")
+
+
+def test_a_field_that_comes_later_leaves_the_ids_of_older_studies_as_they_are() -> None:
+    @dataclass(frozen=True)
+    class Older:
+        tp: int = 1
+
+    @dataclass(frozen=True)
+    class Newer(Older):
+        overlap: bool = False
+
+    told = partial(told_fields, always=("tp",), usual=asdict(Newer()))
+    assert told(Newer(tp=2)) == asdict(Older(tp=2))
+    assert told(Newer(tp=1)) == {"tp": 1}
+    assert told(Newer(tp=2, overlap=True)) == {"tp": 2, "overlap": True}
+
+
+def test_ids_of_layouts_are_those_of_earlier_studies() -> None:
+    """Golden: a study that was begun with an earlier version goes on under these names."""
+    uneven = Layout(pp=2, dp=2, gbs=8, layers_per_stage=(3, 4), recompute="selective")
+    assert run_id_of(Layout(tp=2, pp=2, dp=2, gbs=8)) == "tp2-pp2-dp2-mbs1-none-9347f17f"
+    named = run_id_of(replace(uneven, recompute_modules=("core_attn",)))
+    assert named == "tp1-pp2-dp2-mbs1-selective-5556dcc7"
+
+
+def test_a_study_from_before_a_field_is_the_same_study(tmp_path: Path) -> None:
+    older = {**TRIAL, "limits": {"ttft_s": 0.5}}
+    study_folder(tmp_path, request=REQUEST, trial=older)
+    newer = {**TRIAL, "limits": {"ttft_s": 0.5, "ttft_p99_s": None}}
+    asked, usual = {**REQUEST, "racks": False}, {"racks": False}
+    study_folder(tmp_path, request=asked, trial=newer, usual=usual)
+    with pytest.raises(StudyError, match="racks=False where True is asked for"):
+        study_folder(tmp_path, request={**REQUEST, "racks": True}, trial=newer, usual=usual)
+    with pytest.raises(StudyError, match="limits"):
+        asks = {**TRIAL, "limits": {"ttft_s": 0.5, "ttft_p99_s": 1.0}}
+        study_folder(tmp_path, request=REQUEST, trial=asks)
 
 
 def test_another_study_is_refused_with_what_differs(tmp_path: Path) -> None:

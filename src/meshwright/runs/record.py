@@ -8,10 +8,10 @@ import json
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from functools import partial
-from typing import Any, ClassVar, Literal, Self, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args
 
 from typing_extensions import TypeVar
 
@@ -21,6 +21,9 @@ from meshwright.trust.calibration import Z90
 from meshwright.trust.intervals import Fits
 from meshwright.values.errors import ConfigError
 from meshwright.values.layout import Layout
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 __all__ = [
     "DIGITS",
@@ -41,6 +44,7 @@ __all__ = [
     "read_run",
     "record_of",
     "run_id_of",
+    "told_fields",
 ]
 
 RunState = Literal["planned", "submitted", "finished", "failed"]
@@ -238,11 +242,29 @@ AnyRun = TypeVar("AnyRun", bound=Course, default=RunRecord)
 """A run of training, unless a study says of what else."""
 
 
+_FIRST_FIELDS = (
+    *("tp", "sp", "cp", "ep", "etp", "pp", "vpp", "dp", "sharding", "shard_size", "mbs", "gbs"),
+    *("recompute", "recompute_method", "recompute_layers", "recompute_modules"),
+    *("schedule", "layers_per_stage", "offload", "optimizer"),
+)
+"""Of a layout, when the first studies were named. A field that came later is told where it is not
+its default alone: so runs keep the names that older studies have for them. Nothing is added."""
+
+
 def run_id_of(layout: Layout) -> str:
     """Name a run by its layout, `tp2-pp1-dp1-mbs4-full-1f3a9c07`, with a digest of every field."""
     axes = [(name, getattr(layout, name)) for name in ("tp", "cp", "ep", "pp", "vpp", "dp")]
     named = [f"{name}{size}" for name, size in axes if size > 1 or name in ("tp", "pp", "dp")]
-    return named_by([*named, f"mbs{layout.mbs}", layout.recompute], asdict(layout))
+    told = told_fields(layout, always=_FIRST_FIELDS, usual=asdict(Layout()))
+    return named_by([*named, f"mbs{layout.mbs}", layout.recompute], told)
+
+
+def told_fields(
+    value: DataclassInstance, *, always: Collection[str], usual: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return fields in plain types: `always` these, and others where they are not as usual."""
+    fields_of_it = asdict(value).items()
+    return {name: one for name, one in fields_of_it if name in always or one != usual.get(name)}
 
 
 _AGAIN = re.compile(r"-again\d+-[0-9a-f]+$")

@@ -6,7 +6,7 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -119,9 +119,11 @@ def study_folder(
     request: dict[str, Any],
     trial: dict[str, Any],
     read: Callable[..., Any] = record_of,
+    usual: Mapping[str, Any] | None = None,
 ) -> Store[Any]:
     """Open a study, or begin one; StudyError where the folder holds another study, or something
-    else. `read` reads its runs: those of training, unless it is told."""
+    else. `read` reads its runs: those of training, unless it is told. `usual` is what a field of
+    the request is that an older study does not say."""
     found = _read_study(folder)
     if found is None:
         refuse_foreign(folder, _OURS, f"no {_STUDY}, so it is no study")
@@ -130,7 +132,7 @@ def study_folder(
         if not _write_first(folder / _STUDY, _study_text(found)):
             # Another start was quicker: its study is this one.
             found = _read_study(folder) or found
-    _refuse_other(folder, found.request, request)
+    _refuse_other(folder, {**(usual or {}), **found.request}, request)
     _refuse_other(folder, found.trial, trial)
     _make_runs(folder)
     return Store(folder=folder, study=found, read=read)
@@ -159,12 +161,20 @@ def refuse_foreign(folder: Path, ours: Collection[str], but: str) -> None:
 
 def _refuse_other(folder: Path, there: dict[str, Any], asked: dict[str, Any]) -> None:
     for key in [*there, *(key for key in asked if key not in there)]:
-        if there.get(key) != asked.get(key):
+        if not _same(there.get(key), asked.get(key)):
             raise StudyError(
                 f"{folder}: holds another study, with {key}={there.get(key)!r} where"
                 f" {asked.get(key)!r} is asked for now; give another folder, or ask for the same"
                 " again"
             )
+
+
+def _same(there: Any, asked: Any) -> bool:
+    """Whether two values in plain types are equal; a key that only one of them has is None in the
+    other, which was written before there was such a field."""
+    if isinstance(there, dict) and isinstance(asked, dict):
+        return all(_same(there.get(key), asked.get(key)) for key in {*there, *asked})
+    return bool(there == asked)
 
 
 def _study_text(study: Study) -> str:

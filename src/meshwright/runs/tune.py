@@ -27,6 +27,7 @@ from meshwright.runs.trackers import Tracking, tracked
 from meshwright.runs.trial import Trial, job_of_layout, refusal_of
 from meshwright.runs.waiting import Suspect, no_suspicion
 from meshwright.search.problem import Problem
+from meshwright.search.request import PlanRequest
 from meshwright.values.errors import ConfigError, MeshwrightError
 from meshwright.values.hardware.profile import Profile, profile_to_bytes
 from meshwright.values.layout import Layout
@@ -280,6 +281,7 @@ def run_study(
         usd_per_chip_hour=facts.usd_per_chip_hour,
         repeats=True,
         largest=_job(problem, tuning, members[0].layout),
+        usual=PlanRequest.usual(),
         job=lambda record: _job(problem, tuning, record.layout),
         judge=judge_runs(work),
         suspect=suspect_runs(work),
@@ -316,6 +318,8 @@ class Conduct(Generic[AnyRun]):
     """As of a Tuner."""
     largest: Job
     """It tells how many have room at a time."""
+    usual: Mapping[str, Any] = field(default_factory=dict)
+    """What fields of the request are that an older study does not say."""
     job: Callable[[AnyRun], Job]
     judge: Judge
     read: Callable[..., AnyRun]
@@ -334,7 +338,11 @@ class Conduct(Generic[AnyRun]):
         self.starter.check()
         trial = {**self.trial, "launcher": self.asked.launcher}
         store = study_folder(
-            self.asked.folder, request=dict(self.request), trial=trial, read=self.read
+            self.asked.folder,
+            request=dict(self.request),
+            trial=trial,
+            read=self.read,
+            usual=self.usual,
         )
         if self.machine is not None:
             text = profile_to_bytes(self.machine, form="json").decode()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, cast, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
+from pydantic_core import to_jsonable_python
 
 from meshwright.search.rules.software import NEWEST_MEGATRON
 from meshwright.values.amounts import MOST, check_amounts
@@ -361,6 +362,13 @@ class PlanRequest(BaseModel):
     def to_dict(self) -> dict[str, Any]:
         """Return every field in plain types, for YAML and JSON."""
         return self.model_dump(mode="json")
+
+    @classmethod
+    def usual(cls) -> dict[str, Any]:
+        """Return what every field is that nobody gave, in plain types."""
+        known = cls.model_fields.items()
+        given = {name: field.default for name, field in known if not field.is_required()}
+        return cast("dict[str, Any]", to_jsonable_python(given))
 
 
 def _one_line(error: ValidationError) -> str:
