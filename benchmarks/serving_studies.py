@@ -26,8 +26,8 @@ from meshwright.runs.choose import Options, Stop, Tried, choose
 from meshwright.runs.loads.load import Lengths, closed_loop
 from meshwright.runs.serving.candidates import serving_candidates, serving_options
 from meshwright.runs.serving.trial import ServingTrial
+from meshwright.serving.candidates import Candidate, candidates
 from meshwright.serving.engine import find_engine
-from meshwright.serving.options import Candidate, candidates
 from meshwright.serving.request import ServingRequest
 from meshwright.serving.simulate import Requests
 from meshwright.serving.simulate import closed_loop as simulated

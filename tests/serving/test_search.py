@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from meshwright import serving
+from meshwright.serving.candidates import workers
 from meshwright.serving.clock import Speculation
 from meshwright.serving.engine import Worker, find_engine
-from meshwright.serving.options import workers
 from meshwright.serving.request import ServingRequest
 from meshwright.serving.result import ServingOption, pareto_front
 from meshwright.serving.search import plan, predict

@@ -5,9 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -15,7 +12,6 @@ from typing import Any
 
 import typer
 from rich.console import Console
-from rich.progress import Progress
 
 from meshwright import api
 from meshwright.api.existing import Run, price_of, read_run
@@ -35,7 +31,7 @@ from meshwright.cli.plan_files import (
     request_to_yaml,
     side_of,
 )
-from meshwright.cli.terminal import JsonFlag, QuietFlag, tell, tell_notes
+from meshwright.cli.terminal import JsonFlag, QuietFlag, search_progress, tell, tell_notes
 from meshwright.cli.traces import write_steps
 from meshwright.platforms.files import check_ours, make_folder, put_file
 from meshwright.platforms.given import read_hf_config
@@ -223,7 +219,7 @@ def plan(
     if trace is not None:
         make_folder(trace)
     check_ours(csv_path, mark=_CSV_MARK, force=force)
-    with _progress(quiet=quiet) as progress:
+    with search_progress("pricing layouts", quiet=quiet) as progress:
         front = (
             api.plan_front(asked) if pareto else None
         )  # first, as it refuses chips without a price
@@ -341,17 +337,6 @@ def _require(fields: dict[str, Any]) -> None:
     missing = [words for key, words in wanted.items() if key not in fields]
     if missing:
         raise ConfigError(f"plan needs {'; '.join(missing)}")
-
-
-@contextmanager
-def _progress(*, quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
-    """Show a bar on a terminal's stderr while the search runs."""
-    if quiet or not sys.stderr.isatty():
-        yield None
-        return
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("pricing layouts", total=None)
-        yield lambda done, bound: bar.update(task, completed=done, total=max(done, bound))
 
 
 def _csv(result: PlanResult) -> str:

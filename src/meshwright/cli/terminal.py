@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -21,6 +23,7 @@ __all__ = [
     "narrow_console",
     "print_json",
     "print_page",
+    "search_progress",
     "tell",
     "tell_notes",
     "warn",
@@ -74,3 +77,18 @@ def tell_notes(lines: Iterable[str]) -> None:
 def print_json(record: object) -> None:
     """Print the answer as one object for programs."""
     print(json.dumps(record, indent=2))
+
+
+@contextmanager
+def search_progress(what: str, *, quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
+    """Show a bar on a terminal's stderr while a search runs, which says how much is done of how
+    much."""
+    if quiet or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, bound: bar.update(task, completed=done, total=max(done, bound))

@@ -61,6 +61,15 @@ class _Plane:
         first = low[j] + v * (low[j + 1] - low[j])
         return first + u * (high[j] + v * (high[j + 1] - high[j]) - first)
 
+    def down(self, rows: Floats, column: float) -> Floats:
+        """Return `at` of many rows of one column."""
+        y, columns = log(column), self.columns
+        j = min(max(bisect_right(columns, y) - 1, 0), len(columns) - 2)
+        v = min(max((y - columns[j]) / (columns[j + 1] - columns[j]), 0.0), 1.0)
+        ends = np.array(self.values)
+        values = ends[:, j] + v * (ends[:, j + 1] - ends[:, j])
+        return np.asarray(np.interp(np.log(rows), self.rows, values))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Clock:
@@ -136,6 +145,34 @@ class Clock:
         layer_s = self.tokens_s[batch] / self.prices.model.num_layers
         draft = guess.drafted * (layer_s + self.head_s[batch])
         return (device + draft + self.head_s[tokens]) / (1.0 + guess.accepted)
+
+    @cached_property
+    def _columns(self) -> dict[float, Floats]:
+        """Of `running_column_s`, by context: a search asks for one a thousand times."""
+        return {}
+
+    def running_column_s(self, context: float) -> Floats:
+        """Return `running_s` of 1 to `most_tokens` sequences, at the place of their number; that of
+        1 at place 0, too.
+
+        Formula:  as running_s
+        """
+        if context not in self._columns:
+            batch = np.maximum(np.arange(self.most_tokens + 1), 1)
+            guess = self.speculation
+            each = 1 if guess is None else 1 + guess.drafted
+            tokens = np.minimum(batch * each, self.most_tokens)
+            told, heads = np.array(self.tokens_s), np.array(self.head_s)
+            device = told[tokens] + self._running.down(batch.astype(np.float64), max(context, 1.0))
+            if not self.prices.engine.graphs:
+                device = np.maximum(device, self.launch_s)
+            found = device + heads[batch]
+            if guess is not None:
+                layer = told[batch] / self.prices.model.num_layers
+                draft = guess.drafted * (layer + heads[batch])
+                found = (device + draft + heads[tokens]) / (1.0 + guess.accepted)
+            self._columns[context] = found
+        return self._columns[context]
 
     def prompt_attention_s(self, new: int, before: int) -> float:
         """Return the time of attention of a chunk of a prompt after `before` cached tokens."""

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from meshwright.serving.candidates import Candidate, candidate_of
 from meshwright.serving.clock import Clock
 from meshwright.serving.engine import Worker
 from meshwright.serving.kernels import Floats
-from meshwright.serving.options import Candidate, candidate_of
 from meshwright.serving.request import ServingRequest
 from meshwright.serving.result import ServingOption
 from meshwright.serving.simulate import Outcome, Requests, closed_loop, open_loop, outcome_of

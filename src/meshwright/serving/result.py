@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
+
+import numpy as np
 
 from meshwright.serving.engine import Cache, Weights, Worker
 from meshwright.serving.request import Mode, ServingRequest
@@ -12,6 +14,7 @@ from meshwright.values.units import GIB
 
 __all__ = [
     "DEFINITIONS",
+    "Figures",
     "Part",
     "ServingOption",
     "ServingPlan",
@@ -207,14 +210,33 @@ class ServingPlan:
         }
 
 
-def excess(request: ServingRequest, option: ServingOption) -> float:
+class Figures(Protocol):
+    """What deployments are compared by: of one, or of a column of them."""
+
+    @property
+    def ttft_s(self) -> Any: ...
+    @property
+    def tpot_s(self) -> Any: ...
+    @property
+    def e2e_s(self) -> Any: ...
+    @property
+    def chips(self) -> Any: ...
+    @property
+    def tokens_per_s(self) -> Any: ...
+    @property
+    def tokens_per_s_per_chip(self) -> Any: ...
+
+
+def excess(request: ServingRequest, option: Figures) -> Any:
     """Return the largest of figure / limit; 0 without limits."""
-    asked = {name: getattr(request, name) for name in ("ttft_s", "tpot_s", "e2e_s")}
-    limits = {name: limit for name, limit in asked.items() if limit is not None}
-    return max((getattr(option, name) / limit for name, limit in limits.items()), default=0.0)
+    found: Any = 0.0
+    for name in ("ttft_s", "tpot_s", "e2e_s"):
+        if (limit := getattr(request, name)) is not None:
+            found = np.maximum(found, getattr(option, name) / limit)
+    return found
 
 
-def order(request: ServingRequest, option: ServingOption) -> tuple[float, ...]:
+def order(request: ServingRequest, option: Figures) -> tuple[Any, Any]:
     """Return what options are sorted by, the best first, as the request's goal has it."""
     if request.target_rate is not None:
         return (option.chips, option.e2e_s)

@@ -7,17 +7,17 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from meshwright.serving.engine import Cache, Weights, Worker
-from meshwright.serving.load import under_arrivals
-from meshwright.serving.options import (
+from meshwright.serving.candidates import (
     Candidate,
     Rejected,
     candidate_of,
     candidates,
-    of_one_pool,
-    priced_options,
     transfer_s,
 )
+from meshwright.serving.engine import Cache, Weights, Worker
+from meshwright.serving.load import under_arrivals
+from meshwright.serving.options import of_one_pool, one_pool
+from meshwright.serving.pools import Priced, Progress, two_pools
 from meshwright.serving.request import ServingRequest
 from meshwright.serving.result import (
     Part,
@@ -40,11 +40,13 @@ _MOST_LISTED = 50
 _MOST_SIMULATED = 8
 
 
-def plan(request: ServingRequest | None = None, /, **fields: Any) -> ServingPlan:
+def plan(
+    request: ServingRequest | None = None, /, *, progress: Progress | None = None, **fields: Any
+) -> ServingPlan:
     """Return the deployments that answer a request, or its fields, best first.
 
     `plan(model="llama3-70b", cluster="h100:8", input_len=1000, output_len=500, ttft_s=0.5)`; the
-    fields are those of ServingRequest.
+    fields are those of ServingRequest. `progress` is told how many workers are done of how many.
 
     Every worker that holds the model is priced at every load from one request to as many as its
     cache holds; of disaggregated deployments all pairs of workers for prompts and answers with the
@@ -56,13 +58,19 @@ def plan(request: ServingRequest | None = None, /, **fields: Any) -> ServingPlan
     """
     if request is not None and fields:
         raise ConfigError(f"plan: give a request or fields ({', '.join(fields)}), not both")
-    return _search(request if request is not None else ServingRequest.of(**fields))
+    asked = request if request is not None else ServingRequest.of(**fields)
+    return _search(asked, progress or _untold)
 
 
-def _search(request: ServingRequest) -> ServingPlan:
+def _untold(done: int, of: int) -> None:
+    """Tell nobody."""
+
+
+def _search(request: ServingRequest, progress: Progress) -> ServingPlan:
     rejected: Rejected = Rejected()
     found = candidates(request, rejected)
-    priced = [option for option in priced_options(request, found) if option is not None]
+    listed = _priced(request, found, progress)
+    priced = listed.options
     able = [option for option in priced if option.requests_per_s >= (request.rate or 0.0)]
     fitting = [option for option in able if excess(request, option) <= 1.0]
     best = sorted(best_of_each(request, fitting), key=partial(order, request))
@@ -80,10 +88,19 @@ def _search(request: ServingRequest) -> ServingPlan:
         nearest={name: known(option) for name, option in nearest.items()},
         tie=None if simple is None else simple[1],
         rejected=dict(rejected),
-        priced=len(priced),
+        priced=listed.count,
         notes=_notes(request, found),
         chips=tuple(pool.node.chip.name for pool in request.cluster.pools),
     )
+
+
+def _priced(
+    request: ServingRequest, found: Sequence[Candidate], progress: Progress = _untold
+) -> Priced:
+    """What can be listed of every deployment at every load."""
+    alone = tuple(option for option in one_pool(request, found) if option is not None)
+    pairs = two_pools(request, found, progress)
+    return Priced(options=(*alone, *pairs.options), count=len(alone) + pairs.count)
 
 
 def _with_intervals(request: ServingRequest, option: ServingOption) -> ServingOption:
@@ -100,8 +117,7 @@ def _nearest(
     if able:
         return nearest_of(request, able)
     if not priced and request.target_rate is not None:
-        options = priced_options(replace(request, target_rate=None), found)
-        priced = [option for option in options if option is not None]
+        priced = _priced(replace(request, target_rate=None), found).options
     keeping = [option for option in priced if excess(request, option) <= 1.0]
     return {"requests_per_s": most_requests(keeping or priced)} if priced else {}
 

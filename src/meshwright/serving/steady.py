@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from math import ceil, sqrt
+from math import ceil
+
+import numpy as np
 
 from meshwright.serving.clock import Clock
+from meshwright.serving.kernels import Floats
 
 __all__ = [
     "BUSY",
     "MATCHED",
+    "Rated",
     "Steady",
     "at_rate",
+    "at_rates",
     "batched_prompt_s",
     "cut",
     "decode_s",
+    "decodes_s",
     "disaggregated",
     "front_s",
     "matching_workers",
@@ -55,17 +61,17 @@ def decode_s(clock: Clock, running: float, context: float) -> float:
 
     Formula:  (1 - f) * t(n) + f * t(n + 1), n + f = max(running, 1)
     Units:    seconds.
-    Source:   `Clock.running_s`.
+    Source:   `Clock.running_column_s`.
     Valid:    up to the clock's tokens.
     Checked:  tests/serving/test_steady.py
     """
     running = max(running, 1.0)
     low = min(int(running), clock.most_tokens)
     share = running - low
-    first = clock.running_s(low, context)
+    column = clock.running_column_s(context)
     if share <= 0.0 or low + 1 > clock.most_tokens:
-        return first
-    return (1.0 - share) * first + share * clock.running_s(low + 1, context)
+        return float(column[low])
+    return float((1.0 - share) * column[low] + share * column[low + 1])
 
 
 def prompt_s(clock: Clock, *, new: int, before: int = 0, beside: int = 0) -> float:
@@ -331,6 +337,73 @@ factor for the decode side of its rate matching (sdk/inference_session.py,
 _RATE_MATCHING_DECODE_DEGRADATION_FACTOR; its 0.9 for prompts is above our BUSY)."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rated:
+    """Times of a request by rates of requests, each of the shape of the rates."""
+
+    ttft_s: Floats
+    tpot_s: Floats
+    e2e_s: Floats
+    running: Floats
+    """Sequences that run at once per attention rank of the workers for answers."""
+
+
+def decodes_s(clock: Clock, running: Floats, context: float) -> Floats:
+    """Time of `decode_s` by many numbers of running sequences.
+
+    Formula:  as decode_s
+    Units:    seconds, the shape of `running`.
+    Source:   `Clock.running_column_s`.
+    Valid:    as decode_s.
+    Checked:  tests/serving/test_steady.py
+    """
+    column, most = clock.running_column_s(context), clock.most_tokens
+    running = np.maximum(running, 1.0)
+    low = np.minimum(running.astype(np.int64), most)
+    share = np.where(low < most, running - low, 0.0)
+    return np.asarray((1.0 - share) * column[low] + share * column[np.minimum(low + 1, most)])
+
+
+def at_rates(
+    rate: Floats,
+    *,
+    prompt: Floats,
+    each: Floats,
+    servers: Floats,
+    ranks: Floats,
+    decode: Clock,
+    context: float,
+    output_len: int,
+    transfer_s: float,
+) -> Rated:
+    """Times of a request on two pools, at many rates of requests of as many pairs of pools.
+
+    Formula:  as `disaggregated`; running = rate * (output - 1) * tpot(running) / ranks; ttft =
+              prompt + wait + transfer + poll_steps * tpot / 2 + request_s + handover_s, until the
+              workers for answers look
+    Units:    seconds; `servers` are attention ranks and stages of all workers for prompts, `ranks`
+              those of answers. Arrays of one shape.
+    Source:   as `disaggregated`.
+    Valid:    rates below servers / each; `each` is `batched_prompt_s`.
+    Checked:  tests/serving/test_steady.py
+    """
+    pp, most = decode.prices.worker.pp, float(decode.most_tokens)
+    rho = np.minimum(rate * each / servers, 0.9999)
+    queue = rho ** (np.sqrt(2.0 * (servers + 1.0)) - 1.0)
+    wait = 0.5 * prompt * queue / (servers * (1.0 - rho))
+    # Answers see the rate of their own rank alone, which many pairs have in common.
+    asked, back = np.unique(rate * (output_len - 1) / ranks, return_inverse=True)
+    running, tpot = np.ones(asked.shape), np.zeros(asked.shape)
+    for _ in range(_ROUNDS):
+        tpot = decodes_s(decode, running / pp, context)
+        running = np.minimum(0.5 * (running + np.maximum(asked * tpot, 1.0)), most)
+    tpot, running = tpot[back].reshape(rate.shape), running[back].reshape(rate.shape)
+    engine = decode.prices.engine
+    look = 0.5 * engine.poll_steps * tpot
+    ttft = prompt + wait + transfer_s + look + engine.request_s + engine.handover_s
+    return Rated(ttft_s=ttft, tpot_s=tpot, e2e_s=ttft + (output_len - 1) * tpot, running=running)
+
+
 def at_rate(
     rate: float,
     *,
@@ -343,27 +416,29 @@ def at_rate(
     output_len: int,
     transfer_s: float,
 ) -> Steady:
-    """Times of a request on two pools at a rate of requests.
+    """Times of a request on two pools at one rate of requests.
 
-    Formula:  as `disaggregated`; running = rate * (output - 1) * tpot(running) / ranks; ttft =
-              prompt + wait + transfer + poll_steps * tpot / 2 + request_s + handover_s, until the
-              workers for answers look
-    Units:    seconds; `servers` are attention ranks and stages of all workers for prompts, `ranks`
-              those of answers.
-    Source:   as `disaggregated`.
-    Valid:    rates below servers / each; `each` is `batched_prompt_s`.
+    Formula:  as at_rates
+    Units:    as at_rates.
+    Source:   as at_rates.
+    Valid:    as at_rates.
     Checked:  tests/serving/test_steady.py
     """
-    pp = decode.prices.worker.pp
-    rho = min(rate * each / servers, 0.9999)
-    wait = 0.5 * prompt * rho ** (sqrt(2.0 * (servers + 1.0)) - 1.0) / (servers * (1.0 - rho))
-    running, tpot = 1.0, 0.0
-    for _ in range(_ROUNDS):
-        tpot = decode_s(decode, max(1.0, running / pp), context)
-        wanted = max(rate * (output_len - 1) * tpot / ranks, 1.0)
-        running = min(0.5 * (running + wanted), float(decode.most_tokens))
-    engine = decode.prices.engine
-    look = 0.5 * engine.poll_steps * tpot
-    ttft = prompt + wait + transfer_s + look + engine.request_s + engine.handover_s
-    e2e = ttft + (output_len - 1) * tpot
-    return Steady(ttft_s=ttft, tpot_s=tpot, e2e_s=e2e, requests_per_s=rate, running=running)
+    found = at_rates(
+        np.array(rate),
+        prompt=np.array(prompt),
+        each=np.array(each),
+        servers=np.array(servers),
+        ranks=np.array(ranks),
+        decode=decode,
+        context=context,
+        output_len=output_len,
+        transfer_s=transfer_s,
+    )
+    return Steady(
+        ttft_s=float(found.ttft_s),
+        tpot_s=float(found.tpot_s),
+        e2e_s=float(found.e2e_s),
+        requests_per_s=rate,
+        running=float(found.running),
+    )

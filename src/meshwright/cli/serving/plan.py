@@ -11,7 +11,7 @@ from rich.console import Console
 from meshwright.cli.flags import GPUS_PER_NODE, HF
 from meshwright.cli.options import Given, command, fields_of, option
 from meshwright.cli.serving.flags import CHUNK, ENGINE, PLACE, request_of, worker_of
-from meshwright.cli.terminal import JsonFlag, print_json
+from meshwright.cli.terminal import JsonFlag, print_json, search_progress
 from meshwright.report.serving_table import print_load, print_miss, print_serving_plan
 from meshwright.runs.loads.load import Lengths, closed_loop, poisson, read_trace
 from meshwright.serving.load import simulate_load
@@ -81,7 +81,8 @@ def plan(
         **choices,
         **price,
     )
-    found = search(request)
+    with search_progress("pricing deployments", quiet=False) as progress:
+        found = search(request, progress=progress)
     if json_output:
         print_json({"request": request.to_dict(), **found.to_dict()})
     elif found.options:

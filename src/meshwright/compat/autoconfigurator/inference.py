@@ -13,8 +13,8 @@ from meshwright.compat.autoconfigurator.settings import TrainSettings, chip_of, 
 from meshwright.compat.checks import is_whole, made, whole
 from meshwright.runs.serving.trial import OWN_ENGINE
 from meshwright.runs.store import write_whole
+from meshwright.serving.candidates import Candidate, candidate_of
 from meshwright.serving.engine import Cache, Weights, Worker, find_engine
-from meshwright.serving.options import Candidate, candidate_of
 from meshwright.serving.request import ServingRequest
 from meshwright.serving.static import static_batch
 from meshwright.values.errors import ConfigError, LayoutError, UnknownNameError

@@ -22,9 +22,9 @@ from meshwright.runs.serving.record import (
     ServingPrediction,
 )
 from meshwright.runs.serving.trial import ServingTrial, refusal_of_deployment
+from meshwright.serving.candidates import Candidate as Priced
+from meshwright.serving.candidates import candidate_of, candidates
 from meshwright.serving.engine import Cache, Quantisation, Worker, check_worker
-from meshwright.serving.options import Candidate as Priced
-from meshwright.serving.options import candidate_of, candidates
 from meshwright.serving.request import Objective, ServingRequest
 from meshwright.serving.result import ServingOption
 from meshwright.serving.search import predict
