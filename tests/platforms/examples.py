@@ -169,6 +169,9 @@ JOBS: dict[str, tuple[str, Job]] = {
             SMALL, image=IMAGE, account="12345", instance="ecs.gn7e-c16g1.16xlarge", time_limit_s=90
         ),
     ),
+    "bcprun": ("bcprun", LARGE),
+    "bcprun-node": ("bcprun", replace(ON_NODES, time_limit_s=3600)),
+    "bcprun-files": ("bcprun", replace(WITH_FILES, image=None)),
     "bcp-port": ("bcp", replace(SMALL, image=IMAGE, instance="dgxa100.80g.8.norm", port=8888)),
     "k8s-jobset-port": ("k8s-jobset", replace(SMALL, image=IMAGE, port=8888)),
     "runai-port": ("runai", replace(SMALL, image=IMAGE, port=8888)),

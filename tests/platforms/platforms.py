@@ -26,7 +26,7 @@ SLURM_NODEID=2 SLURM_PROCID=19 SLURM_LOCALID=3 exec "$@"
 BCPRUN = r"""#!/bin/bash
 export RANK=19 LOCAL_RANK=3 MASTER_ADDR=node-a MASTER_PORT=29500
 [[ $* == *"--npernode 1 "* ]] && export RANK=2
-while [[ $1 != --cmd ]]; do shift; done
+while [[ $1 != --cmd ]]; do [[ $1 == --env ]] && export "${2?}"; shift; done
 exec sh -c "$2"
 """
 PROGRAMS = {

@@ -105,6 +105,10 @@ def on_base_command(job: Job, bin_dir: Path) -> Call:
     return run(["sh", "-c", expand(line, {"HOME": "/root"})], bin_dir=bin_dir, env={})
 
 
+def on_bcprun(job: Job, bin_dir: Path) -> Call:
+    return run(script(job, "bcprun"), bin_dir=bin_dir, env={})
+
+
 def on_runai(job: Job, bin_dir: Path) -> Call:
     submitted = run(script(replace(job, image=IMAGE), "runai"), bin_dir=bin_dir, env={})
     command = submitted.argv[submitted.argv.index("--command") + 2 :]
@@ -173,6 +177,7 @@ PLATFORMS: dict[str, Callable[[Job, Path], Call]] = {
     "slurm": on_slurm,
     "slurm-ranks": on_slurm_by_ranks,
     "bcp": on_base_command,
+    "bcprun": on_bcprun,
     "runai": on_runai,
     "lepton": on_lepton,
     "sky": on_sky,
@@ -207,7 +212,8 @@ def test_program_gets_its_words_and_variables(
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in PLATFORMS if name not in ("k8s-mpijob", "slurm-ranks", "bcp")]
+    "name",
+    [name for name in PLATFORMS if name not in ("k8s-mpijob", "slurm-ranks", "bcp", "bcprun")],
 )
 def test_torchrun_is_told_where_and_who(name: str, bin_dir: Path) -> None:
     several, one = (PLATFORMS[name](job([], "", nodes=nodes), bin_dir).argv for nodes in (4, 1))

@@ -49,14 +49,14 @@ def test_names_stand_in_the_order_of_help() -> None:
     assert launchers() == (
         "torchrun",
         *("slurm", "k8s-trainjob", "k8s-pytorchjob", "k8s-jobset", "k8s-mpijob"),
-        *("bcp", "runai", "lepton", "sky", "pai-dlc"),
+        *("bcp", "bcprun", "runai", "lepton", "sky", "pai-dlc"),
     )
     assert launchers_without_gpus() == (
-        *("slurm", "k8s-jobset", "bcp", "runai", "lepton", "sky", "pai-dlc"),
+        *("slurm", "k8s-jobset", "bcp", "bcprun", "runai", "lepton", "sky", "pai-dlc"),
     )
     assert runners() == (
         *("local", "slurm", "k8s", "k8s-pytorchjob", "k8s-jobset", "k8s-mpijob"),
-        *("bcp", "runai", "lepton", "sky"),
+        *("bcp", "bcprun", "runai", "lepton", "sky"),
     )
 
 
@@ -87,7 +87,10 @@ def test_a_record_is_whole(platform: Platform) -> None:
             find_runner(platform.name)
         return
     assert state_of("a word of next year", platform.states) == "unknown"
-    assert {"queued", "running"} & set(platform.states.values()) or platform.launcher == "local"
+    assert {"queued", "running"} & set(platform.states.values()) or platform.launcher in (
+        "local",
+        "bcprun",
+    )
     assert {"succeeded", "failed"} <= set(platform.states.values())
     assert executor(platform.launcher).name == platform.launcher
     assert set(platform.option_names).isdisjoint(platform.fixed)

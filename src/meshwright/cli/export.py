@@ -138,7 +138,7 @@ def export(
     launcher: str | None = option(
         None,
         "Write a job script too: torchrun, slurm, k8s-trainjob, -pytorchjob, -jobset, -mpijob,"
-        " bcp, runai, lepton, sky, pai-dlc.",
+        " bcp, bcprun, runai, lepton, sky, pai-dlc.",
         metavar="PLATFORM",
     ),
     job: JobFileFlag = None,

@@ -25,7 +25,7 @@ def workflow(
         None, "Go before its values: train.time=3D.", metavar="[KEY.SUB=V]..."
     ),
     launcher: str = option(
-        "bcp", "bcp, slurm, k8s-jobset, runai, lepton, sky, pai-dlc.", metavar="PLATFORM"
+        "bcp", "bcp, bcprun, slurm, k8s-jobset, runai, lepton, sky, pai-dlc.", metavar="PLATFORM"
     ),
     delivery: Given = fields_of(Delivery),
     spec_only: bool = option(False, "Print the description in YAML, to change it.", "--spec"),

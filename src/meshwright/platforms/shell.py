@@ -14,6 +14,7 @@ __all__ = [
     "MASTER_PORT",
     "STRICT",
     "Copy",
+    "asked_for",
     "command",
     "environment",
     "file_folders",
@@ -78,11 +79,15 @@ def environment(job: Job) -> str:
     for variable in job.environment:
         set_it = f"export {variable.name}={quote(variable.value)}"
         lines += [f"# {' '.join(variable.why.split())}", f"{_literal([variable.value])}{set_it}"]
-    lines += [
+    return "\n".join([*lines, *([asked_for(job)] if job.secrets else [])])
+
+
+def asked_for(job: Job) -> str:
+    """Return what ends the script where a secret is not set."""
+    return "\n".join(
         f': "${{{name}:?set it where you submit; no file has its value}}"; export {name}'
         for name in job.secrets
-    ]
-    return "\n".join(lines)
+    )
 
 
 def reasons(job: Job) -> str:

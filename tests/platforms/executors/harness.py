@@ -61,6 +61,17 @@ def machine_of_its_own(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
+def inside_base_command(folder: Path, *, nodes: int, gpus: int = 8) -> Iterator[None]:
+    """Be on the first node of a job of Base Command; its bcprun starts all processes here."""
+    text = f'#!/bin/sh\nexec {sys.executable} {Path(__file__).with_name("bcprun.py")} "$@"\n'
+    with programs(folder, "bcprun", text=text), pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NGC_ARRAY_SIZE", str(nodes))
+        patch.setenv("NGC_GPUS_PER_NODE", str(gpus))
+        patch.setenv("NGC_JOB_ID", f"{os.getpid()}{nodes}")
+        yield
+
+
+@contextmanager
 def client_program(folder: Path, name: str, *, of: str | None = None) -> Iterator[None]:
     """Put a stand-in for a platform's command line where it is looked for; `of`: the program whose
     words it has."""

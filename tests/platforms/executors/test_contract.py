@@ -15,6 +15,7 @@ from tests.platforms.executors.harness import (
     Harness,
     bash,
     client_program,
+    inside_base_command,
     machine_of_its_own,
     package_of_orbit,
     programs,
@@ -23,6 +24,7 @@ from tests.platforms.executors.kubernetes_api import running_cluster
 from tests.platforms.executors.test_base_command import FIELDS, installed
 from tests.slurm import require_slurm, running_slurm
 
+from meshwright.platforms.base_command.allocation import AllocationOptions, BcprunExecutor
 from meshwright.platforms.base_command.executor import BaseCommandExecutor, BaseCommandOptions
 from meshwright.platforms.kubernetes.executor import KubernetesExecutor
 from meshwright.platforms.local.executor import LocalExecutor, LocalOptions
@@ -79,6 +81,15 @@ def bcp(folder: Path) -> Iterator[Harness]:
         )
 
 
+def bcprun(folder: Path) -> Iterator[Harness]:
+    with inside_base_command(folder, nodes=2), machine_of_its_own(folder):
+        yield Harness(
+            make=lambda: BcprunExecutor(AllocationOptions(stop_grace_s=2)),
+            folder=folder,
+            unknown_handle=f"999999@no-such-run-1:{folder}/none",
+        )
+
+
 def client(folder: Path, *, name: str, program: str, **fields: str) -> Iterator[Harness]:
     """Yield a launcher that is reached by a command line of its own."""
     of = "runai" if program == "orbit" else program
@@ -105,6 +116,7 @@ LAUNCHERS: dict[str, Callable[[Path], Iterator[Harness]]] = {
     "slurm": slurm,
     "k8s": k8s,
     "bcp": bcp,
+    "bcprun": bcprun,
     "runai": partial(client, name="runai", program="runai", image=IMAGE),
     "lepton": partial(client, name="lepton", program="lep", image=IMAGE, instance="gpu.8xh100"),
     "sky": partial(client, name="sky", program="sky", instance="H100"),

@@ -32,7 +32,7 @@ def run(
     dry_run: bool = option(False, "Print the commands, and do nothing."),
     launcher: str | None = option(
         None,
-        "Write a job script instead: slurm, k8s-jobset, bcp, runai, lepton, sky or pai-dlc.",
+        "Write a job script instead: slurm, k8s-jobset, bcp, bcprun, runai, lepton, sky, pai-dlc.",
         metavar="PLATFORM",
     ),
     nodes: int = option(1, "Of the job: one rank on each; workers are the recipe's.", metavar="N"),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from meshwright.compat.autoconfigurator.settings import JOB_NAME_PREFIX
+from meshwright.platforms.base_command.allocation import Allocation, allocation_here
 from meshwright.platforms.executor import Executor
 from meshwright.platforms.job import JobOptions
 from meshwright.platforms.registry import executor
@@ -45,11 +46,17 @@ def platform_of(config: Mapping[str, Any]) -> Platform:
     notes = (*_idle_keys(config), *_idle(cluster))
     if launcher == "local":
         return Platform(launcher=launcher, notes=notes)
-    # A job of ours has all of its nodes.
-    memory = [f"--mem={cluster['mem']}"] if cluster.get("mem") not in (None, 0) else []
-    if cluster.get("nodelist") is not None:
-        memory = [*memory, f"--nodelist={cluster['nodelist']}"]
-    more = {"slurm": memory, "bcp": ["--team", str(cluster["team"])] if cluster.get("team") else []}
+    if launcher == "bcp" and (here := allocation_here()) is not None:
+        return Platform(launcher="bcprun", notes=(*notes, *_inside(config, here)))
+    if launcher == "bcp" and cluster.get("workspace") is None and not _given_mounts(config):
+        notes += (
+            f"data_dir={config['data_dir']} is on no workspace of the jobs:"
+            " cluster.workspace=ID mounts one there",
+        )
+    more = {
+        "slurm": _slurm_words(config),
+        "bcp": ["--team", str(cluster["team"])] if cluster.get("team") else [],
+    }
     job = JobOptions(
         image=config.get("training_container"),
         mounts=_mounts(config),
@@ -64,18 +71,60 @@ def platform_of(config: Mapping[str, Any]) -> Platform:
     return Platform(launcher=launcher, job=job, starter=starter, parallel=parallel, notes=notes)
 
 
+def _inside(config: Mapping[str, Any], here: Allocation) -> list[str]:
+    """Say where candidates run inside a job of Base Command; ConfigError where it is too small."""
+    wanted = int(config["search_config"]["train_settings"]["num_nodes"])
+    if wanted > here.nodes:
+        raise ConfigError(
+            f"train_settings.num_nodes={wanted}: this job of Base Command has {here.nodes} nodes;"
+            " search_config.train_settings.num_nodes=$NGC_ARRAY_SIZE takes them all"
+        )
+    return [
+        f"inside a job of Base Command: candidates run one after the other on {wanted} of its"
+        f" {here.nodes} nodes, in its own image and with its own mounts"
+    ]
+
+
+def _slurm_words(config: Mapping[str, Any]) -> list[str]:
+    """Options for sbatch, and for srun those of `srun_args`; those of pyxis need a container."""
+    cluster = config["cluster"]
+    # A job of ours has all of its nodes.
+    words = [f"--mem={cluster['mem']}"] if cluster.get("mem") not in (None, 0) else []
+    if cluster.get("nodelist") is not None:
+        words.append(f"--nodelist={cluster['nodelist']}")
+    image = config.get("training_container")
+    by_pyxis = image is not None and not str(image).endswith(".sif")
+    args = [str(arg) for arg in cluster.get("srun_args") or ()]
+    return [*words, *(f"srun {arg}" for arg in args if by_pyxis or "container" not in arg)]
+
+
+def _given_mounts(config: Mapping[str, Any]) -> list[str]:
+    return [str(mount) for mount in config["container_mounts"] or () if mount]
+
+
+def _on_base_command(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Mounts that say what they are, and the workspace where the line's bare paths are, else where
+    its data is. Base Command has no folders of a host: results come back with the log."""
+    given, name = _given_mounts(config), config["cluster"].get("workspace")
+    own = [mount for mount in given if not mount.startswith("/") or ":" in mount]
+    if name is None:
+        return tuple(given)
+    named, _, place = str(name).partition(":")
+    data = str(config["data_dir"])
+    bare = [mount for mount in given if mount not in own]
+    places = [place] if place else bare or [data if data.startswith("/") else "/workspace"]
+    return (*(f"workspace={named}:{place}" for place in places), *own)
+
+
 def _mounts(config: Mapping[str, Any]) -> tuple[str, ...]:
     """What the container sees: the user's mounts, and the tool's folders under their own names."""
     if config["cluster_type"] == "bcm" and config.get("training_container") is None:
         return ()  # the program sees the node's own paths
-    given = [str(mount) for mount in config["container_mounts"] or () if mount]
+    if config["cluster_type"] == "bcp":
+        return _on_base_command(config)
+    given, cluster = _given_mounts(config), config["cluster"]
     keys = ("auto_configurator_path", "base_results_dir", "data_dir")
     own = [str(config[key]) for key in keys if config.get(key)]
-    cluster = config["cluster"]
-    if config["cluster_type"] == "bcp":
-        # It has no folders of a host: results come back with the log.
-        workspace = cluster.get("workspace")
-        return (*([] if workspace is None else [f"workspace={workspace}:/workspace"]), *given)
     absolute = [str(Path(folder).resolve()) for folder in own]
     pairs = [mount if ":" in mount else f"{mount}:{mount}" for mount in (*given, *absolute)]
     if cluster.get("volume") is not None:
@@ -114,11 +163,6 @@ def _idle_keys(config: Mapping[str, Any]) -> list[str]:
 def _idle(cluster: Mapping[str, Any]) -> list[str]:
     """Say which words were set and change nothing here."""
     found = []
-    if cluster.get("srun_args") not in (None, ["--no-container-mount-home"]):
-        found.append(
-            "cluster.srun_args has no effect: jobs are started by sbatch scripts of ours; put"
-            " options for sbatch into a job file"
-        )
     if cluster.get("exclusive") is False:
         found.append(
             "cluster.exclusive=False has no effect: a run holds whole nodes, else its times are not"

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from meshwright.platforms.base_command.allocation import (
+    AllocationOptions,
+    BcprunExecutor,
+    bcprun_script,
+)
 from meshwright.platforms.base_command.executor import (
     STATES,
     BaseCommandExecutor,
@@ -9,6 +14,7 @@ from meshwright.platforms.base_command.executor import (
 )
 from meshwright.platforms.base_command.script import base_command_script
 from meshwright.platforms.contract import Platform
+from meshwright.platforms.local.executor import STATES as ENDS
 
 __all__ = ["PLATFORMS"]
 
@@ -30,5 +36,18 @@ PLATFORMS = (
             "NeMo's run.time_limit does nothing on Base Command; the limit above is the platform's"
             " own",
         ),
+    ),
+    Platform(
+        name="bcprun",
+        title="a job of Base Command that you are in",
+        place=41,
+        write=bcprun_script,
+        without_gpus=True,
+        needs="bcprun and NGC_ARRAY_SIZE, which a job of Base Command has",
+        start=BcprunExecutor,
+        options=AllocationOptions,
+        states=ENDS,
+        limit="its watcher ends it after {time} s",
+        sees_here=True,
     ),
 )

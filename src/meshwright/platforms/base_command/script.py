@@ -33,7 +33,7 @@ from meshwright.platforms.shell import (
 from meshwright.values.errors import ConfigError
 from meshwright.values.units import DAY_S, HOUR_S, MINUTE_S
 
-__all__ = ["base_command_script", "base_command_time"]
+__all__ = ["base_command_script", "base_command_time", "node_lines"]
 
 RESULT_DIR = "/results"
 """Where Base Command's own examples mount the results of a job."""
@@ -56,8 +56,7 @@ def base_command_script(job: Job) -> JobText:
             f" job.sh\n{STRICT}"
         ),
         reasons(job),
-        "# What the first node runs.\n"
-        + heredoc("commandline", _nodes(job) if job.nodes > 1 else _one_node(job)),
+        "# What the first node runs.\n" + heredoc("commandline", node_lines(job)),
         command(_submit(job)),
     ]
     return JobText(file_name="job.sh", text=script(blocks), submit="bash job.sh")
@@ -107,6 +106,12 @@ def _mount_words(mount: Mount) -> list[str]:
     return ["--workspace", f"{mount.source}:{mount.target}:{'RO' if mount.read_only else 'RW'}"]
 
 
+def node_lines(job: Job, *, handed: Sequence[str] = ()) -> str:
+    """Return what the first node runs, which starts the others; `handed` are variables of the first
+    node's environment that the others have not."""
+    return _nodes(job, handed) if job.nodes > 1 else _one_node(job)
+
+
 def _one_node(job: Job) -> str:
     if job.runs_on == "node":
         where = node_words(job, rank="0", address="127.0.0.1", port=str(MASTER_PORT))
@@ -116,18 +121,21 @@ def _one_node(job: Job) -> str:
     )
 
 
-def _nodes(job: Job) -> str:
+def _nodes(job: Job, handed: Sequence[str]) -> str:
     """bcprun hands `--cmd` to a shell on every node, so the environment travels in it."""
     if job.runs_on == "node":
         where = [f"NNODES={job.nodes}", 'NODE_RANK="$RANK"']
-        return _bcprun(job, 1, _line(job, list(job.command), where))
-    return _bcprun(job, job.gpus_per_node, _line(job, rank_words(job)))
+        return _bcprun(job, 1, _line(job, list(job.command), where), handed)
+    # bcprun numbers ranks alone; PyTorch Lightning finds a rank by its node and its place there
+    # (lightning/fabric/plugins/environments/lightning.py).
+    where = [f'NODE_RANK="$((RANK / {job.gpus_per_node}))"']
+    return _bcprun(job, job.gpus_per_node, _line(job, rank_words(job), where), handed)
 
 
-def _bcprun(job: Job, tasks_per_node: int, line: str) -> str:
-    return command(
-        ["bcprun", f"--nnodes {job.nodes}", f"--npernode {tasks_per_node}", f"--cmd {quote(line)}"]
-    )
+def _bcprun(job: Job, tasks_per_node: int, line: str, handed: Sequence[str]) -> str:
+    known = [f'--env "{name}=${name}"' for name in handed]
+    tasks = [f"--nnodes {job.nodes}", f"--npernode {tasks_per_node}"]
+    return command(["bcprun", *tasks, *known, f"--cmd {quote(line)}"])
 
 
 def _line(job: Job, words: list[str], where: Sequence[str] = ()) -> str:

@@ -103,13 +103,13 @@ class LocalExecutor:
         return len(units) // job.num_gpus
 
     def written(self, job: Job, *, directory: Path, label: str) -> JobText:
-        return job_text(_watched(job, label), launcher="torchrun")
+        return job_text(self._named(job, label), launcher="torchrun")
 
     def submit(self, job: Job, *, directory: Path, label: str) -> str:
         """Start a watcher, which waits for as many GPUs or cores as there are processes."""
         self.slots(job)
         run = directory.absolute()
-        put_job(run, _watched(job, label), self.written(job, directory=run, label=label))
+        put_job(run, self._named(job, label), self.written(job, directory=run, label=label))
         spec = self._spec(job, label)
         try:
             for old in ("pid", "start.json", "cancel", "end.json"):
@@ -139,6 +139,10 @@ class LocalExecutor:
         (own.folder / "cancel").touch()
         with suppress(ProcessLookupError):
             os.kill(int(own.key), signal.SIGTERM)
+
+    def _named(self, job: Job, label: str) -> Job:
+        """The watcher holds the limit, and ends what `timeout` around torchrun would leave."""
+        return replace(job, name=check_label(label), time_limit_s=None)
 
     def _all_units(self) -> tuple[str, ...]:
         if self._units is None:
@@ -191,11 +195,6 @@ class LocalExecutor:
             share = f"{spec['count']} of {len(spec['units'])} GPUs or cores"
             return JobStatus(state="queued", reason=f"waits for {share} that other runs hold")
         return JobStatus(state="running", started_s=started_s, nodes=_here())
-
-
-def _watched(job: Job, label: str) -> Job:
-    """The watcher holds the limit, and ends what `timeout` around torchrun would leave."""
-    return replace(job, name=check_label(label), time_limit_s=None)
 
 
 def _lost(own: Handle, started_s: float | None) -> JobStatus:

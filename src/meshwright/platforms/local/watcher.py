@@ -103,7 +103,7 @@ class _Watch:
         env["MASTER_PORT"] = str(_free_port())
         if self.spec["kind"] == "gpu":
             env["CUDA_VISIBLE_DEVICES"] = ",".join(numbers)
-        elif hasattr(os, "sched_setaffinity"):
+        elif self.spec["kind"] == "core" and hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(0, {int(number) for number in numbers})
         killed = _killed_for_memory()
         with (

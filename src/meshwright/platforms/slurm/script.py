@@ -33,6 +33,8 @@ _RANK_TASK = 'export RANK="$SLURM_PROCID" LOCAL_RANK="$SLURM_LOCALID"; exec "$@"
 _OWN = ("#SBATCH --job-name", "#SBATCH --output")
 """What each job of an array says for itself."""
 
+_SRUN = "srun "
+"""How a further word begins that is an option of srun, such as `srun --mpi=pmix`."""
 _HERE_TOO = '"$PWD:$PWD"'
 """The folder that the job was submitted from, under its own name: the program reads files there."""
 
@@ -130,7 +132,7 @@ def _directives(job: Job, launch: Launch) -> list[str]:
         for name, value in words.items()
         if value != ""
     ]
-    return [*lines, *(f"#SBATCH {word}" for word in job.words)]
+    return [*lines, *(f"#SBATCH {word}" for word in job.words if not word.startswith(_SRUN))]
 
 
 def _directive_value(value: str) -> str:
@@ -166,6 +168,7 @@ def _launch(job: Job, launch: Launch) -> list[str]:
     # Without --cpu-bind=none one task per node would hold all its processes on the few cores of one
     # task.
     srun = ["srun", "--kill-on-bad-exit=1", "--cpu-bind=none", "--distribution=block"]
+    srun += [quote(word.removeprefix(_SRUN)) for word in job.words if word.startswith(_SRUN)]
     inside = _container(job)
     if launch == "ranks" or job.runs_on == "node":
         task, name = (_RANK_TASK, "rank") if launch == "ranks" else (_NODE_TASK, "node")
