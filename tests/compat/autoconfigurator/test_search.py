@@ -280,9 +280,8 @@ def test_jobs_have_the_containers_mounts_and_the_clusters_words() -> None:
     assert job.mounts[:2] == ("/raw:/data", "/models:/models")
     assert "/opt/tool:/opt/tool" in job.mounts
     assert (job.partition, job.account, job.image) == ("gpu", "me", "image")
-    assert (
-        job.words == ()
-    )  # whole nodes and all of their memory are what every job of ours asks for
+    # Whole nodes and all of their memory are what every job of ours asks for.
+    assert job.words == ("srun --no-container-mount-home",)
 
 
 @pytest.mark.slow
