@@ -264,6 +264,8 @@ def test_what_a_platform_has_no_word_for_is_refused(launcher: str, job: Job, wor
         {"name": "a b"},
         {"name": "-a"},
         {"account": "a\n#SBATCH --qos=x"},
+        {"image": "--bind=/etc:/x.sif"},
+        {"log_dir": "-m 777"},
         {"words": ("--a\n--b",)},
         {"environment": (EnvVar(name="A", value="1", why=""), EnvVar(name="A", value="2", why=""))},
     ],

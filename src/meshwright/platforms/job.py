@@ -163,7 +163,7 @@ class Job:
         for variable in self.environment:
             _check_variable(variable)
         for name in _TEXTS:
-            _check_line(getattr(self, name) or "", name)
+            _check_value(getattr(self, name) or "", name)
         for word in self.words:
             _check_line(word, "an option for the platform")
         if self.files and self.workdir:
@@ -243,6 +243,15 @@ def _check_line(text: str, what: str) -> None:
     _check_text(text, what)
     if "\n" in text or "\r" in text:
         raise ConfigError(f"{what} must be one line, got {text!r}")
+
+
+def _check_value(text: str, name: str) -> None:
+    """A value stands behind its option, or alone: neither may be read as another option."""
+    _check_line(text, name)
+    if text.startswith("-"):
+        raise ConfigError(
+            f"{name}={text}: a value that begins with a dash would be read as an option"
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

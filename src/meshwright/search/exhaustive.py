@@ -169,6 +169,7 @@ def _first_of_each(layouts: Layouts, count: int) -> NDArray[np.int64]:
     """Numbers of the first `count` rows of each that differ in more than recompute, ascending."""
     columns = [getattr(layouts, name) for name in _BUT_RECOMPUTE]
     _, kind = np.unique(np.stack(columns), axis=1, return_inverse=True)
+    kind = kind.reshape(-1)  # numpy 2.0.0 alone keeps the axes of what was given
     order = np.argsort(kind, kind="stable")
     starts = np.flatnonzero(np.r_[True, np.diff(kind[order]) != 0])
     place = np.arange(len(order)) - np.repeat(starts, np.diff(np.r_[starts, len(order)]))
