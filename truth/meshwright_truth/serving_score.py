@@ -207,25 +207,44 @@ Written by `meshwright serving validate`. Every row of the tables is predicted w
 - TTFT runs from sending a request to its first token; TPOT is (finish - first token) / (output tokens - 1), the mean over requests; end to
   end is TTFT + (output tokens - 1) * TPOT, and throughput is requests under way * output tokens / end to end / chips, as in the tables.
 - What the constants were fitted on, and how well they hold on models that were left out, says docs/serving.md.
+
+The first table is what a user is told; the second is what can be said of a run whose benchmark is known.
 """  # noqa: E501
+_PLANNED = """## As `serving plan` prices it
+
+By model, chips, engine, weights, cache, lengths, workers and clients alone, with the engine's own
+settings. Clients are spread evenly in time, and no benchmark starts all of them at once.
+"""
+_BENCHMARKED = """## With the benchmark's own configuration
+
+Lengths as the benchmark draws them, clients as it starts them, the engine's settings and the pools
+of its recipe where the day or the version tells which.
+"""
 
 
 def serving_accuracy_page(
-    figures: Mapping[str, ServingFigures], unanswered: Mapping[str, Mapping[str, int]]
+    figures: Mapping[str, ServingFigures],
+    unanswered: Mapping[str, Mapping[str, int]],
+    *,
+    planned: Mapping[str, ServingFigures] | None = None,
 ) -> str:
-    """Return the page."""
-    lines = [
-        _INTRODUCTION,
-        "| table | " + " | ".join(HEADINGS) + " |",
-        "| --- |" + " ---: |" * len(HEADINGS),
-    ]
-    lines += ["| " + " | ".join((name, *cells_of(found))) + " |" for name, found in figures.items()]
-    lines += ["", "## Rows without an answer", ""]
+    """Return the page; `planned` are the figures of the same rows as `serving plan` prices them."""
+    lines = [_INTRODUCTION]
+    if planned is not None:
+        lines += [_PLANNED, *_table(planned), ""]
+    lines += [_BENCHMARKED, *_table(figures), "", "## Rows without an answer", ""]
     for table, reasons in unanswered.items():
         lines += [
             f"- {table}, {counted(count, 'row')}: {reason}" for reason, count in reasons.items()
         ]
     return "\n".join(lines) + "\n"
+
+
+def _table(figures: Mapping[str, ServingFigures]) -> list[str]:
+    lines = ["| table | " + " | ".join(HEADINGS) + " |", "| --- |" + " ---: |" * len(HEADINGS)]
+    return lines + [
+        "| " + " | ".join((name, *cells_of(found))) + " |" for name, found in figures.items()
+    ]
 
 
 def cells_of(found: ServingFigures) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from meshwright.serving.steady import (
     BUSY,
     MATCHED,
     Steady,
+    at_rate,
     at_rates,
     batched_prompt_s,
     cut,
@@ -24,7 +25,7 @@ from meshwright.serving.steady import (
     prompt_s,
 )
 
-__all__ = ["Priced", "Progress", "two_pools"]
+__all__ = ["Priced", "Progress", "pools_at_load", "two_pools"]
 
 Ints = NDArray[np.int64]
 Progress = Callable[[int, int], None]
@@ -274,6 +275,35 @@ class _Answers:
 
 
 _MOST_GROUP = 4
+
+
+def pools_at_load(
+    request: ServingRequest,
+    prompts: tuple[Candidate, int],
+    answers: tuple[Candidate, int],
+    *,
+    load: float,
+) -> Steady:
+    """Return what requests see on so many workers for prompts and for answers, `load` answers under
+    way on each attention rank, as far as the prompts' workers keep up: a row of `two_pools`."""
+    (first, first_count), (second, second_count) = prompts, answers
+    servers = first_count * first.prices.worker.attention_dp * first.prices.worker.pp
+    new, before = cut(request.input_len, request.cached_share)
+    each_s = batched_prompt_s(first.clock, new=new, before=before)
+    worker, context = second.prices.worker, request.input_len + 0.5 * request.output_len
+    tpot_s = float(decodes_s(second.clock, np.array([load / worker.pp]), context)[0])
+    rate = load * worker.attention_dp / max((request.output_len - 1) * tpot_s, tpot_s)
+    return at_rate(
+        min(second_count * rate * MATCHED, servers / each_s * BUSY),
+        prompt=prompt_s(first.clock, new=new, before=before),
+        each=each_s,
+        servers=servers,
+        ranks=second_count * worker.attention_dp,
+        decode=second.clock,
+        context=context,
+        output_len=request.output_len,
+        transfer_s=transfer_s(request, second),
+    )
 
 
 def _survivors(request: ServingRequest, columns: _Pairs) -> list[int]:

@@ -21,6 +21,7 @@ from meshwright.runs.loads.measure import MeasuredLoad, measure_server
 from meshwright.runs.loads.readers import ReadLoad, read_results
 from meshwright.runs.measured.cells import TruthTable
 from meshwright.runs.measured.serving_answers import ServingAnswers, serving_predictions_csv
+from meshwright.runs.measured.serving_plan import predict_as_planned
 from meshwright.runs.measured.serving_predict import count_by_table, predict_serving
 from meshwright.runs.measured.serving_rows import read_serving_table
 from meshwright.values.errors import ConfigError, require_scorers
@@ -260,7 +261,8 @@ def validate(
     whether better configurations are told from worse ones.
 
     Prints a line per table, for dense models and those with experts apart, and for each engine and
-    chip; with -o it writes the page docs/serving_accuracy.md.
+    chip: first as `serving plan` prices the run, then with the configuration of the benchmark that
+    ran it. With -o it writes the page docs/serving_accuracy.md.
 
     Examples:
 
@@ -281,44 +283,46 @@ def validate(
     check_ours(output, mark=_MARK, force=force)
     tables = [read_serving_table(path) for path in truth]
     reasons: Mapping[str, Mapping[str, int]] = {}
+    planned = None
     if predictions is not None:
         guesses = read_guesses(predictions)
     else:
         answers = predict_serving(tables)
         guesses, reasons = guesses_of_answers(answers), answers.reasons
+        planned = _answered(score_serving(tables, guesses_of_answers(predict_as_planned(tables))))
     figures = score_serving(tables, guesses)
     if output is not None:
-        put_file(output, serving_accuracy_page(figures, reasons), mark=_MARK, force=force)
-    _print_errors(figures, reasons, as_json=json_output)
+        page = serving_accuracy_page(figures, reasons, planned=planned)
+        put_file(output, page, mark=_MARK, force=force)
+    _print_errors(figures, reasons, planned=planned, as_json=json_output)
+
+
+def _answered(figures: Mapping[str, ServingFigures]) -> dict[str, ServingFigures]:
+    return {name: found for name, found in figures.items() if found.answered}
 
 
 def _print_errors(
     figures: Mapping[str, ServingFigures],
     reasons: Mapping[str, Mapping[str, int]],
     *,
+    planned: Mapping[str, ServingFigures] | None,
     as_json: bool,
 ) -> None:
     if as_json:
         print_json(
             {
-                "tables": {name: found.to_dict() for name, found in figures.items()},
+                "tables": _plain(figures),
+                "as_planned": None if planned is None else _plain(planned),
                 "unanswered": reasons,
             }
         )
         return
-    from meshwright_truth.serving_score import HEADINGS, cells_of
-
-    columns = [
-        Column(heading="table", justify="left"),
-        *(Column(heading=heading) for heading in HEADINGS),
-    ]
     console = Console()
-    print_columns(
-        console,
-        columns,
-        [(name, *cells_of(found)) for name, found in figures.items()],
-        more="--json has them",
-    )
+    if planned is not None:
+        console.print("as `serving plan` prices it:", highlight=False)
+        _print_figures(console, planned)
+        console.print("\nwith the benchmark's own configuration:", highlight=False)
+    _print_figures(console, figures)
     for name, found_reasons in reasons.items():
         for reason, count in found_reasons.items():
             console.print(
@@ -327,3 +331,18 @@ def _print_errors(
                 markup=False,
                 soft_wrap=not console.is_terminal,
             )
+
+
+def _plain(figures: Mapping[str, ServingFigures]) -> dict[str, object]:
+    return {name: found.to_dict() for name, found in figures.items()}
+
+
+def _print_figures(console: Console, figures: Mapping[str, ServingFigures]) -> None:
+    from meshwright_truth.serving_score import HEADINGS, cells_of
+
+    columns = [
+        Column(heading="table", justify="left"),
+        *(Column(heading=heading) for heading in HEADINGS),
+    ]
+    lines = [(name, *cells_of(found)) for name, found in figures.items()]
+    print_columns(console, columns, lines, more="--json has them")
