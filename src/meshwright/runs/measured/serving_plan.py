@@ -11,8 +11,8 @@ from meshwright.runs.measured.cells import TruthTable, UnansweredError
 from meshwright.runs.measured.rows import Unanswerable
 from meshwright.runs.measured.serving_answers import ServingAnswers, ServingPrediction
 from meshwright.runs.measured.serving_rows import ServingCase, read_serving_row
-from meshwright.serving.engine import Worker
 from meshwright.serving.candidates import Candidate, candidate_of
+from meshwright.serving.engine import Worker
 from meshwright.serving.pools import pools_at_load
 from meshwright.serving.request import ServingRequest
 from meshwright.serving.search import predict
