@@ -304,7 +304,7 @@ def test_a_clusters_words_reach_the_launcher(tmp_path: Path) -> None:
     text = path.read_text()
     assert submit == "bash job.sh" and path == base_command.folder / "first_job" / "job.sh"
     for line in (
-        "--workspace ws:/workspace:RW",
+        "--workspace ws:/opt/launcher_scripts/data:RW",
         "--team x",
         "--ace a",
         "--org o",

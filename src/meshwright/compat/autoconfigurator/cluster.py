@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from posixpath import normpath
 from typing import Any
 
 from meshwright.compat.autoconfigurator.settings import JOB_NAME_PREFIX
@@ -110,7 +111,7 @@ def _on_base_command(config: Mapping[str, Any]) -> tuple[str, ...]:
     if name is None:
         return tuple(given)
     named, _, place = str(name).partition(":")
-    data = str(config["data_dir"])
+    data = normpath(str(config["data_dir"]))
     bare = [mount for mount in given if mount not in own]
     places = [place] if place else bare or [data if data.startswith("/") else "/workspace"]
     return (*(f"workspace={named}:{place}" for place in places), *own)
