@@ -86,7 +86,7 @@ def test_one_chart_alone(
     [
         (
             ["plan.json", "--format", "svg"],
-            "--format svg writes one chart: give --chart, one of time, memory",
+            "--format svg writes one chart: give --chart, one of lost, rival, time, memory",
         ),
         (
             ["plan.json", "--format", "svg", "--chart", "tim"],

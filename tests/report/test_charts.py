@@ -136,7 +136,7 @@ def test_the_best_cell_is_framed_and_those_without_a_value_say_why() -> None:
     drawn = draw(HEAT)
     assert drawn.count('class="frame"') == 1
     assert "<title>tp 1, pp 1\nneeds 90 GiB</title>" in drawn
-    assert "fill:url(#cells-hatch)" in drawn and "<title>tp 2, pp 2\nheads</title>" in drawn
+    assert "fill:url(#cells-920-hatch)" in drawn and "<title>tp 2, pp 2\nheads</title>" in drawn
 
 
 def test_operations_lie_where_they_ran() -> None:

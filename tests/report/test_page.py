@@ -78,9 +78,11 @@ def test_several_results_are_told_apart_on_one_page(browser: Browser, tmp_path: 
 
 
 def test_every_chart_of_the_report_is_drawn(page: Page) -> None:
-    drawn = page.locator("figure svg.chart")
+    drawn = page.locator("figure svg.chart:visible")
     names = page.locator("figure").evaluate_all("(all) => all.map((one) => one.dataset.name)")
-    assert {"time", "memory", "stages", "cells", "timeline"} <= set(names)
+    assert {"machine", "lost", "rival", "time", "memory", "stages", "cells", "timeline"} <= set(
+        names
+    )
     for place in range(drawn.count()):
         box = drawn.nth(place).bounding_box()
         assert box is not None
@@ -149,13 +151,18 @@ def test_charts_are_saved_as_images(page: Page, kind: str, begins: bytes) -> Non
 def test_the_pipeline_zooms_to_single_micro_batches_and_back(page: Page) -> None:
     figure = page.locator('figure[data-name="timeline"]')
     window = "() => document.querySelector('.plot').getAttribute('viewBox')"
+    opening = page.evaluate(window)
+    figure.get_by_role("button", name="Whole step").click()
     whole = page.evaluate(window)
+    assert float(opening.split()[2]) < float(whole.split()[2])
     for _ in range(4):
         figure.get_by_role("button", name="Zoom in").click()
     assert float(page.evaluate(window).split()[2]) == pytest.approx(float(whole.split()[2]) / 16)
     assert figure.locator("svg.chart > g > text.on-dark").count() > 0  # numbers of micro batches
     figure.get_by_role("button", name="Whole step").click()
     assert page.evaluate(window) == whole
+    figure.get_by_role("button", name="Start").click()
+    assert page.evaluate(window) == opening
 
 
 def test_a_mark_tells_its_figure_under_the_pointer(page: Page) -> None:

@@ -253,7 +253,9 @@ def _context_exchange(site: Site, block: Block, core: Part) -> Part:
     else:
         first = np.maximum(0.0, (cp - 1) * hop - hide * core.forward_s)
         last = np.maximum(0.0, 2 * (cp - 1) * hop - hide * core.backward_s)
-    return _exchange(site, forward_s=first, backward_s=last, kernels=(2.0, 4.0))
+    return _exchange(
+        site, forward_s=first, backward_s=last, kernels=(2.0, 4.0), sent_bytes=(cp - 1) * message
+    )
 
 
 SWAP_PASSES = 4.0
@@ -282,7 +284,8 @@ def _swap_exchange(site: Site, block: Block, ranks: Floats) -> Part:
     group = group_of(cp, site.shapes.tp, site.pool)
     copies = streaming_s(site.pool.node.chip, SWAP_PASSES * np.sum(sent, axis=0)) * (cp > 1)
     time = np.sum([all_to_all_s(group, size) for size in sent], axis=0) + copies
-    return _exchange(site, forward_s=time, backward_s=time, kernels=(12.0, 12.0))
+    put_in = np.sum(sent, axis=0) * (cp > 1)
+    return _exchange(site, forward_s=time, backward_s=time, kernels=(12.0, 12.0), sent_bytes=put_in)
 
 
 GATHER_PASSES = 2.0
@@ -314,11 +317,23 @@ def _gather_exchange(site: Site, block: Block) -> Part:
         np.sum([collective(group, size) for size in whole], axis=0) + copies
         for collective in (all_gather_s, reduce_scatter_s)
     )
-    return _exchange(site, forward_s=gather, backward_s=gather + scatter, kernels=(4.0, 8.0))
+    put_in = np.sum(whole, axis=0) * several
+    return _exchange(
+        site,
+        forward_s=gather,
+        backward_s=gather + scatter,
+        kernels=(4.0, 8.0),
+        sent_bytes=put_in,
+    )
 
 
 def _exchange(
-    site: Site, *, forward_s: Floats, backward_s: Floats, kernels: tuple[float, float]
+    site: Site,
+    *,
+    forward_s: Floats,
+    backward_s: Floats,
+    kernels: tuple[float, float],
+    sent_bytes: Floats,
 ) -> Part:
     kernels_forward, kernels_backward = (
         np.where(site.shapes.cp > 1, each, 0.0) for each in kernels
@@ -331,6 +346,7 @@ def _exchange(
         kernels_forward=kernels_forward,
         kernels_backward=kernels_backward,
         redone_by=CORE,
+        sent_bytes=sent_bytes,
     )
 
 

@@ -34,6 +34,7 @@ from meshwright.values.workload import Precision, Workload
 
 __all__ = [
     "data_exchange_s",
+    "exchanged_bytes",
     "exposed_exchange_s",
     "gathered_bytes",
     "once_terms_s",
@@ -328,6 +329,30 @@ def data_exchange_s(
         none, reduce, np.where(zero1, scatter, 0.0) + np.where(replicas > 1, replicated, 0.0)
     )
     return scatter, np.where(zero1 | zero2, gather, 0.0)
+
+
+def exchanged_bytes(
+    layouts: Layouts, dense: Floats, expert: Floats, *, stack: Stack, precision: Precision
+) -> tuple[Floats, Floats]:
+    """Sizes of the collectives of `data_exchange_s`: gradients reduced, and weights gathered, once
+    a step, (N,) each; what shards sum over replicas is left out.
+
+    Formula:  parameters * bytes reduced, 0 in zero2 and zero3; parameters * bytes gathered in zero1
+              and zero2
+    Units:    bytes of one rank.
+    Source:   as `data_exchange_s`.
+    Valid:    parameters of one rank, (N,).
+    Checked:  tests/search/test_groups.py::test_bytes_over_a_slow_link_are_the_time
+    """
+    kind = layouts.sharding
+    none, zero1, zero2 = (kind == SHARDINGS.index(name) for name in ("none", "zero1", "zero2"))
+    held = dense + expert
+    replicated = stack.replicated_reduce_bytes or stack.reduce_bytes
+    whole = none | _is_after_passes(layouts, stack)
+    reduced = held * np.where(whole, replicated, np.where(zero1, stack.reduce_bytes, 0.0))
+    gathered = held * np.where(zero1 | zero2, _updated_bytes(precision, stack), 0.0)
+    several = layouts.dp * layouts.cp > 1
+    return reduced * several, gathered * several
 
 
 @makes("dp_comm")

@@ -187,6 +187,9 @@ class Part:
     moved_bytes: Floats | float = 0.0
     """Device memory that the forward pass reads and writes at the least: operands and results once
     each; 0 for exchanges."""
+    sent_bytes: Floats | float = 0.0
+    """Of an exchange: the sizes of the collectives and messages of the forward pass, hidden or
+    not."""
 
 
 @makes("pointwise")
@@ -425,6 +428,8 @@ def tensor_exchange(site: Site, block: Block, redone_by: frozenset[str] = frozen
         kernels_backward=kernels + split * (site.shapes.tp > 1) * (products - 1.0),
         redone_by=redone_by,
         gather_s=np.where(split, gather, 0.0),
+        sent_bytes=(site.shapes.tp > 1)
+        * np.where(split, elements * widths[0] * share + size, size),
     )
 
 

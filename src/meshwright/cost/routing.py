@@ -232,9 +232,11 @@ def _exchange(site: Site, rows: Rows, width: Floats) -> Part:
         held = (
             np.maximum(moe.num_experts / shapes.ep, 1.0) if site.work.routing == "in-turn" else None
         )
-        dispatch = dispatch_s(group, rows.own * width * size, float(moe.top_k), neighbours=held)
+        sent = rows.own * width * size
+        dispatch = dispatch_s(group, sent, float(moe.top_k), neighbours=held)
     else:
-        dispatch = all_to_all_s(group, rows.sent * width * size)
+        sent = rows.sent * width * size
+        dispatch = all_to_all_s(group, sent)
     gather = all_gather_s(
         group_of(shapes.etp, np.ones_like(shapes.etp), site.pool), rows.received * width * size
     )
@@ -252,4 +254,5 @@ def _exchange(site: Site, rows: Rows, width: Floats) -> Part:
         kernels_forward=4,
         kernels_backward=4,
         redone_by=MOE,
+        sent_bytes=2 * (sent * (shapes.ep > 1) + rows.received * width * size * (shapes.etp > 1)),
     )

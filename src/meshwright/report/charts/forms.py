@@ -7,23 +7,29 @@ from dataclasses import dataclass
 from operator import attrgetter, itemgetter
 from typing import Any, Literal
 
+from meshwright.search.groups import Exchange
+from meshwright.values.ranks import StageRanks
+
 __all__ = [
     "Axis",
     "Bar",
     "Cell",
     "Chart",
     "Column",
+    "Drop",
     "Grid",
     "Group",
     "Guide",
     "Heat",
     "HeatCell",
+    "Machine",
     "Op",
     "Point",
     "Points",
     "Series",
     "Stack",
     "Timeline",
+    "Waterfall",
     "columns_of",
     "table_of",
 ]
@@ -114,6 +120,8 @@ class Bar:
     low: float | None = None
     """Ends of the interval of the sum."""
     high: float | None = None
+    words: str = ""
+    """What stands at its end in place of its sum."""
 
     @property
     def total(self) -> float:
@@ -310,6 +318,10 @@ class Timeline:
     step_s: float
     """Of the pipeline alone."""
     ops: tuple[Op, ...]
+    opening_s: float | None = None
+    """Where the window ends that is shown at first; None is the whole step."""
+    density: tuple[tuple[float, ...], ...] = ()
+    """Of each stage, the share of equal pieces of the step that it works."""
 
     @property
     def data(self) -> Grid:
@@ -327,4 +339,85 @@ class Timeline:
         )
 
 
-Chart = Stack | Points | Heat | Timeline
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Drop:
+    """One step of a waterfall."""
+
+    key: str
+    title: str
+    value: float
+    """What it adds; below zero it takes away."""
+    colour: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Waterfall:
+    """How one figure becomes another: `start` and all drops sum to `end`."""
+
+    key: str
+    title: str
+    sentence: str
+    unit: str
+    start: tuple[str, float]
+    drops: tuple[Drop, ...]
+    end: tuple[str, float]
+    from_zero: bool = True
+    """Whether start and end are bars from 0; else the axis holds the differences alone."""
+
+    @property
+    def data(self) -> Grid:
+        """Its numbers as a table."""
+        rows: list[tuple[Cell, ...]] = [(self.start[0], None, self.start[1])]
+        so_far = self.start[1]
+        for drop in self.drops:
+            so_far += drop.value
+            rows.append((drop.title, drop.value, so_far))
+        rows.append((self.end[0], None, self.end[1]))
+        columns = columns_of(
+            ("step", "step"),
+            ("change", f"change, {self.unit}", 4),
+            ("so_far", f"so far, {self.unit}", 6),
+        )
+        return Grid(key=self.key, title=self.title, columns=columns, rows=tuple(rows))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Machine:
+    """The chips of a cluster, which stage each works on, and what its groups exchange."""
+
+    key: str
+    title: str
+    sentence: str
+    stages: tuple[StageRanks, ...]
+    box: int
+    """Chips of a node, or of a larger fast domain."""
+    box_word: str
+    """`node`, or `domain`."""
+    exchanges: tuple[Exchange, ...]
+    step_s: float
+    idle: int = 0
+    """Chips that are left out."""
+
+    @property
+    def num_chips(self) -> int:
+        """Chips that work."""
+        return self.stages[-1].first + self.stages[-1].count
+
+    @property
+    def data(self) -> Grid:
+        """What is exchanged, as a table."""
+        return table_of(
+            self.exchanges,
+            ("axis", "axis", None, attrgetter("axis")),
+            ("exchange", "exchange", None, attrgetter("title")),
+            ("link", "link", "wide", attrgetter("link")),
+            ("mib", "MiB", 4, lambda one: one.sent_bytes / 2**20),
+            ("per", "per", None, attrgetter("per")),
+            ("step_s", "waited for, s a step", 4, attrgetter("step_s")),
+            ("percent", "% of the step", 3, lambda one: 100 * one.step_s / self.step_s),
+            key=self.key,
+            title=self.title,
+        )
+
+
+Chart = Stack | Points | Heat | Timeline | Waterfall | Machine

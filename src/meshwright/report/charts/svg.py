@@ -13,6 +13,7 @@ __all__ = [
     "GROUND",
     "LETTER",
     "MEMORY_COLOURS",
+    "NARROW",
     "OTHER",
     "SEQUENCE",
     "TIME_COLOURS",
@@ -30,6 +31,7 @@ __all__ = [
     "text_width",
     "tick_words",
     "tipped",
+    "wrapped",
 ]
 
 TIME_COLOURS: Mapping[str, str] = {
@@ -106,6 +108,8 @@ text{font:12px system-ui,-apple-system,"Segoe UI","DejaVu Sans",sans-serif;font-
 .rule{stroke:@line;fill:none}.axis{stroke:@soft;fill:none}.limit{stroke:@ink;stroke-width:1.5;stroke-dasharray:5 4;fill:none}
 .whisker{stroke:@ink;stroke-width:1.5;fill:none}.gap{stroke:@card;stroke-width:1}.frame{stroke:@ink;stroke-width:2.5;fill:none}
 .hatch{stroke:@soft;stroke-width:1.2;fill:none}.void{fill:@card}.ground{fill:@card}
+.halo{paint-order:stroke;stroke:@card;stroke-width:4px;stroke-linejoin:round}.letters{font-weight:700}
+.cell{stroke:@soft;stroke-width:.6}.window{stroke:@ink;stroke-width:1.5;fill:none}.busy{fill:@accent}
 """  # noqa: E501
 
 
@@ -143,7 +147,9 @@ def cell_words(value: object, digits: int | None) -> str:
 
 
 WIDTH = 920.0
-"""Of every chart, in its own units; a page shrinks it to fit."""
+"""Of a chart, in its own units; a page shrinks it to fit."""
+NARROW = 350.0
+"""Of the same chart drawn for a telephone, where it stands in its own size."""
 LETTER = 6.9
 """Mean width of a letter at 12 units in DejaVu Sans, whose letters are the widest of the fonts that
 browsers take."""
@@ -154,6 +160,17 @@ LINE = 18.0
 def text_width(words: str) -> float:
     """Estimate how wide some words are."""
     return LETTER * len(words)
+
+
+def wrapped(words: str, wide: float) -> list[str]:
+    """Cut words into lines that are no wider."""
+    lines: list[str] = []
+    for word in words.split():
+        if lines and text_width(f"{lines[-1]} {word}") <= wide:
+            lines[-1] = f"{lines[-1]} {word}"
+        else:
+            lines.append(word)
+    return lines
 
 
 def tipped(mark: str, tip: str) -> str:
@@ -176,28 +193,32 @@ def on_colour(colour: str) -> str:
     return "on-light" if (luminance + 0.05) / 0.05 > 1.05 / (luminance + 0.05) else "on-dark"
 
 
-def document(height: float, parts: Iterable[str], *, label: str) -> str:
-    """Return an SVG element of the usual width; `label` is what a screen reader says."""
+def document(
+    height: float, parts: Iterable[str], *, label: str, wide: float = WIDTH, words: str = ""
+) -> str:
+    """Return an SVG element; `label` is what a screen reader says, `words` are more attributes."""
     inside = "".join(parts)
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH:.0f} {height:.0f}"'
-        f' class="chart" role="img" aria-label="{escape(label, quote=True)}">{inside}</svg>'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide:.0f} {height:.0f}"'
+        f' class="chart"{words} role="img" aria-label="{escape(label, quote=True)}">{inside}</svg>'
     )
 
 
-def legend(entries: Sequence[tuple[str, str]], y: float) -> tuple[list[str], float]:
+def legend(
+    entries: Sequence[tuple[str, str]], y: float, wide: float = WIDTH
+) -> tuple[list[str], float]:
     """Draw (mark at 0 0, title) each from y downwards; return the parts and where they end."""
     parts: list[str] = []
     x = 0.0
     for mark, title in entries:
-        wide = 22 + text_width(title) + 14
-        if x and x + wide > WIDTH:
+        taken = 22 + text_width(title) + 14
+        if x and x + taken - 14 > wide:
             x, y = 0.0, y + LINE
         parts.append(
             f'<g transform="translate({x:.1f}'
             f' {y:.1f})">{mark}{text(18, 10, title, kind="soft")}</g>'
         )
-        x += wide
+        x += taken
     return parts, y + LINE if entries else y
 
 

@@ -7,12 +7,12 @@ from importlib import resources
 from typing import Any
 
 from meshwright.report.charts.draw import draw
-from meshwright.report.charts.forms import Grid, Timeline
-from meshwright.report.charts.svg import GROUND, cell_words, chart_css
+from meshwright.report.charts.forms import Grid, Machine, Timeline
+from meshwright.report.charts.svg import GROUND, NARROW, WIDTH, cell_words, chart_css
 from meshwright.report.parts.part import Block, Part, Words
 from meshwright.values.errors import MissingExtraError
 
-__all__ = ["page_html"]
+__all__ = ["page_html", "pictures_script"]
 
 
 def page_html(parts: Sequence[Part], *, title: str, made: str) -> str:
@@ -25,13 +25,22 @@ def page_html(parts: Sequence[Part], *, title: str, made: str) -> str:
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
     environment.filters["cell"] = cell_words
-    environment.globals.update(draw=_drawn, kind_of=_kind_of)
+    environment.globals.update(
+        draw=_drawn, kind_of=_kind_of, every_width=(("wide", WIDTH), ("narrow", NARROW))
+    )
     template = environment.from_string(_file("page.html.j2"))
     styles = "\n".join((_grounds(), _file("page.css"), _file("print.css"), chart_css()))
     numbered = list(enumerate(parts, start=1))
+    script = f"{pictures_script()}\n{_file('page.js')}"
     return template.render(
-        parts=numbered, title=title, made=made, styles=_raw(styles), script=_raw(_file("page.js"))
+        parts=numbered, title=title, made=made, styles=_raw(styles), script=_raw(script)
     )
+
+
+def pictures_script() -> str:
+    """Return the JavaScript of pictures that answer, for any page that shows them: the machine map
+    (`meshwrightPictures.machine`) and the timeline (`meshwrightPictures.timeline`)."""
+    return "\n".join(map(_file, ("machine.js", "timeline.js")))
 
 
 def _file(name: str) -> str:
@@ -47,10 +56,10 @@ def _raw(text: str) -> Any:
     return markupsafe.Markup(text)
 
 
-def _drawn(block: Any, part: int) -> Any:
+def _drawn(block: Any, part: int, wide: float) -> Any:
     """Draw a chart; ids within it are made unique by the number of its part."""
     return _raw(
-        draw(block)
+        draw(block, wide)
         .replace(f'"{block.key}-', f'"p{part}-{block.key}-')
         .replace(f"(#{block.key}-", f"(#p{part}-{block.key}-")
     )
@@ -61,6 +70,8 @@ def _kind_of(block: Block) -> str:
         return "words"
     if isinstance(block, Grid):
         return "grid"
+    if isinstance(block, Machine):
+        return "machine"
     return "timeline" if isinstance(block, Timeline) else "chart"
 
 

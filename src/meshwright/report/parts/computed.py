@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from meshwright.cost.mixed import price_mixed
 from meshwright.cost.schedules import Pipeline
 from meshwright.cost.simulate import timeline
-from meshwright.report.charts.draw import KINDS
 from meshwright.report.charts.forms import (
     Axis,
     Bar,
@@ -26,6 +28,7 @@ from meshwright.report.charts.forms import (
     table_of,
 )
 from meshwright.report.charts.svg import SEQUENCE, TIME_COLOURS, number
+from meshwright.report.charts.timeline import KINDS
 from meshwright.report.parts.part import layout_of, memory_stack, short_words
 from meshwright.search.exhaustive import (
     Cell,
@@ -37,14 +40,13 @@ from meshwright.search.mixed.reprice import mixed_pipeline
 from meshwright.search.plan import Scaled
 from meshwright.search.problem import Problem
 from meshwright.search.quote import quotes
-from meshwright.search.refine import pipeline_of
+from meshwright.search.refine import pipeline_of, too_long
 from meshwright.search.result import layout_dict
 from meshwright.values.layout import Layout
 from meshwright.values.mixed_layout import MixedLayout
 from meshwright.values.units import GIB
 
 __all__ = [
-    "MOST_DRAWN",
     "cells_info",
     "mixed_memory_info",
     "mixed_timeline_info",
@@ -56,8 +58,12 @@ __all__ = [
     "timeline_info",
 ]
 
-MOST_DRAWN = 50_000
-"""Operations of a timeline: about 1.5 MB of the page."""
+PIECES = 240
+"""Of a step, in which a strip says how busy stages are."""
+ROUNDS = 2
+"""Rounds of as many micro batches as there are stages that a timeline opens on."""
+SAMPLE = 4
+"""Rounds that stand for a step with too many operations to simulate."""
 
 
 def stage_memory_info(plan: Mapping[str, Any], problem: Problem) -> Stack:
@@ -92,16 +98,14 @@ def timeline_info(plan: Mapping[str, Any], problem: Problem) -> Timeline | str:
 def pipeline_info(
     name: str, layout: Layout | MixedLayout, pipeline: Callable[[], Pipeline]
 ) -> Timeline | str:
-    """Return a step of a pipeline; a sentence where there is none to draw."""
-    count = 2 * layout.num_microbatches * layout.pp * layout.vpp
+    """Return a step of a pipeline that opens on its warm-up and two rounds; a sentence where there
+    is none to draw."""
     if layout.pp == 1:
         return "The best plan has no pipeline (pp=1), so there is no timeline."
-    if count > MOST_DRAWN:
-        return (
-            f"Its pipeline has {count:,} operations, too many to draw here; `meshwright plan"
-            " --trace DIR` writes them for Perfetto."
-        )
-    found = timeline(pipeline())
+    micro, run = layout.num_microbatches, pipeline()
+    shortened = too_long(layout) and micro > SAMPLE * layout.pp
+    if shortened:
+        run = replace(run, num_microbatches=SAMPLE * layout.pp)
     ops = tuple(
         Op(
             stage=o.stage,
@@ -111,23 +115,60 @@ def pipeline_info(
             start_s=o.start_s,
             end_s=o.end_s,
         )
-        for o in found
+        for o in timeline(run)
     )
     step_s = max(op.end_s for op in ops)
-    busy = sum(op.end_s - op.start_s for op in ops) / (layout.pp * step_s)
-    sentence = (
-        f"{layout.num_microbatches} micro batches through {layout.pp} stages of {layout.vpp}"
-        f" chunk{'s' if layout.vpp > 1 else ''}: stages work {100 * busy:.1f} % of the pipeline's"
-        f" {number(step_s)} s. Gradient exchange and optimizer come after it."
-    )
     return Timeline(
         key="timeline",
         title=f"Pipeline of {name}",
-        sentence=sentence,
+        sentence=_pipeline_words(layout, ops, step_s, shortened=shortened),
         stages=layout.pp,
         step_s=step_s,
         ops=ops,
+        opening_s=_opening_s(ops, layout),
+        density=_density(ops, layout.pp, step_s),
     )
+
+
+def _pipeline_words(
+    layout: Layout | MixedLayout, ops: Sequence[Op], step_s: float, *, shortened: bool
+) -> str:
+    busy = sum(op.end_s - op.start_s for op in ops) / (layout.pp * step_s)
+    words = (
+        f"{layout.num_microbatches:,} micro batches through {layout.pp} stages of {layout.vpp}"
+        f" chunk{'s' if layout.vpp > 1 else ''}: stages work {100 * busy:.1f} % of the pipeline's"
+        f" {number(step_s)} s."
+    )
+    if shortened:
+        return (
+            f"{words} These are {SAMPLE * layout.pp:,} micro batches: all of them are too many"
+            " operations to simulate here, and rounds in the middle repeat."
+        )
+    return f"{words} Gradient exchange and optimizer come after it."
+
+
+def _opening_s(ops: Sequence[Op], layout: Layout | MixedLayout) -> float | None:
+    """When the first stage has sent two rounds of micro batches back; None where that is all."""
+    backs = sorted(op.end_s for op in ops if op.stage == 0 and op.kind == "B")
+    rounds = ROUNDS * layout.pp * layout.vpp
+    return backs[rounds - 1] if rounds < len(backs) else None
+
+
+def _density(ops: Sequence[Op], stages: int, step_s: float) -> tuple[tuple[float, ...], ...]:
+    """The share of each piece of the step that a stage works.
+
+    A stage's work up to a time grows linearly within an operation and stays between two; the
+    difference over a piece is what was done in it.
+    """
+    edges = np.linspace(0.0, step_s, PIECES + 1)
+    found = []
+    for stage in range(stages):
+        own = sorted((op.start_s, op.end_s) for op in ops if op.stage == stage)
+        times = np.array([time for pair in own for time in pair])
+        lengths = np.array([step for start, end in own for step in (0.0, end - start)])
+        done = np.interp(edges, times, np.cumsum(lengths), left=0.0)
+        found.append(tuple((np.diff(done) * PIECES / step_s).tolist()))
+    return tuple(found)
 
 
 def stage_time_info(steps: Timeline) -> Stack:

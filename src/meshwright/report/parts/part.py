@@ -282,7 +282,7 @@ def _values(series: Sequence[Series], terms: Terms) -> tuple[float, ...]:
     return tuple(terms.get(part.key, 0.0) for part in series)
 
 
-def _ends(interval: Mapping[str, Sequence[float]] | None, name: str) -> dict[str, float]:
+def _ends(interval: Mapping[str, Sequence[float]] | None, name: str) -> dict[str, Any]:
     return {} if interval is None else dict(zip(("low", "high"), interval[name], strict=True))
 
 

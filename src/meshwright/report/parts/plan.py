@@ -36,6 +36,8 @@ from meshwright.report.parts.explain import (
     roofline_info,
     terms_info,
 )
+from meshwright.report.parts.lost import lost_info, rivals_waterfall_info
+from meshwright.report.parts.machine import machine_info, mixed_machine_info
 from meshwright.report.parts.part import (
     Asked,
     Block,
@@ -391,9 +393,11 @@ def _sections(record: Record, asked: Asked, explained: Record | None) -> tuple[S
         memory = (mixed_memory_info(best, asked.mixed), *memory)
         steps = _pipeline(mixed_timeline_info(best, asked.mixed))
         computed = sections_of(("pipeline", "The pipeline", (stages_table_info(best), *steps)))
+    pictures = (*_machine(best, asked), *_lost(record))
     fronts = (memory_front_info(record), *present(cost_front_info(record)))
     return (
         *sections_of(
+            ("machine", "The machine and its step", pictures),
             ("plans", "Plans", (plans_info(record),)),
             ("time", "Where the time goes", time),
             ("memory", "Where the memory goes", memory),
@@ -403,6 +407,21 @@ def _sections(record: Record, asked: Asked, explained: Record | None) -> tuple[S
             ("front", "What else could be had", fronts), ("sources", "What it stands on", sources)
         ),
     )
+
+
+def _machine(best: Record, asked: Asked) -> tuple[Block, ...]:
+    """Return the machine map, where the request can be looked up."""
+    if asked.problem is not None:
+        return (machine_info(best, asked.problem),)
+    if asked.mixed is not None and is_mixed(best):
+        return (mixed_machine_info(best, asked.mixed),)
+    return ()
+
+
+def _lost(record: Record) -> tuple[Block, ...]:
+    """Return where the best plan's seconds go, and why it beats the next."""
+    best, *others = record["plans"]
+    return (lost_info(best), *(rivals_waterfall_info(best, other) for other in others[:1]))
 
 
 def _pipeline(steps: Timeline | str) -> tuple[Block, ...]:
