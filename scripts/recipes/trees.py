@@ -11,7 +11,7 @@ from pathlib import Path
 
 from meshwright.values.switches import release_key
 
-__all__ = ["Tree", "commit_of", "read_tree", "release_tags", "tags_like"]
+__all__ = ["Tree", "commit_of", "read_tree", "release_tags", "submodule_of", "tags_like"]
 
 Tree = Mapping[str, str]
 """The text of each file by its path."""
@@ -44,6 +44,11 @@ def tags_like(repository: Path, pattern: re.Pattern[str]) -> tuple[str, ...]:
 def commit_of(repository: Path) -> str:
     """Return the newest commit, by its first seven digits."""
     return _git(repository, "rev-parse", "--short=7", "HEAD").decode().strip()
+
+
+def submodule_of(repository: Path, tag: str, path: str) -> str:
+    """Return the commit of another repository that a tag names at a path."""
+    return _git(repository, "ls-tree", tag, "--", path).decode().split()[2]
 
 
 def read_tree(

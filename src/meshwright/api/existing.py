@@ -54,6 +54,7 @@ class Run:
             "gbs": found.layout.get("gbs"),
             "stack": found.stack,
             "megatron_version": found.megatron_version,
+            "switches": None if found.told is None else list(found.told),
         }
         return {
             "model": dims_of(found.model, details=details),

@@ -413,7 +413,8 @@ def _say_how(exported: Exported, script: JobText | None) -> None:
         return
     for variable in exported.environment:
         tell(f"set {variable.name}={shlex.quote(variable.value)}: {variable.why}")
-    tell(f"run behind torchrun or its like: {shlex.join(exported.command)}")
+    how = {"rank": "run behind torchrun or its like", "node": "run once on every node"}
+    tell(f"{how.get(exported.runs_on, 'run')}: {shlex.join(exported.command)}")
 
 
 def for_export(asked: PlanRequest, to: str) -> PlanRequest:

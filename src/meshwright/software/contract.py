@@ -125,6 +125,9 @@ class Imported:
     """What the stack counts on and the file does not switch on."""
     start: Start | None = None
     """What it switches on beside the layout, where the file says."""
+    told: tuple[str, ...] | None = None
+    """Of its software's own words (`switches.csv`) those that it has; None: the software knows
+    none."""
     settings: TrainingSettings = field(default_factory=TrainingSettings)
     details: ModelDetails = field(default_factory=ModelDetails)
     megatron_version: str | None = None

@@ -23,7 +23,7 @@ from meshwright.values.models.spec import Family, ModelSpec
 from meshwright.values.stack import Feature, Stack, find_stack
 from meshwright.values.workload import CP_COMM_TYPES, CpCommType, Precision, Workload
 
-__all__ = ["MEGATRON_LM_SOURCE"]
+__all__ = ["HALF_GRADIENTS", "MEGATRON_LM_SOURCE", "read_flags"]
 
 _SWITCHES: Mapping[Feature, str] = {
     "tp_overlap": "--tp-comm-overlap",
@@ -45,16 +45,23 @@ HALF_GRADIENTS = "megatron-half-gradients"
 
 
 def _read_stack(
-    args: Args, model: ModelSpec, precision: Precision, layout: Mapping[str, Any]
+    args: Args,
+    model: ModelSpec,
+    precision: Precision,
+    layout: Mapping[str, Any],
+    *,
+    named: str | None,
 ) -> _FoundStack:
-    """Return the stack by what overlaps, by how experts exchange, and by the precision in which
-    gradients are summed."""
+    """Return the stack as it is named, else by what overlaps, by how experts exchange, and by the
+    precision in which gradients are summed."""
     given = frozenset(feature for feature, flag in _SWITCHES.items() if args.switch(flag))
     overlaps = args.switch("--overlap-param-gather") or not given.isdisjoint(
         ("tp_overlap", "dp_overlap")
     )
     wide = args.switch("--accumulate-allreduce-grads-in-fp32")
-    if args.switch("--grad-reduce-in-bf16") or (precision == "fp16" and not wide):
+    if named is not None:
+        name = named
+    elif args.switch("--grad-reduce-in-bf16") or (precision == "fp16" and not wide):
         flex = args.has_words("--moe-token-dispatcher-type", "flex")
         by_te = args.has_words("--cross-entropy-fusion-impl", "te")
         name = bf16_gradients("flex" if flex else "alltoall") if flex or by_te else HALF_GRADIENTS
@@ -94,7 +101,7 @@ _USUAL = (
 """What an export writes whatever the plan."""
 _FLEX = (("--moe-flex-dispatcher-backend", "deepep"), ("--moe-enable-deepep",))
 """What an export writes besides for a stack whose experts exchange through DeepEP."""
-_FLEX_STACKS = ("megatron-bridge-25.09",)
+_FLEX_STACKS = ("megatron-bridge-25.09", "primus")
 _UNPRICED = {
     *("--moe-token-dispatcher-type", "--overlap-moe-expert-parallel-comm"),
     *("--moe-shared-expert-overlap", "--delay-wgrad-compute", "--cuda-graph-impl"),
@@ -112,8 +119,9 @@ _FLAGS = re.compile(
 )
 
 
-def _read(text: str) -> Imported:
-    """Read a script, or flags alone; nothing in it is executed."""
+def read_flags(text: str, *, stack: str | None = None) -> Imported:
+    """Read a script, or flags alone; nothing in it is executed. `stack` is the software that is
+    started so, where that is not Megatron-LM itself."""
     script = read_script(text)
     args = Args(split_words(script.words))
     if script.branches:
@@ -142,10 +150,10 @@ def _read(text: str) -> Imported:
     details = _details(
         args, fields, has_experts=model.moe is not None, has_mtp=bool(model.mtp_layers)
     )
-    stack = _read_stack(args, model, work.precision, layout)
+    found = _read_stack(args, model, work.precision, layout, named=stack)
     flex = (
         _FLEX
-        if stack.name in _FLEX_STACKS and args.drop("--moe-token-dispatcher-type", "flex")
+        if found.name in _FLEX_STACKS and args.drop("--moe-token-dispatcher-type", "flex")
         else ()
     )
     for flag, *usual in (*_USUAL, *flex):
@@ -157,8 +165,8 @@ def _read(text: str) -> Imported:
         model=model,
         work=work,
         layout=layout,
-        stack=stack.name,
-        left_off=stack.left_off,
+        stack=found.name,
+        left_off=found.left_off,
         settings=settings,
         details=details,
         megatron_version=None if version is None else version[1],
@@ -470,7 +478,7 @@ MEGATRON_LM_SOURCE = ImportSource(
     name=NAME,
     title="a Megatron-LM command line",
     matches=lambda _, text: _FLAGS.search(text) is not None,
-    read=_read,
+    read=read_flags,
     last=True,
     mend=mended,
 )

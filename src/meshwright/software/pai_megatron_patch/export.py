@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from meshwright.software.contract import (
     BF16_GRADIENTS,
     EnvVar,
@@ -12,6 +10,7 @@ from meshwright.software.contract import (
     ExportTarget,
 )
 from meshwright.software.megatron_lm.export import MEGATRON_LM
+from meshwright.software.megatron_lm.other_core import at_core
 from meshwright.software.plan import TrainingPlan
 from meshwright.software.words import require_one_of
 from meshwright.values.errors import CannotExpress
@@ -32,32 +31,10 @@ _TOKENIZER_FLAGS = frozenset(
 """The patch reads its tokenizer from the folder of --load instead."""
 
 
-class _AtCore:
-    """A plan as of another version of Megatron-Core; everything else is read from the plan
-    itself."""
-
-    def __init__(self, plan: TrainingPlan) -> None:
-        self._plan = plan
-
-    @property
-    def megatron_version(self) -> str:
-        """Return the version of the patch's checkout."""
-        return _CORE
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._plan, name)
-
-
 def _write(plan: TrainingPlan) -> Exported:
     _require_patched(plan)
     settings = plan.settings
-    try:
-        base = MEGATRON_LM.write(_AtCore(plan))  # type: ignore[arg-type]  # stands in for the plan
-    except CannotExpress as error:
-        newer = error.nearest.startswith("megatron_version")
-        nearest = "--to megatron-lm" if newer else error.nearest
-        reason = f"{error.reason} (it runs core {_CORE})"
-        raise CannotExpress(_NAME, reason, nearest=nearest) from None
+    base = at_core(plan, core=_CORE, name=_NAME)
     folder = settings.tokenizer or ""
     patch = (
         *("--load", folder, *_tokenizer(plan), "--extra-vocab-size", "0"),
