@@ -15,6 +15,7 @@ from meshwright.search.axes import (
     axes_of,
 )
 from meshwright.search.exhaustive import search_space
+from meshwright.search.fewer import fewer_chips, fewer_note
 from meshwright.search.problem import Files, Problem, batch_rule, resolve
 from meshwright.search.published import nearest_run
 from meshwright.search.quote import quotes
@@ -53,7 +54,10 @@ def search_plans(
     problem = resolve(request, files=files)
     found = search_problem(problem, progress=progress)
     notes = rack_notes(problem, found.plans, search=fitting_plans)
-    return replace(found, nearest=nearest_run(problem), notes=found.notes + notes)
+    fewer = fewer_chips(problem, found.plans, search=fitting_plans)
+    if fewer is not None:
+        notes += (fewer_note(fewer, num_chips=problem.num_chips),)
+    return replace(found, nearest=nearest_run(problem), notes=found.notes + notes, fewer=fewer)
 
 
 def search_problem(

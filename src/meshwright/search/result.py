@@ -218,6 +218,8 @@ class PlanResult:
     """Where the first plan is not the fastest but the simplest within the model's error."""
     nearest: NearestRun | None = None
     """The published run that is nearest to the question; None where none is near."""
+    fewer: Remedy | None = None
+    """The plan on fewer of the chips, where that is faster than on all; None: none is."""
     front: tuple[Plan, ...] | None = None
     """Plans of which no other is both faster and cheaper, the cheapest first; None: not asked."""
 
@@ -308,6 +310,8 @@ class PlanResult:
             search["nearest_miss"] = self.nearest_miss.to_dict()
         if self.tie is not None:
             search["tie"] = self.tie.to_dict()
+        if self.fewer is not None:
+            search["fewer_chips"] = self.fewer.to_dict()
         if self.nearest is not None:
             search["nearest_published_run"] = self.nearest.to_dict()
         front = {} if self.front is None else {"pareto": [plan.to_dict() for plan in self.front]}
