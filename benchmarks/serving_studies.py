@@ -78,7 +78,7 @@ def question(model: str, cluster: str, input_len: int, output_len: int) -> Quest
         (one.prices.worker, one.prices.quantisation.name): one
         for one in candidates(request, Counter())
     }
-    options = serving_options(members, on_cores=False)
+    options = serving_options(members, engine=request.engine, on_cores=False)
     costs = []
     for member in members:
         at = member.deployment

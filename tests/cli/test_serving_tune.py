@@ -135,3 +135,26 @@ def test_bad_words_are_one_line(
     error = capsys.readouterr().err
     assert says in error
     assert len(error.strip().splitlines()) == 1
+
+
+def test_settings_are_candidates_and_a_wrong_one_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["serving", "tune", "llama3.1-8b", "--cluster", "h100:8", "--engine", "vllm"]
+    words += ["--model-path", "/models/8b", "--set", "tp=1", "--dry-run"]
+    settings = ["--set", "batched_tokens=2048,8192", "--set", "graphs=off", "--ttft-p99", "900"]
+    assert run([*words, *settings]) == 0
+    said = capsys.readouterr().out
+    assert "tp=1,weights=bf16,cache=bf16,batched_tokens=2048,graphs=off" in said
+    assert '"--enforce-eager"' in said and '"ttft_p99_s": 0.9' in said
+    for wrong, why in (
+        ("graph=off", "did you mean 'graphs'"),
+        ("graphs=maybe", "graphs=maybe: expected on, off or both"),
+        ("drafted=1", "llama3.1-8b has no layers for multi-token prediction"),
+        ("chunked_prefill=off", ""),
+    ):
+        assert run([*words, "--set", wrong]) == (2 if why else 0)
+        assert why in capsys.readouterr().err
+    assert run([*words, "--ttft-p99", "0"]) == 2
+    assert "--ttft-p99 0: expected a positive number" in capsys.readouterr().err

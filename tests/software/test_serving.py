@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from meshwright.serving.engine import Worker, find_engine
+from meshwright.serving.settings import Settings
 from meshwright.software.serving import (
     ServedWorker,
     check_keys,
@@ -57,6 +58,46 @@ def test_vllm() -> None:
         served("vllm", weights="fp8", cache="fp8")
     )
     assert "--pipeline-parallel-size 2" in words(served("vllm", worker=Worker(tp=4, pp=2)))
+
+
+def test_settings_in_each_engines_words() -> None:
+    on = Settings(graphs=True, chunked_prefill=True, prefix_caching=True)
+    off = Settings(graphs=False, chunked_prefill=False, prefix_caching=False)
+    said = words(served("vllm", settings=off))
+    assert "--enforce-eager --no-enable-chunked-prefill --no-enable-prefix-caching" in said
+    said = words(served("vllm", settings=on))
+    assert "--enforce-eager" not in said
+    assert "--enable-chunked-prefill --enable-prefix-caching" in said
+    said = words(served("sglang", settings=off))
+    assert "--chunked-prefill-size -1 --disable-decode-cuda-graph --disable-radix-cache" in said
+    assert "disable" not in words(served("sglang", settings=on))
+    config = engine_command(served("trtllm", settings=off)).config or {}
+    assert config["cuda_graph_config"] is None
+    assert config["enable_chunked_prefill"] is False
+    assert config["kv_cache_config"]["enable_block_reuse"] is False
+    config = engine_command(served("trtllm", settings=on)).config or {}
+    assert config["cuda_graph_config"]["max_batch_size"] == 64
+    assert config["enable_chunked_prefill"] and config["kv_cache_config"]["enable_block_reuse"]
+
+
+def test_settings_in_the_words_of_our_own_server() -> None:
+    asked = served(
+        "transformers",
+        settings=Settings(batched_tokens=512, graphs=False, prefix_caching=True),
+    )
+    assert "--max-batched-tokens 512 --graphs off --prefix-caching on" in words(asked)
+    with pytest.raises(CannotExpress, match="chunked_prefill=off: its scheduler cuts every prompt"):
+        words(served("transformers", settings=Settings(chunked_prefill=False)))
+
+
+def test_vllm_needs_room_for_its_sequences_and_for_whole_prompts() -> None:
+    small = replace(find_engine("vllm"), chunk_tokens=32)
+    with pytest.raises(CannotExpress, match="32 tokens of an iteration for 64 sequences"):
+        words(replace(served("vllm"), engine=small))
+    small = replace(find_engine("vllm"), chunk_tokens=2048)
+    with pytest.raises(CannotExpress, match="2048 tokens of an iteration for whole requests of 50"):
+        told = served("vllm", settings=Settings(chunked_prefill=False))
+        words(replace(told, engine=small))
 
 
 def test_vllm_spreads_experts_over_all_chips_or_none() -> None:

@@ -25,6 +25,7 @@ PANELS: dict[str, tuple[str, ...]] = {
         *("tokens", "steps", "days", "deadline", "max_cost", "objective", "min_tokens_per_s"),
         *("fastest", "racks"),
         *("pareto", "ttft_s", "tpot_s", "e2e_s", "ttft", "tpot", "e2e", "latency", "target_rate"),
+        *("ttft_p99", "tpot_p99", "e2e_p99"),
         *("top", "tflops", "fix:best"),
     ),
     "Layout: what is held, not searched": (

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import Generic
 
 import typer
@@ -16,6 +17,7 @@ from rich.text import Text
 from meshwright.cli.terminal import INTERRUPTED, print_page, tell
 from meshwright.report.columns import Column, print_columns
 from meshwright.report.serving_table import DEFINITIONS, load_lines
+from meshwright.runs.loads.figures import limited_times
 from meshwright.runs.loop import View
 from meshwright.runs.outcome import (
     Failure,
@@ -295,19 +297,20 @@ def _best_lines(found: ServingStudy) -> list[str]:
 def _nearest(records: list[ServedRecord]) -> str:
     """On each limited axis the best that was measured."""
     found: list[str] = []
-    for name in ("ttft_s", "tpot_s", "e2e_s"):
-        limit = getattr(records[0].limits, name)
+    for name, limit in asdict(records[0].limits).items():
         if limit is None:
             continue
         times = [
-            (getattr(point.figures, name).mean, record, point)
+            (limited_times(point.figures)[name], record, point)
             for record in records
             if record.served
             for point in record.served.measured
+            if point.figures is not None
         ]
         value, record, point = min(times, key=lambda row: float(row[0]))
+        what = name.removesuffix("_s").replace("_p99", " p99").upper()
         words = (
-            f"{name[:-2].upper()} {1e3 * value:.4g} ms of {1e3 * limit:.4g} by"
+            f"{what} {1e3 * value:.4g} ms of {1e3 * limit:.4g} by"
             f" {record.deployment.words} at {point.load}"
         )
         found.append(words)

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from meshwright.search.problem import model_of
 from meshwright.serving.engine import Cache, Engine, Weights, Worker, check_worker, find_engine
+from meshwright.serving.settings import AS_IT_IS, Settings, said_setting
 from meshwright.software.folders import all_software
 from meshwright.values.errors import CannotExpress, ConfigError, UnknownNameError
 from meshwright.values.models.spec import ModelSpec
@@ -37,6 +38,7 @@ __all__ = [
     "engines",
     "flag_words",
     "read_choice",
+    "refuse_settings",
     "type_flag",
 ]
 
@@ -61,6 +63,8 @@ class ServedWorker:
     """Requests that run at once on one attention rank."""
     drafted: int | None = None
     """Tokens that the model's own layers for multi-token prediction draft ahead; None: none."""
+    settings: Settings = AS_IT_IS
+    """What the engine is told beside; its sizes are those of `engine` already."""
     port: str = "8000"
     extra: tuple[str, ...] = ()
     """The user's own words for the engine's command."""
@@ -262,6 +266,13 @@ def flag_words(flags: Mapping[str, object]) -> list[str]:
     return [
         word for flag, value in given for word in ((flag,) if value is True else (flag, str(value)))
     ]
+
+
+def refuse_settings(target: str, settings: Settings, names: Sequence[str], reason: str) -> None:
+    """Raise CannotExpress where one of these settings is not the engine's own."""
+    if told := next((name for name in names if name in settings.told), None):
+        word = f"{told}={said_setting(settings.told[told])}"
+        raise CannotExpress(target, f"{word}: {reason}", nearest=f"no {told}")
 
 
 def above_one(size: int) -> int | None:

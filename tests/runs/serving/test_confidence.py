@@ -34,7 +34,8 @@ def test_a_stated_confidence_holds_on_made_up_studies() -> None:
         cache=("bf16",),
     )
     trial = ServingTrial(loads=loads, model_path="/models/it")
-    options = serving_options(serving_candidates(request, trial, pins={}).members, on_cores=False)
+    members = serving_candidates(request, trial, pins={}).members
+    options = serving_options(members, engine=request.engine, on_cores=False)
     assert len(options.step.hypotheses) == 8 and options.step.slow == SLOW
     assert math.isclose(sum(one.weight for one in options.step.hypotheses), 1.0)
     ends = [_study(options, np.random.default_rng(number)) for number in range(STUDIES)]

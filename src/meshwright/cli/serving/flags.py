@@ -75,6 +75,15 @@ class Sending:
     e2e: Annotated[float | None, Option("And with its last token in this time.", metavar="MS")] = (
         None
     )
+    ttft_p99: Annotated[
+        float | None, Option("Most milliseconds to the first token, p99.", metavar="MS")
+    ] = None
+    tpot_p99: Annotated[
+        float | None, Option("Most milliseconds between later tokens, p99.", metavar="MS")
+    ] = None
+    e2e_p99: Annotated[
+        float | None, Option("Most milliseconds of a whole request, p99.", metavar="MS")
+    ] = None
     seed: Annotated[int, Option("Of arrivals, lengths and tokens.", usual=0)] = 0
 
     def loads(
@@ -107,10 +116,12 @@ class Sending:
 
     def limits(self) -> Limits:
         """Return limits in seconds; ConfigError for one that is no positive number."""
-        given = {"ttft": self.ttft, "tpot": self.tpot, "e2e": self.e2e}
+        names = [f"{name}{part}" for name in ("ttft", "tpot", "e2e") for part in ("", "_p99")]
+        given = {name: getattr(self, name) for name in names}
         for name, value in given.items():
             if value is not None and not 0 < value < float("inf"):
-                raise ConfigError(f"--{name} {value:g}: expected a positive number of milliseconds")
+                flag = name.replace("_", "-")
+                raise ConfigError(f"--{flag} {value:g}: expected a positive number of milliseconds")
         return Limits(
             **{f"{name}_s": None if value is None else value / 1e3 for name, value in given.items()}
         )

@@ -26,6 +26,7 @@ from meshwright.runs.tune import (
 )
 from meshwright.search.request import PlanRequest
 from meshwright.serving.request import ServingRequest
+from meshwright.serving.settings import SETTINGS, read_setting
 from meshwright.values.errors import ConfigError, UnknownNameError
 
 __all__ = ["tune"]
@@ -48,7 +49,7 @@ def tune(
     sent: Given = fields_of(
         Sending,
         *("concurrency", "rate", "trace", "input_len", "output_len", "spread", "requests"),
-        *("ttft", "tpot", "e2e"),
+        *("ttft", "tpot", "e2e", "ttft_p99", "tpot_p99", "e2e_p99"),
         concurrency=(
             "Clients that each wait for their answer [default: 1,2,4,8; on GPUs 1,4,16,64]."
         ),
@@ -68,7 +69,10 @@ def tune(
         cache="Types of cache to try, by commas [default: as plan].",
     ),
     pins: list[str] | None = option(
-        None, "Sizes that an axis may have: tp=1,2.", "--set", metavar="AXIS=N[,N...]"
+        None,
+        "Sizes that an axis may have, tp=1,2; or settings to try, as graphs=on,off.",
+        "--set",
+        metavar="AXIS=N[,N...]",
     ),
     launcher: str = option("local", "What starts the runs: local, slurm, ... (docs/launchers.md)."),
     output: Path | None = option(
@@ -131,6 +135,7 @@ def tune(
     folder = output or default_serving_folder(spec, engine, cluster)
     place = serving_place(cluster, folder=folder, gpus_per_node=gpus_per_node)
     asked = Sending(**sent, **seed)
+    axes, told = _split(pins or [])
     prepared = prepare_serving_study(
         spec,
         place,
@@ -140,7 +145,8 @@ def tune(
         objective="latency" if latency else "throughput",
         weights=types.get("weights"),
         cache=types.get("cache"),
-        pins=_pins(pins or []),
+        pins=_pins(axes),
+        settings={name: read_setting(name, text) for name, text in told},
         model_path=model_path,
         port=port,
         ready_s=60.0 * ready_minutes,
@@ -172,15 +178,27 @@ def _loads(asked: Sending, *, on_cores: bool) -> tuple[Load, ...]:
     return asked.loads(lengths=(1024, 128), clients=(1, 4, 16, 64))
 
 
-def _pins(words: list[str]) -> dict[str, tuple[int, ...]]:
-    """Read `tp=1,2`; ConfigError for another axis, or what is no number."""
-    found: dict[str, tuple[int, ...]] = {}
-    for word in words:
-        axis, _, sizes = word.partition("=")
-        if axis not in AXES:
-            raise UnknownNameError("axis of a deployment", axis, AXES)
-        found[axis] = tuple(int(size) for size in numbers(f"--set {axis}=", sizes))
-    return found
+Words = list[tuple[str, str]]
+
+
+def _split(words: list[str]) -> tuple[Words, Words]:
+    """Tell axes of a deployment from settings of its engine; UnknownNameError for a word that is
+    neither, ConfigError for one that is said twice."""
+    pairs = [(axis.strip(), sizes) for axis, _, sizes in (word.partition("=") for word in words)]
+    for at, (axis, _) in enumerate(pairs):
+        if axis not in (*AXES, *SETTINGS):
+            raise UnknownNameError("axis of a deployment", axis, (*AXES, *SETTINGS))
+        if axis in dict(pairs[:at]):
+            raise ConfigError(f"--set {axis}=: given twice; put its values into one, by commas")
+    axes = [pair for pair in pairs if pair[0] in AXES]
+    return axes, [pair for pair in pairs if pair[0] in SETTINGS]
+
+
+def _pins(words: Words) -> dict[str, tuple[int, ...]]:
+    """Read `tp=1,2`; ConfigError for what is no number."""
+    return {
+        axis: tuple(int(size) for size in numbers(f"--set {axis}=", sizes)) for axis, sizes in words
+    }
 
 
 def _run(prepared: PreparedServing, tuning: StudyOptions, *, quiet: bool) -> ServingStudy:

@@ -18,6 +18,7 @@ __all__ = [
     "ServedPoint",
     "Spread",
     "figures_of",
+    "limited_times",
     "served_of",
     "spread_of",
 ]
@@ -60,21 +61,32 @@ class Answer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """What an answer must keep to be good; None is no limit."""
+    """What an answer must keep to be good, and what the slowest of a hundred may take; None is no
+    limit."""
 
     ttft_s: float | None = None
     tpot_s: float | None = None
     e2e_s: float | None = None
+    ttft_p99_s: float | None = None
+    """Of all requests of a load, as the next two."""
+    tpot_p99_s: float | None = None
+    e2e_p99_s: float | None = None
 
     def kept(self, times: Mapping[str, float]) -> bool:
         """Whether times by name keep every limit; one that is not known breaks none."""
-        asked = asdict(self).items()
-        return all(limit is None or not times[name] > limit for name, limit in asked)
+        told = ((limit, times.get(name, math.nan)) for name, limit in asdict(self).items())
+        return all(limit is None or not time > limit for limit, time in told)
+
+    @property
+    def of_p99(self) -> dict[str, float]:
+        """Those of the slowest of a hundred that there are."""
+        told = asdict(self).items()
+        return {name: limit for name, limit in told if "p99" in name and limit is not None}
 
     @property
     def any(self) -> bool:
-        """Whether there is one."""
-        return any(limit is not None for limit in asdict(self).values())
+        """Whether there is one that a single request may break."""
+        return any(limit is not None for limit in (self.ttft_s, self.tpot_s, self.e2e_s))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -188,6 +200,13 @@ def _times(answer: Answer) -> dict[str, float]:
     return {"ttft_s": answer.ttft_s, "tpot_s": answer.tpot_s, "e2e_s": answer.e2e_s}
 
 
+def limited_times(figures: Figures) -> dict[str, float]:
+    """Return what limits are held against, by the limit's name."""
+    spreads = {name: getattr(figures, f"{name}_s") for name in ("ttft", "tpot", "e2e")}
+    means = {f"{name}_s": spread.mean for name, spread in spreads.items()}
+    return means | {f"{name}_p99_s": spread.p99 for name, spread in spreads.items()}
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServedPoint:
     """One load on one deployment."""
@@ -202,11 +221,10 @@ class ServedPoint:
     """The engine's last line, or a line of its log that names the cause."""
 
     def kept(self, limits: Limits) -> bool:
-        """Whether it was measured, and its means keep every limit."""
+        """Whether it was measured, and its means and percentiles keep every limit."""
         if self.error is not None or self.figures is None:
             return False
-        names = ("ttft_s", "tpot_s", "e2e_s")
-        return limits.kept({name: getattr(self.figures, name).mean for name in names})
+        return limits.kept(limited_times(self.figures))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,10 +10,11 @@ from itertools import product
 from typing import cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from meshwright.runs.belief import Prior, Sizes, correlations, hypotheses_of
-from meshwright.runs.candidates import nothing_runs
-from meshwright.runs.choose import NEW_KIND, SLOW, Options
+from meshwright.runs.candidates import MOST, nothing_runs
+from meshwright.runs.choose import NEW_KIND, SLOW, SWITCH, Options
 from meshwright.runs.loads.load import Load
 from meshwright.runs.serving.record import (
     Deployment,
@@ -24,10 +25,14 @@ from meshwright.runs.serving.record import (
 from meshwright.runs.serving.trial import ServingTrial, refusal_of_deployment
 from meshwright.serving.candidates import Candidate as Priced
 from meshwright.serving.candidates import candidate_of, candidates
-from meshwright.serving.engine import Cache, Quantisation, Worker, check_worker
+from meshwright.serving.engine import Cache, Engine, Quantisation, Worker, check_worker
 from meshwright.serving.request import Objective, ServingRequest
 from meshwright.serving.result import ServingOption
 from meshwright.serving.search import predict
+from meshwright.serving.settings import AS_IT_IS, Settings, octaves_of, priced_as, unpriced
+from meshwright.serving.simulate import Requests
+from meshwright.serving.simulate import closed_loop as simulated_clients
+from meshwright.serving.simulate import open_loop as simulated_arrivals
 from meshwright.serving.steady import most_running
 from meshwright.values.errors import ConfigError
 
@@ -56,6 +61,7 @@ FILL_SPREAD = 0.1
 """The same of memory needed: engines fill what they are told to, and take fewer requests at once
 where it is short."""
 _BISECTIONS = 20
+Floats = NDArray[np.float64]
 Pins = Mapping[str, tuple[int, ...]]
 """Sizes that an axis may have: tp, pp, ep, attention_dp."""
 
@@ -126,10 +132,15 @@ def _named(request: ServingRequest, trial: ServingTrial, worker: Worker) -> Serv
 
 
 def _member(
-    request: ServingRequest, trial: ServingTrial, priced: Priced, *, pins: Pins
+    request: ServingRequest,
+    trial: ServingTrial,
+    priced: Priced,
+    *,
+    pins: Pins,
+    settings: Settings = AS_IT_IS,
 ) -> ServingCandidate | str:
     """A deployment with its prediction, or why it can't be run."""
-    deployment = _deployment(priced)
+    deployment = replace(_deployment(priced), settings=settings)
     reason = _pinned_out(deployment, pins) or _beyond_node(priced)
     reason = reason or refusal_of_deployment(trial, request, deployment)
     return reason or ServingCandidate(
@@ -138,18 +149,24 @@ def _member(
 
 
 def serving_candidates(
-    request: ServingRequest, trial: ServingTrial, *, pins: Pins
+    request: ServingRequest,
+    trial: ServingTrial,
+    *,
+    pins: Pins,
+    settings: Sequence[Settings] = (AS_IT_IS,),
 ) -> ServingCandidates:
-    """Search the deployments of a request and predict each under the trial's loads; ConfigError
-    where none can be run."""
+    """Search the deployments of a request under each of some settings and predict them under the
+    trial's loads; ConfigError where none can be run."""
     left_out: Counter[str] = Counter()
     members: list[ServingCandidate] = []
-    for priced in candidates(request, left_out):
-        found = _member(request, trial, priced, pins=pins)
-        if isinstance(found, str):
-            left_out[found] += 1
-        else:
-            members.append(found)
+    for told in settings:
+        asked = priced_as(request, told)
+        for priced in candidates(asked, left_out):
+            found = _member(asked, trial, priced, pins=pins, settings=told)
+            if isinstance(found, str):
+                left_out[found] += 1
+            else:
+                members.append(found)
     return _found(request, members, left_out, {})
 
 
@@ -164,7 +181,9 @@ def _found(
     ordered = sorted(
         members, key=lambda member: (not member.predicted.keeps, member.predicted.cost_s)
     )
-    return ServingCandidates(members=tuple(ordered), left_out=dict(left_out), refused=dict(refused))
+    return ServingCandidates(
+        members=tuple(ordered[:MOST]), left_out=dict(left_out), refused=dict(refused)
+    )
 
 
 def _deployment(priced: Priced) -> Deployment:
@@ -199,11 +218,10 @@ def _predicted(request: ServingRequest, trial: ServingTrial, priced: Priced) -> 
     )
     most *= priced.prices.worker.attention_dp
     points = tuple(_point(request, priced, load, most) for load in trial.loads if most)
-    kept = [
-        point
-        for point in points
-        if trial.limits.kept({"ttft_s": point.ttft_s, "tpot_s": point.tpot_s, "e2e_s": point.e2e_s})
-    ]
+    if trial.limits.of_p99 and points:
+        loads = zip(points, trial.loads, strict=True)
+        points = tuple(_with_slowest(point, priced, load) for point, load in loads)
+    kept = [point for point in points if trial.limits.kept(point.times)]
     chips = priced.prices.worker.chips
     costs = (_cost_s(point, chips, trial.objective) for point in kept or points)
     tokens = min(most, trial.most_sequences) * (request.input_len + request.output_len)
@@ -243,6 +261,38 @@ def _point(request: ServingRequest, priced: Priced, load: Load, most: int) -> Pr
     )
 
 
+def _with_slowest(point: PredictedPoint, priced: Priced, load: Load) -> PredictedPoint:
+    """Add what the slowest of a hundred requests takes, of one attention rank with its share of the
+    load.
+
+    Formula:  the 99th percentile over the load's requests, as the simulator runs them
+    Units:    seconds.
+    Source:   `serving.simulate`
+    """
+    ranks = priced.prices.worker.attention_dp
+    asks = load.asks[::ranks]
+    requests = Requests(
+        prompts=[ask.input_len for ask in asks], outputs=[ask.output_len for ask in asks]
+    )
+    room = {
+        "slots": priced.prices.engine.max_sequences,
+        "cache_tokens": int(priced.memory.cache_tokens),
+    }
+    if load.clients is not None:
+        each = -(-load.clients // ranks)
+        found = simulated_clients(priced.clock, requests, concurrency=each, **room)
+    else:
+        sent_s = [ask.sent_s or 0.0 for ask in asks]
+        found = simulated_arrivals(priced.clock, requests, sent_s=sent_s, **room)
+    ttft_s, tpot_s, e2e_s = map(_slowest_of, (found.ttft_s, found.tpot_s, found.e2e_s))
+    return replace(point, ttft_p99_s=ttft_s, tpot_p99_s=tpot_s, e2e_p99_s=e2e_s)
+
+
+def _slowest_of(times: Floats) -> float | None:
+    known = times[~np.isnan(times)]
+    return float(np.percentile(known, 99)) if len(known) else None
+
+
 def _rate(load: Load) -> float:
     """Requests a second, of a trace over its length."""
     if load.kind == "rate":
@@ -270,17 +320,20 @@ def _steady(request: ServingRequest, priced: Priced, clients: int) -> ServingOpt
     )
 
 
-def serving_options(members: Sequence[ServingCandidate], *, on_cores: bool) -> Options:
+def serving_options(
+    members: Sequence[ServingCandidate], *, engine: Engine, on_cores: bool
+) -> Options:
     """Return what is believed of deployments before any run.
 
     Formula:  ln cost of each has the predicted mean; how far off it is, is a mixture of hypotheses
               (`hypotheses_of`) as in tune: SPREAD shared by all, trends by axis, what is shared the
-              more the fewer doublings of tp, pp, ep, attention_dp and bytes of a weight lie between
-              two, and each one's own; and SLOW runs
+              more the fewer doublings of tp, pp, ep, attention_dp, bytes of a weight and sizes of
+              the engine lie between two, and each one's own; and SLOW runs. Settings that no price
+              follows lie NEW_KIND times as far apart
     Source:   SPREAD, TRENDS, ALIKE, OWNS, FILL_SPREAD; on processors NEW_KIND times as wide
     """
     wide = NEW_KIND if on_cores else 1.0
-    axes = np.array([_axes(member.deployment) for member in members])
+    axes = _axes([member.deployment for member in members], engine)
     predicted = [member.predicted for member in members]
     # One that is not predicted to keep the limits is behind all that are: e times the worst of
     # them.
@@ -330,7 +383,27 @@ def _prior(mean: np.ndarray, axes: np.ndarray, spread: float, own: float) -> Pri
     )
 
 
-def _axes(deployment: Deployment) -> list[float]:
+def _axes(deployments: Sequence[Deployment], engine: Engine) -> Floats:
+    """What tells deployments apart, (N, A): doublings of each size, and a column for each value of
+    a switch."""
+    sizes = [[*_sizes_of(one), *octaves_of(engine, one.settings)] for one in deployments]
+    switches = [
+        (name, value)
+        for name in ("graphs", "chunked_prefill", "prefix_caching")
+        for value in sorted({str(getattr(one.settings, name)) for one in deployments})
+    ]
+    flags = [
+        [_switch(one.settings, name, value) for name, value in switches] for one in deployments
+    ]
+    return np.concatenate((np.array(sizes), np.array(flags)), axis=1)
+
+
+def _sizes_of(deployment: Deployment) -> list[float]:
     at, width = deployment.worker, Quantisation.bytes_of(deployment.weights)
     sizes = map(math.log2, (at.tp, at.pp, at.ep, at.attention_dp, width))
     return [*sizes, float(deployment.cache == deployment.weights)]
+
+
+def _switch(settings: Settings, name: str, value: str) -> float:
+    apart = SWITCH * (NEW_KIND if name in unpriced(settings) else 1.0)
+    return apart * float(str(getattr(settings, name)) == value)

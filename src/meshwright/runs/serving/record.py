@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import partial
 from typing import Any, ClassVar
 
 from meshwright.runs.loads.figures import Limits, Served, ServedPoint, noise_of
-from meshwright.runs.record import Course, Parts, named_by, of_plain, read_run
+from meshwright.runs.record import Course, Parts, named_by, of_plain, read_run, told_fields
 from meshwright.runs.results import Cell, Columns, table
 from meshwright.serving.engine import Cache, Weights, Worker
 from meshwright.serving.request import Objective
+from meshwright.serving.settings import AS_IT_IS, SETTINGS, Settings, said_setting
 
 __all__ = [
     "FAILED_COLUMNS",
@@ -34,17 +35,22 @@ class Deployment:
     worker: Worker
     weights: Weights
     cache: Cache
+    settings: Settings = AS_IT_IS
 
     @property
     def words(self) -> str:
-        """`tp=2,weights=bf16,cache=bf16`."""
-        return f"{self.worker.name},weights={self.weights},cache={self.cache}"
+        """`tp=2,weights=bf16,cache=bf16`, then settings that are not the engine's own."""
+        told = f",{self.settings.words}" if self.settings.told else ""
+        return f"{self.worker.name},weights={self.weights},cache={self.cache}{told}"
 
     @property
     def run_id(self) -> str:
-        """`tp2-bf16-bf16-1f3a9c07`, the last part a digest of every field."""
+        """`tp2-bf16-bf16-graphsoff-1f3a9c07`, the last part a digest of every field."""
         axes = self.worker.name.replace("attention_dp", "adp").replace("=", "").split(",")
-        return named_by([*axes, self.weights, self.cache], asdict(self))
+        first = ("worker", "weights", "cache")
+        told = told_fields(self, always=first, usual={"settings": asdict(AS_IT_IS)})
+        words = self.settings.words.replace("=", "").split(",") if self.settings.told else []
+        return named_by([*axes, self.weights, self.cache, *words], told)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,6 +63,17 @@ class PredictedPoint:
     e2e_s: float
     tokens_per_s: float
     """New tokens of this copy."""
+    ttft_p99_s: float | None = None
+    """Of the simulator, where there is a limit on one of these; None where there is none."""
+    tpot_p99_s: float | None = None
+    e2e_p99_s: float | None = None
+
+    @property
+    def times(self) -> dict[str, float]:
+        """What limits are held against, by the limit's name; NaN where nobody knows it."""
+        told = (field.name for field in fields(self) if field.name.endswith("_s"))
+        found = {name: getattr(self, name) for name in told if name != "tokens_per_s"}
+        return {name: math.nan if time is None else time for name, time in found.items()}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -128,7 +145,8 @@ def _predicted_of(content: Mapping[str, Any]) -> ServingPrediction:
 
 
 def _deployment_of(content: Mapping[str, Any]) -> Deployment:
-    return Deployment(**{**content, "worker": Worker(**content["worker"])})
+    settings = Settings(**content.get("settings", {}))
+    return Deployment(**{**content, "worker": Worker(**content["worker"]), "settings": settings})
 
 
 _PARTS: Parts = {
@@ -179,6 +197,11 @@ def _axis(name: str) -> Any:
     return lambda row: getattr(row.record.deployment.worker, name)
 
 
+def _setting(name: str) -> Any:
+    """`on`, `off`, a size; blank where it is the engine's own."""
+    return lambda row: said_setting(getattr(row.record.deployment.settings, name))
+
+
 def _time(name: str, part: str = "mean") -> Any:
     return lambda row: _ms(row.measured(f"{name}_s", part))
 
@@ -202,6 +225,7 @@ _SETTINGS: Columns[_Row] = {
     **{name: _axis(name) for name in ("tp", "pp", "ep", "attention_dp")},
     "weights": lambda row: row.record.deployment.weights,
     "cache": lambda row: row.record.deployment.cache,
+    **{name: _setting(name) for name in SETTINGS},
     "gpus": lambda row: row.record.num_chips,
     "load": lambda row: row.load,
 }

@@ -20,6 +20,7 @@ from meshwright.runs.record import Outcome
 from meshwright.runs.serving.record import Deployment
 from meshwright.runs.store import RUN_LOGS
 from meshwright.serving.request import Objective, ServingRequest
+from meshwright.serving.settings import settled
 from meshwright.software.contract import Exported, ExportedFile
 from meshwright.software.deepspeed.trainer import decoder_config
 from meshwright.software.defaults import complete_details
@@ -155,15 +156,18 @@ class ServingTrial:
 def _served(trial: ServingTrial, request: ServingRequest, deployment: Deployment) -> ServedWorker:
     """What the engine's command says of a deployment."""
     sequences = -(-trial.most_sequences // deployment.worker.attention_dp)
+    settings, engine = deployment.settings, settled(request.engine, deployment.settings)
     return ServedWorker(
         model=request.model,
         path=_MODEL_FILE if trial.model_path is None else trial.model_path,
-        engine=request.engine,
+        engine=engine,
         worker=deployment.worker,
         weights=deployment.weights,
         cache=deployment.cache,
         max_len=trial.longest,
-        max_sequences=min(sequences, request.engine.max_sequences),
+        max_sequences=settings.sequences or min(sequences, engine.max_sequences),
+        drafted=settings.drafted or None,
+        settings=settings,
         port=PORT,
         extra=trial.extra,
     )

@@ -42,6 +42,7 @@ from meshwright.search.link_rates import (
 )
 from meshwright.serving.engine import Worker, find_engine
 from meshwright.serving.request import Objective, ServingRequest
+from meshwright.serving.settings import every_setting
 from meshwright.values.errors import ConfigError
 from meshwright.values.hardware.cluster import Cluster
 from meshwright.values.hardware.parse import LOCAL, parse_count
@@ -221,6 +222,7 @@ def prepare_serving_study(
     weights: Sequence[str] | None = None,
     cache: Sequence[str] | None = None,
     pins: Pins | None = None,
+    settings: Mapping[str, Sequence[int | bool]] | None = None,
     workers: Sequence[Worker] | None = None,
     **trial: Any,
 ) -> PreparedServing:
@@ -229,8 +231,9 @@ def prepare_serving_study(
 
     The lengths that deployments are predicted for are the loads' means. `weights` are 16 bits, on
     processors fp32, unless others are named, and the cache is of the same type. `workers` are
-    exactly those that may be run; None: what the search finds, with the pins' sizes. `trial` are
-    further fields of ServingTrial.
+    exactly those that may be run; None: what the search finds, with the pins' sizes, under every
+    combination of `settings`, values by the name of a field of Settings. `trial` are further fields
+    of ServingTrial.
     """
     asks, kept = [ask for load in loads for ask in load.asks], limits or Limits()
     types = tuple(weights or (("fp32",) if place.on_cores else ("bf16",)))
@@ -241,7 +244,9 @@ def prepare_serving_study(
         engine=find_engine(engine),
         input_len=round(sum(ask.input_len for ask in asks) / len(asks)),
         output_len=round(sum(ask.output_len for ask in asks) / len(asks)),
-        **asdict(kept),
+        ttft_s=kept.ttft_s,
+        tpot_s=kept.tpot_s,
+        e2e_s=kept.e2e_s,
         objective=objective,
         modes=("aggregated",),
         weights=cast("Any", types),
@@ -253,11 +258,14 @@ def prepare_serving_study(
             "serving tune measures one kind of chip at a time: name one, such as h100:8"
         )
     if workers is None:
-        found = serving_candidates(request, how, pins=pins or {})
+        told_of = every_setting(settings or {})
+        found = serving_candidates(request, how, pins=pins or {}, settings=told_of)
     else:
+        if settings:
+            raise ConfigError(f"{', '.join(settings)}: no effect beside workers that are named")
         found = named_candidates(request, how, workers=workers)
     told = {"weights": list(types), "cache": list(cache or ())}
-    options = serving_options(found.members, on_cores=place.on_cores)
+    options = serving_options(found.members, engine=request.engine, on_cores=place.on_cores)
     return PreparedServing(
         request=request,
         asked=_asked(request, place, told),

@@ -54,7 +54,12 @@ def sglang_words(served: ServedWorker) -> list[str]:
             "--context-length": served.max_len,
             # SGLang divides the requests that it is told among its attention groups.
             "--max-running-requests": served.max_sequences * worker.attention_dp,
-            "--chunked-prefill-size": engine.chunk_tokens or None,
+            # -1 switches the cutting of prompts off.
+            "--chunked-prefill-size": (
+                -1 if served.settings.chunked_prefill is False else engine.chunk_tokens or None
+            ),
+            "--disable-decode-cuda-graph": served.settings.graphs is False,
+            "--disable-radix-cache": served.settings.prefix_caching is False,
             **({} if drafted is None else drafts),
             "--mem-fraction-static": f"{engine.memory_share:g}",
         }

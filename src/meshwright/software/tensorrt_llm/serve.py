@@ -47,7 +47,8 @@ def _command(served: ServedWorker) -> EngineCommand:
         nearest = f"tp=1,attention_dp={worker.stage_chips},ep={worker.stage_chips}"
         raise CannotExpress("trtllm", reason, nearest=nearest)
     config = _config(served)
-    check_keys(config, engine="trtllm-yaml")
+    said = {name: value for name, value in config.items() if value is not None}
+    check_keys(said, engine="trtllm-yaml")
     notes = checkpoint_note(served, casts=False)
     return EngineCommand(words=words, config=config, notes=notes)
 
@@ -56,14 +57,22 @@ def _config(served: ServedWorker) -> dict[str, Any]:
     """What trtllm-serve has no flag for. Weights are what the checkpoint holds."""
     cache, share = cache_word("trtllm", served, {"fp8": "fp8"}), served.engine.memory_share
     drafts = {"decoding_type": "MTP", "num_nextn_predict_layers": served.drafted}
+    graphs = {"enable_padding": True, "max_batch_size": served.max_sequences}
+    pages = {"dtype": cache, "free_gpu_memory_fraction": share}
+    told = served.settings
+    if told.prefix_caching is not None:
+        pages["enable_block_reuse"] = told.prefix_caching
     words = {
         "dtype": HALVES.get(served.weights),
-        "kv_cache_config": {"dtype": cache, "free_gpu_memory_fraction": share},
+        "kv_cache_config": pages,
         "enable_attention_dp": True if served.worker.attention_dp > 1 else None,
-        "cuda_graph_config": {"enable_padding": True, "max_batch_size": served.max_sequences},
+        "cuda_graph_config": graphs,
+        "enable_chunked_prefill": told.chunked_prefill,
         "speculative_config": None if served.drafted is None else drafts,
     }
-    return {name: value for name, value in words.items() if value is not None}
+    given = {name: value for name, value in words.items() if value is not None}
+    # Only null says none of what is there by default.
+    return given if told.graphs is not False else {**given, "cuda_graph_config": None}
 
 
 TRTLLM = ServingEngine(

@@ -3,7 +3,13 @@ torchrun."""
 
 from __future__ import annotations
 
-from meshwright.software.serving import HALVES, EngineCommand, ServedWorker, ServingEngine
+from meshwright.software.serving import (
+    HALVES,
+    EngineCommand,
+    ServedWorker,
+    ServingEngine,
+    refuse_settings,
+)
 from meshwright.values.errors import CannotExpress
 
 __all__ = ["TRANSFORMERS"]
@@ -25,9 +31,17 @@ def _command(served: ServedWorker) -> EngineCommand:
             " same"
         )
         raise CannotExpress(_NAME, reason, nearest="weights=bf16, cache=bf16")
+    told = served.settings
+    reason = "its scheduler cuts every prompt that does not fit, and drafts nothing"
+    refuse_settings(_NAME, told, ("chunked_prefill", "drafted"), reason)
     ours = ["meshwright.trainer.serving", served.path, "--port", served.port]
     ours += ["--dtype", served.weights, "--max-model-len", str(served.max_len)]
-    ours += ["--max-num-seqs", str(served.max_sequences), *served.extra]
+    ours += ["--max-num-seqs", str(served.max_sequences)]
+    if told.batched_tokens is not None:
+        ours += ["--max-batched-tokens", str(told.batched_tokens)]
+    for flag, on in (("--graphs", told.graphs), ("--prefix-caching", told.prefix_caching)):
+        ours += [] if on is None else [flag, "on" if on else "off"]
+    ours += served.extra
     if worker.tp > 1:
         split = f"--nproc-per-node={worker.tp}"
         ours = ["torch.distributed.run", "--standalone", split, "-m", *ours]

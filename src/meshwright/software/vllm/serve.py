@@ -46,7 +46,9 @@ def vllm_words(served: ServedWorker) -> list[str]:
             " cut over all"
         )
         raise CannotExpress("vllm", reason, nearest=f"ep={worker.stage_chips}")
+    _check_room(served)
     drafts = {"method": "mtp", "num_speculative_tokens": served.drafted}
+    told = served.settings
     return flag_words(
         {
             "--tensor-parallel-size": worker.tp,
@@ -58,10 +60,34 @@ def vllm_words(served: ServedWorker) -> list[str]:
             "--max-model-len": served.max_len,
             "--max-num-seqs": served.max_sequences,
             "--max-num-batched-tokens": engine.chunk_tokens or None,
+            # A graph is its default, and has no other word than this one against it.
+            "--enforce-eager": told.graphs is False,
+            **_switch("chunked-prefill", told.chunked_prefill),
+            **_switch("prefix-caching", told.prefix_caching),
             "--speculative-config": None if served.drafted is None else json.dumps(drafts),
             "--gpu-memory-utilization": f"{engine.memory_share:g}",
         }
     )
+
+
+def _check_room(served: ServedWorker) -> None:
+    """Refuse an iteration that is too small for its sequences, or for a prompt that may not be cut.
+
+    Source:   SchedulerConfig.verify_max_model_len of vLLM (vllm/config/scheduler.py)
+    """
+    tokens = served.engine.chunk_tokens
+    if 0 < tokens < served.max_sequences:
+        reason = f"{tokens} tokens of an iteration for {served.max_sequences} sequences"
+        nearest = f"batched_tokens={served.max_sequences}"
+        raise CannotExpress("vllm", reason, nearest=nearest)
+    if served.settings.chunked_prefill is False and 0 < tokens < served.max_len:
+        reason = f"{tokens} tokens of an iteration for whole requests of {served.max_len}"
+        raise CannotExpress("vllm", reason, nearest=f"batched_tokens={served.max_len}")
+
+
+def _switch(name: str, on: bool | None) -> dict[str, bool]:
+    """The flag of a switch that argparse's BooleanOptionalAction reads."""
+    return {} if on is None else {f"--{'' if on else 'no-'}enable-{name}": True}
 
 
 VLLM = ServingEngine(

@@ -30,6 +30,8 @@ def main(words: list[str]) -> int:
     parser.add_argument(
         "--max-batched-tokens", type=int, default=None, help="tokens of one iteration"
     )
+    for flag, what in (("graphs", "CUDA graphs"), ("prefix-caching", "pages that begin alike")):
+        parser.add_argument(f"--{flag}", choices=("on", "off"), default=None, help=what)
     given = parser.parse_args(words)
     for module in ("torch", "transformers", "accelerate"):
         if find_spec(module) is None:
@@ -43,8 +45,14 @@ def main(words: list[str]) -> int:
         max_len=given.max_model_len,
         max_sequences=given.max_num_seqs,
         max_tokens=given.max_batched_tokens,
+        graphs=_on(given.graphs),
+        shares=_on(given.prefix_caching),
     )
     return serve(engine, port=given.port) if engine.leads else engine.follow()
+
+
+def _on(word: str | None) -> bool | None:
+    return None if word is None else word == "on"
 
 
 if __name__ == "__main__":

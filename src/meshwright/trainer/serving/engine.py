@@ -130,7 +130,15 @@ class Engine:
 
 
 def open_engine(
-    model: str, *, dtype: str, device: str, max_len: int, max_sequences: int, max_tokens: int | None
+    model: str,
+    *,
+    dtype: str,
+    device: str,
+    max_len: int,
+    max_sequences: int,
+    max_tokens: int | None,
+    graphs: bool | None = None,
+    shares: bool | None = None,
 ) -> Engine:
     """Load a model, or make one with random weights of a config.json, and start its iterations."""
     ranks = int(os.environ.get("WORLD_SIZE", "1"))
@@ -141,8 +149,15 @@ def open_engine(
         dist.init_process_group("nccl" if where.type == "cuda" else "gloo")
     with _random(Path(model), dtype) if model.endswith(".json") else nullcontext(model) as folder:
         loaded = _load(folder, dtype, where, ranks)
-    words = {"max_len": max_len, "max_sequences": max_sequences}
-    return Engine(loaded, _batching(where, **words, max_tokens=max_tokens), max_len=max_len)
+    batching = _batching(
+        where,
+        max_len=max_len,
+        max_sequences=max_sequences,
+        max_tokens=max_tokens,
+        graphs=graphs,
+        shares=shares,
+    )
+    return Engine(loaded, batching, max_len=max_len)
 
 
 def _device(word: str) -> torch.device:
@@ -166,10 +181,22 @@ def _load(folder: str, dtype: str, device: torch.device, ranks: int) -> Any:
 
 
 def _batching(
-    device: torch.device, *, max_len: int, max_sequences: int, max_tokens: int | None
+    device: torch.device,
+    *,
+    max_len: int,
+    max_sequences: int,
+    max_tokens: int | None,
+    graphs: bool | None,
+    shares: bool | None,
 ) -> Any:
     """transformers sizes the cache on GPUs; on CPUs it is as large as requests need."""
-    words: dict[str, Any] = {"max_requests_per_batch": max_sequences, "allow_block_sharing": False}
+    if graphs and device.type == "cpu":
+        raise ConfigError("--graphs on: CUDA graphs need a GPU")
+    words: dict[str, Any] = {
+        "max_requests_per_batch": max_sequences,
+        "allow_block_sharing": bool(shares),
+        "use_cuda_graph": graphs,
+    }
     if max_tokens is not None:
         words["max_batch_tokens"] = max_tokens
     if device.type == "cpu":
