@@ -7,7 +7,6 @@ import pytest
 from tests.serving.cases import plain_engine, prices
 
 from meshwright.serving.engine import Worker
-from meshwright.values.errors import ConfigError
 
 
 def test_a_decode_step_takes_at_least_the_reading_of_its_weights() -> None:
@@ -89,8 +88,3 @@ def test_eager_kernels_are_counted_per_layer() -> None:
     )
     assert dense.kernel_count() == 32 * (6 + 4 + 2 * 2)
     assert experts.kernel_count() == 48 * (6 + 16)
-
-
-def test_mamba_is_refused() -> None:
-    with pytest.raises(ConfigError, match="Mamba"):
-        prices("nemotron-h-8b")

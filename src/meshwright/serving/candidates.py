@@ -113,8 +113,9 @@ def candidate_of(
     longest = request.input_len + request.output_len
     chunk = engine.chunk_tokens or min(request.input_len, _WHOLE)
     memory = memory_of(prices, iteration_tokens=chunk)
-    if memory.cache_tokens < longest:
-        short = (memory.used(longest) - memory.limit) / GIB
+    needed = longest + memory.state_tokens
+    if memory.cache_tokens < needed:
+        short = (memory.used(needed) - memory.limit) / GIB
         raise ConfigError(
             f"{worker.name}, {weights} weights, {cache} cache on {pool.node.chip.name}: {short:.1f}"
             " GiB short of one request"
@@ -143,7 +144,7 @@ def _kind(one: Candidate) -> tuple[object, ...]:
 
 
 def transfer_s(request: ServingRequest, answers: Candidate) -> float:
-    """Return the time of the cache of one prompt over the network."""
-    sent = request.input_len * cache_bytes_per_token(answers.prices)
+    """Return the time of the cache of one prompt, and of its states, over the network."""
+    sent = request.input_len * cache_bytes_per_token(answers.prices) + answers.memory.state
     link = answers.pool.node.network_link
     return link.latency_s + sent / (link.bytes_per_s * link.efficiency)

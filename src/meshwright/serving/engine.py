@@ -289,6 +289,7 @@ def check_worker(worker: Worker, model: ModelSpec) -> None:
     """Raise LayoutError, with what divides, where the engine can't cut this model so."""
     _divides("num_heads", model.num_heads, "tp", worker.tp)
     _shares_key_heads(model, worker.tp)
+    _shares_states(model, worker.tp)
     if model.num_layers < worker.pp:
         raise LayoutError(
             f"pp={worker.pp} is more than the {model.num_layers} layers of {model.name}"
@@ -318,6 +319,14 @@ def _shares_key_heads(model: ModelSpec, tp: int) -> None:
         raise LayoutError(
             f"num_kv_heads={heads} neither divides tp={tp} nor is divisible by it; tp may be {able}"
         )
+
+
+def _shares_states(model: ModelSpec, tp: int) -> None:
+    """Heads of delta attention and of Mamba layers are cut over the chips."""
+    if model.delta is not None:
+        _divides("delta.num_key_heads", model.delta.num_key_heads, "tp", tp)
+    if model.mamba is not None:
+        _divides("mamba.num_heads", model.mamba.num_heads, "tp", tp)
 
 
 def _divides(what: str, number: int, axis: str, size: int) -> None:

@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 
 from meshwright.cost.collectives import all_reduce_s, group_of
 from meshwright.cost.kernels import element_bytes, gemm_s, sustained_share
+from meshwright.cost.mamba import SCAN_EFFICIENCY, SCAN_FLOPS_PER_S
 from meshwright.serving.engine import Cache, Engine, Quantisation, Weights, cache_bytes
+from meshwright.serving.recurrent import Recurrent, delta_rate
 from meshwright.values.hardware.chip import Chip
 from meshwright.values.hardware.cluster import Link, Pool
 from meshwright.values.hardware.grid import Lookup
@@ -241,6 +243,36 @@ class Kernels:
         )
         values = batch * context * width
         return found if found is not None else self._cache_s(cache, values, 4.0 * values * heads)
+
+    def recurrent_prompt_s(self, layer: Recurrent, *, tokens: Floats, kind: str) -> Floats:
+        """Time in which the tokens of prompts go through a layer's states, launches apart.
+
+        Formula:  FLOPs / rate + passes over the inputs; the rate of the delta rule is measured by
+                  engine and chip, else the least of the peak * SCAN_EFFICIENCY and SCAN_FLOPS_PER_S
+        Units:    seconds, the shape of `tokens`.
+        Source:   `serving/delta_rates.csv` (aiconfigurator-core 0.12); `cost.mamba` for scans.
+        Valid:    prompts of several chunks.
+        Checked:  tests/serving/test_recurrent.py
+        """
+        peak = self.chip.peak_flops_per_s("bf16")
+        rate = min(peak * SCAN_EFFICIENCY, SCAN_FLOPS_PER_S)
+        near = self.kin
+        if kind == "delta" and near.relation in ("itself", "generation"):
+            measured = delta_rate(self.engine.kernels, near.table.name)
+            rate = rate if measured is None else measured / near.compute_scale("bf16")
+        return tokens * layer.flops / rate + self.passes_s(2.0 * tokens * layer.inputs)
+
+    def recurrent_step_s(self, layer: Recurrent, batch: Floats) -> Floats:
+        """Time in which one new token of each of `batch` sequences goes through a layer's states.
+
+        Formula:  2 * bytes of the states / bandwidth + ramp: each is read and written
+        Units:    seconds, the shape of `batch`.
+        Source:   roofline; the fused kernels reach 0.74 to 1.0 of the bandwidth in the tables of
+                  aiconfigurator-core 0.12 (SGLang, vLLM and TensorRT-LLM on L40S to GB300).
+        Valid:    states that do not stay in the chip's caches.
+        Checked:  tests/serving/test_recurrent.py
+        """
+        return self.passes_s(2.0 * batch * layer.state_bytes) + self.chip.ramp_s
 
     def _cache_s(self, cache: Cache, values: Floats, flops: Floats) -> Floats:
         rate = self.chip.memory_bytes_per_s * self.chip.memory_efficiency

@@ -132,7 +132,8 @@ def _static(request: ServingRequest, one: Candidate) -> Iterator[ServingOption |
 def part_of(role: str, request: ServingRequest, one: Candidate, count: int, running: float) -> Part:
     """Return `count` workers of a deployment, with the memory of so many running requests on each
     attention rank."""
-    held = running * (request.input_len + 0.5 * request.output_len)
+    each = request.input_len + 0.5 * request.output_len + one.memory.state_tokens
+    held = running * each
     return Part(
         role=role,
         chip=one.chip,

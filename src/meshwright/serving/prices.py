@@ -11,6 +11,7 @@ import numpy as np
 from meshwright.cost.kernels import element_bytes
 from meshwright.serving.engine import Cache, Engine, Quantisation, Weights, Worker
 from meshwright.serving.kernels import Floats, Kernels
+from meshwright.serving.recurrent import RECURRENT, Recurrent, recurrent_of
 from meshwright.values.errors import ConfigError
 from meshwright.values.hardware.cluster import Pool
 from meshwright.values.models.spec import Block, ModelSpec
@@ -50,11 +51,10 @@ class Prices:
     cache: Cache
 
     def __post_init__(self) -> None:
-        for part, layers in {"hybrid": "Mamba layers", "delta": "delta attention"}.items():
-            if getattr(self.model, part) is not None:
-                raise ConfigError(
-                    f"{self.model.name}: serving of models with {layers} is not modelled"
-                )
+        if not any("attention" in block.kind for block, _ in self.blocks):
+            raise ConfigError(
+                f"{self.model.name}: serving of models without any attention is not modelled"
+            )
         self.quantisation.check(self.pool.node.chip)
 
     @cached_property
@@ -89,6 +89,7 @@ class Prices:
         total = {name: np.zeros_like(tokens) for name in names}
         for block, count in self._of(stream):
             price = self._mixer if "attention" in block.kind else self._feed_forward
+            price = self._recurrent if block.kind in RECURRENT else price
             parts = price(tokens, block)
             for name, seconds in parts.items():
                 total[name] = total[name] + count * seconds
@@ -112,6 +113,26 @@ class Prices:
             "exchange": exchange,
             "pointwise": self._pointwise(weights, tokens, moved, shapes, extra=extra),
         }
+
+    def _recurrent(self, tokens: Floats, block: Block) -> dict[str, Floats]:
+        """All of a layer with a state but for the state itself: products, convolution, gated norm,
+        and its kernels' own cost."""
+        layer, width = self._layer(block), self.model.hidden
+        kept, shapes = self.quantisation, list(layer.products)
+        moved = HALF * tokens * (4.0 * width + 2.0 * layer.convolved + 3.0 * layer.gated)
+        exchange = self.kernels.all_reduce_s(
+            ranks=self.worker.tp, buffer_bytes=HALF * tokens * width
+        )
+        first = (self._product(kept.attention, tokens, n, k) for n, k in shapes[:-1])
+        extra = layer.kernels - len(shapes)
+        return {
+            "linear": sum(first, self._product(kept.output, tokens, *shapes[-1])),
+            "exchange": exchange,
+            "pointwise": self._pointwise(kept.attention, tokens, moved, shapes, extra=extra),
+        }
+
+    def _layer(self, block: Block) -> Recurrent:
+        return recurrent_of(self.model, block, tp=self.worker.tp)
 
     def _attention_products(self, block: Block) -> list[tuple[float, float]]:
         """(n, k) of each product on one rank, the one after attention last."""
@@ -189,6 +210,10 @@ class Prices:
             matrices=3 if self.model.gated else 2,
         )
         router = self._product("bf16", tokens, float(moe.num_experts), width)
+        if moe.latent_dim is not None:
+            latent = float(moe.latent_dim)
+            router = router + self._product("bf16", tokens, latent, width)
+            router = router + self._product("bf16", tokens, width, latent)
         moved = HALF * tokens * (4.0 * width + moe.num_experts)
         parts = {
             "linear": router,
@@ -255,6 +280,11 @@ class Prices:
         more = narrow + (1.0 if self.worker.tp > 1 else 0.0)
         mixer = LATENT_KERNELS if self.model.mla is not None else MIXER_KERNELS
         each = {"mlp": FEED_FORWARD_KERNELS + more, "moe": EXPERT_KERNELS + more}
+        each |= {
+            block.kind: self._layer(block).kernels + more
+            for block, _ in self.blocks
+            if block.kind in RECURRENT
+        }
         return sum(count * each.get(block.kind, mixer + more) for block, count in self._of(stream))
 
     def prompts_s(
@@ -275,6 +305,11 @@ class Prices:
         )
         total = np.zeros(batch.shape)
         for block, count in self._of(stream):
+            if block.kind in RECURRENT:
+                rule = self.kernels.recurrent_prompt_s
+                total = total + count * rule(
+                    self._layer(block), tokens=batch * new, kind=block.kind
+                )
             if block.kind != "attention":
                 continue
             if self.model.mla is not None:
@@ -312,6 +347,8 @@ class Prices:
         heads = self.model.num_heads / self.worker.tp
         total = np.zeros(batch.shape)
         for block, count in self._of(stream):
+            if block.kind in RECURRENT:
+                total = total + count * self.kernels.recurrent_step_s(self._layer(block), batch)
             if "attention" not in block.kind:
                 continue
             seen = np.full(batch.shape, source) if block.kind == "cross_attention" else context

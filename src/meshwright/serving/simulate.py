@@ -12,6 +12,7 @@ import numpy as np
 
 from meshwright.serving.clock import Clock
 from meshwright.serving.kernels import Floats
+from meshwright.serving.memory import state_tokens
 from meshwright.values.errors import ConfigError
 from meshwright.values.units import counted
 
@@ -131,8 +132,9 @@ class _Run:
         self.slots, self.cache_tokens = slots, cache_tokens
         kept = clock.prices.engine.cache_reserved
         lengths = list(zip(self.prompts, self.outputs, strict=True))
-        self.rooms = [prompt + int(kept * output) for prompt, output in lengths]
-        longest = max(prompt + output for prompt, output in lengths)
+        state = ceil(state_tokens(clock.prices))
+        self.rooms = [prompt + int(kept * output) + state for prompt, output in lengths]
+        longest = max(prompt + output for prompt, output in lengths) + state
         if longest > cache_tokens:
             raise ConfigError(
                 f"a request of {longest} tokens does not fit into a cache of {cache_tokens} tokens"

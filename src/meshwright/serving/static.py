@@ -62,7 +62,7 @@ def static_batch(prices: Prices, *, batch: int, input_len: int, output_len: int)
         each = np.minimum(each, cut)
     rest = float(np.interp(np.arange(output_len - 1), steps, each).sum()) if output_len > 1 else 0.0
     memory = memory_of(prices, iteration_tokens=split * input_len)
-    used = memory.used(batch * (input_len + output_len))
+    used = memory.used(batch * (input_len + output_len + memory.state_tokens))
     return StaticBatch(
         first_token_s=first,
         latency_s=first + rest,

@@ -10,6 +10,7 @@ import numpy as np
 
 from meshwright.serving.clock import Clock
 from meshwright.serving.kernels import Floats
+from meshwright.serving.memory import state_tokens
 
 __all__ = [
     "BUSY",
@@ -154,15 +155,17 @@ def most_running(clock: Clock, *, input_len: int, output_len: int, cache_tokens:
     """Sequences per attention rank that the cache and the engine let run at once; 0 where not even
     one fits.
 
-    Formula:  min(max_sequences, cache tokens / (input + max(reserved share, 1/2) * output))
+    Formula:  min(max_sequences, cache tokens / (input + max(reserved share, 1/2) * output + state
+              tokens))
     Units:    sequences.
     Source:   a running answer holds half of its tokens on average; `Engine.cache_reserved`.
     Valid:    equal requests.
     Checked:  tests/serving/test_steady.py
     """
-    if cache_tokens < input_len + output_len:
+    state = state_tokens(clock.prices)
+    if cache_tokens < input_len + output_len + state:
         return 0
-    held = input_len + max(clock.prices.engine.cache_reserved, 0.5) * output_len
+    held = input_len + max(clock.prices.engine.cache_reserved, 0.5) * output_len + state
     return int(min(clock.prices.engine.max_sequences, cache_tokens // held))
 
 

@@ -36,15 +36,16 @@ def memory_of_case(prices: Prices) -> Memory:
 
 def cache_room(case: ServingCase, prices: Prices) -> float:
     """Return tokens that the cache has room for, over those of one request of the run."""
-    return memory_of_case(prices).cache_tokens / (case.input_len + case.output_len)
+    memory = memory_of_case(prices)
+    return memory.cache_tokens / (case.input_len + case.output_len + memory.state_tokens)
 
 
 def held_gib(case: ServingCase, prices: Prices, running: float) -> float:
     """Return GiB of the fullest chip with so many requests on each attention rank, or as many as
     its cache holds; an engine that fills its share with blocks reports more."""
     memory = memory_of_case(prices)
-    held = running * (case.input_len + 0.5 * case.output_len)
-    one = case.input_len + case.output_len
+    held = running * (case.input_len + 0.5 * case.output_len + memory.state_tokens)
+    one = case.input_len + case.output_len + memory.state_tokens
     return memory.used(max(min(held, memory.cache_tokens), one)) / GIB
 
 
@@ -57,7 +58,7 @@ def refused(case: ServingCase, worker: Worker) -> ServingPrediction | None:
               cannot.
     """
     memory = memory_of_case(prices_of(case, worker))
-    needed = memory.used(case.input_len + case.output_len)
+    needed = memory.used(case.input_len + case.output_len + memory.state_tokens)
     if needed <= case.node.chip.usable_bytes:
         return None
     return ServingPrediction(

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache
-from math import log2
+from math import ceil, log2
 from typing import Any
 
 import numpy as np
@@ -35,7 +35,7 @@ from meshwright.runs.measured.serving_words import (
 from meshwright.serving.clock import Clock, Speculation, clock_of
 from meshwright.serving.engine import Worker
 from meshwright.serving.load import Workers, closed_loop_on_two_pools
-from meshwright.serving.memory import cache_bytes_per_token
+from meshwright.serving.memory import cache_bytes_per_token, state_bytes, state_tokens
 from meshwright.serving.prices import Prices
 from meshwright.serving.simulate import Requests, closed_loop
 from meshwright.serving.static import static_batch
@@ -150,7 +150,8 @@ def _closed_loop(case: ServingCase, worker: Worker) -> ServingPrediction:
     requests = replace(
         requests_of(load, **lengths, clients=clients), distinct=case.distinct_prompts
     )
-    needed = (clients + 1) * (case.input_len + case.output_len)
+    each = case.input_len + case.output_len + ceil(state_tokens(clock.prices))
+    needed = (clients + 1) * each
     room = _cache_tokens(clock)
     found = closed_loop(
         clock,
@@ -312,7 +313,8 @@ SGLang set most often on two pools."""
 
 def _transfer_s(case: ServingCase, answers: Clock, pools: Pools) -> float:
     link, width = case.node.network_link, min(pools.prefill.tp, pools.decode.tp)
-    sent = case.input_len * cache_bytes_per_token(answers.prices) * pools.decode.tp
+    each = case.input_len * cache_bytes_per_token(answers.prices) + state_bytes(answers.prices)
+    sent = each * pools.decode.tp
     return link.latency_s + sent / (width * link.bytes_per_s * link.efficiency)
 
 

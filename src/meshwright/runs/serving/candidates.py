@@ -224,7 +224,8 @@ def _predicted(request: ServingRequest, trial: ServingTrial, priced: Priced) -> 
     kept = [point for point in points if trial.limits.kept(point.times)]
     chips = priced.prices.worker.chips
     costs = (_cost_s(point, chips, trial.objective) for point in kept or points)
-    tokens = min(most, trial.most_sequences) * (request.input_len + request.output_len)
+    each = request.input_len + request.output_len + priced.memory.state_tokens
+    tokens = min(most, trial.most_sequences) * each
     held = tokens / priced.prices.worker.attention_dp
     return ServingPrediction(
         points=points,
