@@ -20,7 +20,14 @@ import typer.core
 import typer.main
 
 from meshwright.cli.complete import add_values, is_asked, rejoin_words
-from meshwright.cli.failures import exit_code, file_words, limit_words, reader_left
+from meshwright.cli.failures import (
+    advice,
+    exit_code,
+    file_words,
+    let_go_of_errors,
+    limit_words,
+    reader_left,
+)
 from meshwright.cli.help import HELP_ALL, Command, first_sentence, write_commands
 from meshwright.cli.start import ask_command
 from meshwright.cli.terminal import INTERRUPTED
@@ -249,11 +256,11 @@ def run(args: Sequence[str]) -> int:
         )
     except MeshwrightError as error:
         # a line that can't be completed yet is no error
-        return 0 if is_asked() else _refuse(str(error), code=exit_code(error))
+        return 0 if is_asked() else _refuse_for(error, str(error))
     except OSError as error:
         if isinstance(error, BrokenPipeError) and reader_left():
             raise
-        return _refuse(file_words(error), code=exit_code(error))
+        return _refuse_for(error, file_words(error))
     except (RecursionError, MemoryError, UnicodeError) as error:
         return _refuse(limit_words(error), code=exit_code(error))
     except _UsageError as error:
@@ -284,6 +291,10 @@ def _require_values(args: Sequence[str]) -> None:
             )
 
 
+def _refuse_for(error: BaseException, said: str) -> int:
+    return _refuse(f"{said}{advice(error, said)}", code=exit_code(error))
+
+
 def _refuse(message: str, *, code: int = 2) -> int:
     line = " ".join(message.split())
     with suppress(OSError):  # a full disk, or a reader that went, behind stderr too
@@ -293,7 +304,9 @@ def _refuse(message: str, *, code: int = 2) -> int:
 
 def main() -> None:
     """Run the command line of this process. A reader that closes the pipe early ends it quietly, as
-    it ends other filters; answers that cannot be written end it with 3."""
+    it ends other filters; answers that cannot be written end it with 3. One that closes the pipe of
+    its errors loses these, and no work."""
+    let_go_of_errors()
     try:
         code = run(sys.argv[1:])
         sys.stdout.flush()

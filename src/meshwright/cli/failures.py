@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import errno
+import io
 import select
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
+from typing import Any
 
-__all__ = ["exit_code", "file_words", "limit_words", "reader_left"]
+__all__ = ["advice", "exit_code", "file_words", "let_go_of_errors", "limit_words", "reader_left"]
 
 _MACHINE = frozenset(
     {
@@ -16,28 +19,37 @@ _MACHINE = frozenset(
     }
 )
 """What the same command can go on from, once the machine has room again."""
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _UNFINISHED = 3
 
 
 def exit_code(error: BaseException) -> int:
     """Return 3 where the machine ended the work, a full disk or memory, and 2 where the question
     did. A refusal's cause tells: it is raised from the error that the machine answered."""
-    while True:
-        if isinstance(error, MemoryError):
-            return _UNFINISHED
-        if isinstance(error, OSError) and error.errno in _MACHINE:
-            return _UNFINISHED
-        cause = error.__cause__ or error.__context__
-        if cause is None:
-            return 2
-        error = cause
+    ended = any(
+        isinstance(one, MemoryError) or (isinstance(one, OSError) and one.errno in _MACHINE)
+        for one in _chain(error)
+    )
+    return _UNFINISHED if ended else 2
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error and what it was raised from, to the first."""
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__ or cause.__context__
+
+
+def advice(error: BaseException, said: str) -> str:
+    """Say what to do about a full disk, where the sentence does not say it already."""
+    full = any(isinstance(one, OSError) and one.errno in _FULL for one in _chain(error))
+    return "; make room, and give the same command again" if full and "again" not in said else ""
 
 
 def file_words(error: OSError) -> str:
     """Say which file could not be read or written, and why."""
     reason = error.strerror or str(error) or type(error).__name__
-    if error.errno == errno.ENOSPC:
-        reason += "; make room, and give the same command again"
     name = "" if error.filename is None else f"{_short(str(error.filename))}: "
     return f"{name}{reason}"
 
@@ -52,12 +64,36 @@ def limit_words(error: RecursionError | MemoryError | UnicodeError) -> str:
 
 
 def reader_left() -> bool:
-    """Whether the reader of this process's output or errors has closed its end, as `head` does."""
+    """Whether the reader of this process's output has closed its end, as `head` does."""
     poll = select.poll()
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):  # a stream of a test, without a number
-            poll.register(stream.fileno(), 0)
+    with suppress(OSError, ValueError):  # a stream of a test, without a number
+        poll.register(sys.stdout.fileno(), 0)
     return any(event & (select.POLLERR | select.POLLNVAL) for _, event in poll.poll(0))
+
+
+class _Unheard(io.FileIO):
+    """A stream that takes what it cannot pass on: nobody reads it, or its disk is full."""
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data) or 0
+        except OSError:
+            return len(data)
+
+
+def let_go_of_errors() -> None:
+    """Let a command outlive the reader of its progress and errors: its work and its exit code do
+    not hang on whether they can be said."""
+    old = sys.stderr
+    with suppress(OSError, ValueError, AttributeError):  # no stream, or none with a number
+        raw = _Unheard(old.fileno(), "w", closefd=False)
+        sys.stderr = io.TextIOWrapper(
+            io.BufferedWriter(raw),
+            encoding=old.encoding,
+            errors=old.errors,
+            line_buffering=True,
+            write_through=True,
+        )
 
 
 def _short(name: str, most: int = 120) -> str:

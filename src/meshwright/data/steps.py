@@ -322,8 +322,6 @@ class StepResult:
                 f"{counted(len(report.open_elsewhere), 'file')} of other ranks not done yet; the"
                 " last rank writes the manifest"
             )
-        if report.stopped is not None:
-            found.append(f"stopped: {report.stopped}")
         found += self.notes
         return found
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from meshwright.data.atomic import sync_folder, temporary_of
+from meshwright.data.atomic import write_whole
 from meshwright.data.documents import SUFFIXES, TextUnit, form_of, read_documents
 from meshwright.data.encoders import EncoderSpec, Engine
 from meshwright.data.indexed import prefix_path
@@ -227,14 +227,14 @@ def train_sentencepiece(
     sentencepiece = load_extra("sentencepiece", "data")
     final = prefix_path(output_prefix)
     final.parent.mkdir(parents=True, exist_ok=True)
+    model = BytesIO()
     lines = _Lines(
         [*walk(inputs, suffixes=() if form else SUFFIXES)], key=key, form=form, text_unit=text_unit
     )
-    beside = temporary_of(final)
     try:
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=iter(lines),
-            model_prefix=str(beside),
+            model_writer=model,
             vocab_size=vocab_size,
             model_type=model_type,
             byte_fallback=byte_fallback,
@@ -245,13 +245,12 @@ def train_sentencepiece(
         )
     except (RuntimeError, OSError) as error:
         raise ConfigError(f"sentencepiece: {' '.join(str(error).split())}") from None
-    for ending in ("vocab", "model"):
-        with Path(f"{beside}.{ending}").open("rb") as handle:
-            os.fsync(handle.fileno())
-        Path(f"{beside}.{ending}").rename(f"{final}.{ending}")
-    sync_folder(final.parent)
-    processor: Any = sentencepiece.SentencePieceProcessor(model_file=f"{final}.model")
+    processor: Any = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
     size: int = processor.get_piece_size()
+    pieces = (f"{processor.id_to_piece(i)}\t{processor.get_score(i):g}\n" for i in range(size))
+    # The trainer's own writer says nothing of a full disk, and leaves a torn file.
+    write_whole(Path(f"{final}.vocab"), "".join(pieces).encode())
+    write_whole(Path(f"{final}.model"), model.getvalue())
     return Trained(
         model=f"{final}.model", vocab_size=size, documents=lines.documents, rejects=lines.rejects
     )

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from meshwright.cli.options import Given, option
-from meshwright.cli.terminal import print_json
+from meshwright.cli.terminal import print_json, tell
 from meshwright.data.atomic import write_whole
 from meshwright.data.encoders import EncoderSpec, Kind
 from meshwright.data.steps import StepResult
@@ -64,6 +64,8 @@ def show(result: StepResult, *, json_output: bool) -> None:
     else:
         for line in result.lines():
             print(line)
+    if result.report.stopped is not None:
+        tell(f"error: {result.report.step} stopped: {result.report.stopped}")
     if result.exit_code:
         raise typer.Exit(result.exit_code)
 

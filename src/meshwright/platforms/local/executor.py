@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -26,6 +27,7 @@ from meshwright.platforms.executor import (
     state_of,
     state_table,
 )
+from meshwright.platforms.files import replace_file
 from meshwright.platforms.given import ask_nvidia_smi
 from meshwright.platforms.job import Job, JobText
 from meshwright.platforms.registry import job_text
@@ -114,10 +116,11 @@ class LocalExecutor:
         try:
             for old in ("pid", "start.json", "cancel", "end.json"):
                 (run / "job" / old).unlink(missing_ok=True)
-            (run / "job" / "watch.json").write_text(json.dumps(spec, indent=1))
+            replace_file(run / "job" / "watch.json", json.dumps(spec, indent=1).encode())
             pid = _start(run, spec["token"])
         except (OSError, subprocess.SubprocessError) as error:
-            raise LauncherError(f"local: {label} could not be started: {error}") from None
+            why = getattr(error, "strerror", None) or error
+            raise LauncherError(f"local: {label} could not be started: {why}") from None
         return str(Handle(key=str(pid), owner=spec["token"], directory=run))
 
     def find(self, label: str, *, directory: Path) -> str | None:
@@ -237,7 +240,8 @@ def _start(run: Path, token: str) -> int:
     )
     if not done.stdout.strip().isdecimal():
         said = (done.stderr.strip() or "no word from it").splitlines()[-1]
-        raise OSError(f"its watcher did not start: {said}")
+        number = re.search(r"\[Errno (\d+)\]", said)  # a full disk is known by it
+        raise OSError(int(number[1]) if number else None, f"its watcher did not start: {said}")
     return int(done.stdout)
 
 

@@ -169,8 +169,12 @@ class _Watch:
 def _put(path: Path, text: str) -> None:
     """Write a file that others see whole or not at all."""
     new = path.with_name(f"{path.name}.new")
-    new.write_text(text)
-    new.rename(path)
+    try:
+        new.write_text(text)
+        new.rename(path)
+    except OSError:
+        new.unlink(missing_ok=True)
+        raise
 
 
 def _lock(path: Path) -> int | None:

@@ -13,6 +13,7 @@ from meshwright.software.settings import Dataset, ModelDetails, TrainingSettings
 from meshwright.software.text import Taken
 from meshwright.software.torchtitan.settings import WORDS
 from meshwright.software.torchtitan.words import (
+    DIMS_CHANGED,
     TitanModel,
     layers_of_chunks,
     read_dims_line,
@@ -92,7 +93,10 @@ def read_titan(text: str) -> Imported:
 def _model(words: Taken, dims: TitanModel | None) -> tuple[ModelSpec, ModelDetails]:
     kind, flavor = words.text("model.name", "llama3"), words.text("model.flavor", "debugmodel")
     if dims is not None and flavor == "meshwright":
-        return _spec_of(dims), _details_of(dims)
+        try:
+            return _spec_of(dims), _details_of(dims)
+        except (KeyError, TypeError, ArithmeticError) as error:
+            raise ConfigError(f"torchtitan: {DIMS_CHANGED} ({error!r})") from None
     preset = _flavors().get((kind, flavor))
     if preset is None:
         known = ", ".join(f"{name} {size}" for name, size in _flavors())

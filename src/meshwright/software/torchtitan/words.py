@@ -11,9 +11,10 @@ from meshwright.software.looked_at import plain
 from meshwright.software.plan import TrainingPlan
 from meshwright.software.split import chunk_layers, expert_tp
 from meshwright.software.words import LLAMA, chosen, require
-from meshwright.values.errors import CannotExpress
+from meshwright.values.errors import CannotExpress, ConfigError
 
 __all__ = [
+    "DIMS_CHANGED",
     "Form",
     "TitanModel",
     "chunk_modules",
@@ -326,11 +327,17 @@ def dims_line(model: TitanModel) -> str:
     return "dims: " + json.dumps({"kind": model.kind, **model.dims, **moe})
 
 
+DIMS_CHANGED = "the comment `# dims:` is not as the export wrote it; export the file again"
+
+
 def read_dims_line(text: str) -> TitanModel | None:
     """Return the model of such a comment; None where a text has none."""
     match = re.search(r"^# dims: (\{.*\})$", text, re.MULTILINE)
     if match is None:
         return None
-    dims = json.loads(match[1])
-    kind, moe = dims.pop("kind"), dims.pop("moe", None)
+    try:
+        dims = json.loads(match[1])
+        kind, moe = dims.pop("kind"), dims.pop("moe", None)
+    except (ValueError, KeyError) as error:
+        raise ConfigError(f"torchtitan: {DIMS_CHANGED} ({error})") from None
     return TitanModel(kind=kind, dims=dims, moe=moe)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Literal
 
 from meshwright.values.errors import ConfigError
@@ -32,7 +33,8 @@ def _check_counts(owner: str, values: object, names: str, *, least: int) -> None
     """Raise unless each named field is None or a number from `least` to _MOST."""
     for name in names.split():
         value = getattr(values, name)
-        if value is not None and not least <= value <= _MOST:
+        is_number = isinstance(value, Real)
+        if value is not None and not (is_number and least <= value <= _MOST):
             raise ConfigError(f"{owner}: {name}={value}: expected a number from {least} to {_MOST}")
 
 
