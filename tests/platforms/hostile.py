@@ -66,9 +66,7 @@ def attack(name: str, canary: Path) -> str:
 _RECORD = '#!/bin/bash\nprintf "%s\\0" "$0" "$@" >> "$RAN"\n'
 _INSIDE = "#!/bin/bash\nwhile (($#)); do\n"
 STUBS: Mapping[str, str] = {
-    **dict.fromkeys(
-        ("torchrun", "python3", "trainer", "kubectl", "accelerate", "deepspeed"), _RECORD
-    ),
+    **dict.fromkeys(("torchrun", "trainer", "kubectl", "accelerate", "deepspeed"), _RECORD),
     **dict.fromkeys(
         ("sky", "aliyun", "vllm", "trtllm-serve", "helm", "sbatch", "jupyter"), _RECORD
     ),
@@ -77,6 +75,7 @@ STUBS: Mapping[str, str] = {
     'SLURM_NODEID=2 SLURM_PROCID=19 SLURM_LOCALID=3 exec "$@"\n',
     "apptainer": "#!/bin/bash\nshift\nwhile [[ $1 == --* ]]; do\n"
     '  [[ $1 == --bind || $1 == --pwd ]] && shift\n  shift\ndone\nshift\nexec "$@"\n',
+    "python3": f"{_RECORD}[[ $1 == -c ]] && echo a-line\nexit 0\n",
     "scontrol": '#!/bin/bash\nprintf "%s\\n" node-a node-b\n',
     # Base Command hands its line to a shell, and bcprun to one on every node.
     "ngc": f'{_INSIDE}  [[ $1 == --commandline ]] && exec sh -c "$2"\n  shift\ndone\n',

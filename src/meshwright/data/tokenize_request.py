@@ -16,6 +16,7 @@ from meshwright.data.listing import FileRecord, Manifest, walk
 from meshwright.data.pieces import Form, Piece, Reject, Rejected
 from meshwright.data.segment_work import OnError
 from meshwright.data.steps import state_folder
+from meshwright.values.amounts import check_amounts
 from meshwright.values.errors import ConfigError, load_extra
 from meshwright.values.options import Option, word_of
 from meshwright.values.units import MIB
@@ -117,6 +118,7 @@ class TokenizeRequest:
     """None: gigatoken where a sample shows the same ids."""
 
     def __post_init__(self) -> None:
+        check_amounts(self, ["max_document_bytes"], least=1)
         if not self.inputs:
             raise ConfigError("no input: give files, folders or patterns")
         if not self.keys or len(set(self.keys)) != len(self.keys):

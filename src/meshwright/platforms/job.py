@@ -9,8 +9,10 @@ from types import MappingProxyType
 from typing import Annotated, Any, Literal, get_args
 
 from meshwright.software.contract import EnvVar, Exported, ExportedFile, RunsOn
+from meshwright.values.amounts import check_amounts
 from meshwright.values.errors import ConfigError, UnknownNameError
 from meshwright.values.hardware.cluster import Pool
+from meshwright.values.lines import check_line, check_lines, check_no_option, check_text
 from meshwright.values.options import Option
 from meshwright.values.units import parse_duration
 
@@ -71,8 +73,8 @@ class Mount:
     read_only: bool = False
 
     def __post_init__(self) -> None:
-        for text in (self.source, self.target):
-            _check_line(text, "a mount")
+        for text in (self.kind, self.source, self.target):
+            check_line(text, "a mount")
         if not self.target.startswith("/"):
             raise ConfigError(
                 f"mount {self.source}:{self.target}: expected an absolute path in the container"
@@ -159,20 +161,21 @@ class Job:
                 " first a letter or a digit"
             )
         for word in self.command:
-            _check_text(word, "a word of the program")
+            check_text(word, "a word of the program")
         for variable in self.environment:
             _check_variable(variable)
-        for name in _TEXTS:
-            _check_value(getattr(self, name) or "", name)
+        for name in (*_TEXTS, "vendor"):
+            check_line(getattr(self, name) or "", name)
+        check_no_option(self, _TEXTS)
         for word in self.words:
-            _check_line(word, "an option for the platform")
+            check_line(word, "an option for the platform")
         if self.files and self.workdir:
             raise ConfigError(
                 f"workdir={self.workdir}: the program reads {self.files[0].name} and starts where"
                 " that is; leave workdir out"
             )
         for file in self.files:
-            _check_text(file.name + file.text, f"file {file.name}")
+            check_text(file.name + file.text, f"file {file.name}")
         for name in self.secrets:
             _check_name(name)
         names = [*(variable.name for variable in self.environment), *self.secrets]
@@ -213,7 +216,7 @@ def parse_mount(text: str) -> Mount:
 
 def _check_variable(variable: EnvVar) -> None:
     _check_name(variable.name)
-    _check_text(variable.value, f"the value of {variable.name}")
+    check_text(variable.value, f"the value of {variable.name}")
 
 
 def _check_name(name: str) -> None:
@@ -227,31 +230,6 @@ def _check_name(name: str) -> None:
 def is_secret(name: str) -> bool:
     """Whether a variable of that name holds what nobody else may read, as WANDB_API_KEY does."""
     return _SECRET.search(name) is not None
-
-
-def _check_text(text: str, what: str) -> None:
-    """No process can be handed a NUL, nor text that UTF-8 cannot carry."""
-    if "\0" in text:
-        raise ConfigError(f"{what} holds a NUL byte, which no program can be given")
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise ConfigError(f"{what} cannot be written in UTF-8: {text!r}") from None
-
-
-def _check_line(text: str, what: str) -> None:
-    _check_text(text, what)
-    if "\n" in text or "\r" in text:
-        raise ConfigError(f"{what} must be one line, got {text!r}")
-
-
-def _check_value(text: str, name: str) -> None:
-    """A value stands behind its option, or alone: neither may be read as another option."""
-    _check_line(text, name)
-    if text.startswith("-"):
-        raise ConfigError(
-            f"{name}={text}: a value that begins with a dash would be read as an option"
-        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -296,6 +274,8 @@ class JobOptions:
 
     def __post_init__(self) -> None:
         """Check what is not checked by the job itself."""
+        check_lines(self)
+        check_amounts(self, ["cpus"], least=1)
         if self.start is not None and self.start not in get_args(Launch):
             raise UnknownNameError("way to start processes", self.start, get_args(Launch))
 

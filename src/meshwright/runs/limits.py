@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Annotated
 
 from meshwright.runs.budget import BUDGET_FORMS, Budget, read_budget
 from meshwright.runs.choose import CONFIDENCE, STRATEGIES, Strategy
+from meshwright.values.amounts import check_amounts
 from meshwright.values.errors import ConfigError, UnknownNameError
 from meshwright.values.options import Option
 
@@ -51,13 +51,8 @@ class StudyLimits:
             raise ConfigError(f"confidence={self.confidence:g}: expected 0.5 or more, and below 1")
         if self.strategy not in STRATEGIES:
             raise UnknownNameError("strategy", str(self.strategy), STRATEGIES)
-        for name in ("max_runs", "parallel"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}={getattr(self, name)}: expected 1 or more")
-        for name in ("minutes_per_run", "queue_minutes"):
-            value = getattr(self, name)
-            if not 0 < value < math.inf:
-                raise ConfigError(f"{name}={value:g}: expected a positive number")
+        check_amounts(self, ["max_runs", "parallel"], least=1)
+        check_amounts(self, ["minutes_per_run", "queue_minutes"])
         if not 0 <= self.tolerance < 1:
             raise ConfigError(
                 f"tolerance={self.tolerance:g}: expected a share of the step time, from 0 to"

@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args
 
 from meshwright.values.amounts import MOST, check_amounts
 from meshwright.values.errors import ConfigError, UnknownNameError
+from meshwright.values.lines import check_lines, check_no_option
 
 __all__ = [
     "Activation",
@@ -45,6 +46,8 @@ class Dataset:
     def __post_init__(self) -> None:
         if not self.path:
             raise ConfigError("data: a path is empty")
+        check_lines(self)
+        check_no_option(self, ["path"])
         if not 0 < self.weight < MOST:
             raise ConfigError(f"data {self.path}: weight={self.weight}: expected a positive number")
 
@@ -154,6 +157,9 @@ class ModelDetails:
         return ModelDetails(**given)
 
 
+_NAMES = ("tokenizer", "vocab_file", "merge_file", "save_dir", "load_dir")
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingSettings:
     """How a plan is trained; None follows the rule that the field names
@@ -213,6 +219,8 @@ class TrainingSettings:
     """Words that are handed to the program as they are, behind ours."""
 
     def __post_init__(self) -> None:
+        check_lines(self)
+        check_no_option(self, _NAMES)
         check_amounts(
             self,
             [

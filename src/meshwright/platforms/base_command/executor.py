@@ -30,7 +30,9 @@ from meshwright.platforms.executor import (
 )
 from meshwright.platforms.job import Job, JobText, with_defaults
 from meshwright.platforms.registry import job_text
+from meshwright.values.amounts import check_amounts
 from meshwright.values.errors import LauncherError, LauncherSilent
+from meshwright.values.lines import check_lines
 
 __all__ = [
     "JSON",
@@ -103,6 +105,11 @@ class BaseCommandOptions:
     """Time between two fetches of a running job's log."""
     patience_s: float = 120.0
     """How long a command of NGC CLI may take."""
+
+    def __post_init__(self) -> None:
+        check_lines(self)
+        check_amounts(self, ["time_limit_s"], least=1)
+        check_amounts(self, ["log_every_s", "patience_s"])
 
 
 class BaseCommandExecutor:

@@ -25,6 +25,7 @@ from meshwright.platforms.executor import (
 from meshwright.platforms.job import Job, JobText, with_defaults
 from meshwright.platforms.kubernetes.states import status_of
 from meshwright.platforms.registry import job_text
+from meshwright.values.amounts import check_amounts
 from meshwright.values.errors import (
     ConfigError,
     LauncherError,
@@ -32,6 +33,7 @@ from meshwright.values.errors import (
     MissingExtraError,
     UnknownNameError,
 )
+from meshwright.values.lines import check_lines
 from meshwright.values.text import read_yaml, write_yaml
 
 __all__ = ["KubernetesExecutor", "KubernetesKind", "KubernetesOptions"]
@@ -120,6 +122,9 @@ class KubernetesOptions:
     """How long the API may take to answer."""
 
     def __post_init__(self) -> None:
+        check_lines(self)
+        check_amounts(self, ["time_limit_s"], least=1)
+        check_amounts(self, ["patience_s"])
         if self.kind not in get_args(KubernetesKind):
             raise UnknownNameError("kind of job on Kubernetes", self.kind, get_args(KubernetesKind))
 

@@ -24,11 +24,14 @@ from meshwright.software.sglang.serve import sglang_words
 from meshwright.software.vllm.serve import vllm_words
 from meshwright.values.errors import CannotExpress, ConfigError, UnknownNameError
 from meshwright.values.hardware.chip import device_plugin
+from meshwright.values.lines import check_lines
 from meshwright.values.text import write_yaml
 
 __all__ = ["Where", "export_serving"]
 
 _PORT = 8000
+_COPYS_PORT = "PORT"
+"""The word that stands for the port of a copy until the script is written."""
 _MOUNT = "/etc/meshwright"
 _LLMD_CHART = "0.4.12"
 _NIXL = '{"kv_connector":"NixlConnector","kv_role":"kv_both"}'
@@ -45,6 +48,9 @@ class Where:
     """The container that manifests start."""
     name: str | None = None
     """Of the deployment on Kubernetes; None: the model's."""
+
+    def __post_init__(self) -> None:
+        check_lines(self)
 
 
 def export_serving(choice: ServingChoice, *, target: str, where: Where) -> Exported:
@@ -89,7 +95,7 @@ def _script(target: str) -> Callable[[ServingChoice, Where], Exported]:
             raise CannotExpress(
                 target, reason, nearest=f"--to {choice.engine.name}, or a plan of --engine {target}"
             )
-        command = engine_command(choice.served(part, path=where.path, port="PORT"))
+        command = engine_command(choice.served(part, path=where.path, port=_COPYS_PORT))
         files = [
             ExportedFile(name="serve.sh", text=_bash(choice, part, command.words), executable=True)
         ]
@@ -122,7 +128,8 @@ def _bash(choice: ServingChoice, part: ChosenPart, words: Sequence[str]) -> str:
     """A script that starts one copy on its own chips, at a port of its own."""
     per_copy, per_node = part.worker.chips, part.gpus_per_node
     here = per_node // per_copy
-    lines = " \\\n  ".join(_lines(words)).replace("PORT", f'"$(({_PORT} + copy))"')
+    port = f'"$(({_PORT} + copy))"'
+    lines = " \\\n  ".join(_lines(words, port=port))
     engine = f"{choice.engine.name} {engine_version(choice.engine.name)}"
     variable = "CUDA_VISIBLE_DEVICES" if part.vendor == "NVIDIA" else None
     chips = [
@@ -146,11 +153,11 @@ def _bash(choice: ServingChoice, part: ChosenPart, words: Sequence[str]) -> str:
     )
 
 
-def _lines(words: Sequence[str]) -> list[str]:
-    """Words in lines, each flag with its value."""
+def _lines(words: Sequence[str], *, port: str) -> list[str]:
+    """Words in lines, each flag with its value; the word that stands for the port becomes it."""
     lines: list[str] = []
     for word in words:
-        quoted = shlex.quote(word)
+        quoted = port if word == _COPYS_PORT else shlex.quote(word)
         if not lines or word.startswith("--"):
             lines.append(quoted)
         else:

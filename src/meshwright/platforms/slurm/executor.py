@@ -24,7 +24,9 @@ from meshwright.platforms.executor import (
 from meshwright.platforms.job import Job, JobText, with_defaults
 from meshwright.platforms.registry import job_text
 from meshwright.platforms.slurm.script import array_script
+from meshwright.values.amounts import check_amounts
 from meshwright.values.errors import ConfigError, LauncherError, LauncherSilent
+from meshwright.values.lines import check_lines
 
 __all__ = [
     "STATES",
@@ -150,8 +152,9 @@ class SlurmOptions:
     """How long a command of Slurm may take."""
 
     def __post_init__(self) -> None:
-        if self.array_at_once is not None and self.array_at_once < 1:
-            raise ConfigError(f"array_at_once={self.array_at_once}: expected 1 or more")
+        check_lines(self)
+        check_amounts(self, ["time_limit_s", "array_at_once"], least=1)
+        check_amounts(self, ["patience_s"])
 
 
 class SlurmExecutor:

@@ -20,6 +20,7 @@ from meshwright.software.settings import TrainingSettings
 from meshwright.trainer.job import job_keys
 from meshwright.values.amounts import check_amounts
 from meshwright.values.errors import ConfigError, UnknownNameError
+from meshwright.values.lines import check_lines
 from meshwright.values.options import Option
 from meshwright.values.units import DAY_S, HOUR_S, MINUTE_S, parse_duration
 
@@ -246,6 +247,7 @@ class TrainRequest:
 
     def __post_init__(self) -> None:
         """Refuse what no training can be."""
+        check_lines(self)
         platform = find_runner(self.launcher)
         object.__setattr__(self, "launcher", platform.launcher)
         find_software(self.software)

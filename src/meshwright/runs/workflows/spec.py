@@ -11,8 +11,10 @@ from typing import Any
 
 from meshwright.data.fetching import find_corpus
 from meshwright.platforms.job import JobOptions
+from meshwright.values.amounts import check_amounts
 from meshwright.values.data import package_yaml
 from meshwright.values.errors import ConfigError, UnknownNameError
+from meshwright.values.lines import check_lines
 from meshwright.values.text import read_yaml
 from meshwright.values.units import parse_duration
 
@@ -25,6 +27,9 @@ class Vocabulary:
 
     vocab_file: str
     merge_file: str
+
+    def __post_init__(self) -> None:
+        check_lines(self)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,9 +50,8 @@ class DataWords:
     """Words of a job file that go before those of the work flow."""
 
     def __post_init__(self) -> None:
-        for name in ("nodes", "workers"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"data.{name}={getattr(self, name)}: expected 1 or more")
+        check_lines(self, but=("setup",))
+        check_amounts(self, ["nodes", "workers", "chunks"], least=1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,6 +75,8 @@ class TrainWords:
     job: JobOptions = field(default_factory=JobOptions)
 
     def __post_init__(self) -> None:
+        check_lines(self)
+        check_amounts(self, ["seq", "gbs"], least=1)
         before_s = parse_duration(self.stop_before, name="train.stop_before")
         if before_s >= parse_duration(self.time, name="train.time"):
             raise ConfigError(
@@ -86,6 +92,9 @@ class NotebookWords:
     token: bool = True
     """False lets anybody in who has the address."""
     job: JobOptions = field(default_factory=JobOptions)
+
+    def __post_init__(self) -> None:
+        check_amounts(self, ["port"], least=1, below=2**16)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,9 +116,9 @@ class WorkflowSpec:
     """Words of a job file for every job."""
 
     def __post_init__(self) -> None:
+        check_lines(self)
         find_corpus(self.corpus)
-        if self.shards < 1:
-            raise ConfigError(f"shards={self.shards}: expected 1 or more")
+        check_amounts(self, ["shards"], least=1)
         if not self.folder.startswith("/"):
             raise ConfigError(
                 f"folder={self.folder}: expected an absolute path, as the nodes see it"

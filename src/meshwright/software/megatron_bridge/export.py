@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -142,10 +143,16 @@ def _words(found: dict[str, Any]) -> list[str]:
 
 
 def _hydra(value: Any) -> str:
-    """JSON's null, true, numbers, lists and quoted texts are Hydra's too; keys stand without quotes
-    there."""
+    """JSON's null, true, numbers and lists are Hydra's too; keys stand without quotes there, and a
+    text's backslashes are as they are, but for those before a quote."""
     if isinstance(value, dict):
         return "{" + ",".join(f"{key}:{_hydra(part)}" for key, part in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_hydra, value))}]"
+    if isinstance(value, str):
+        return (
+            '"' + re.sub(r'(\\*)("|$)', lambda f: f[1] * 2 + f[2].replace('"', '\\"'), value) + '"'
+        )
     return json.dumps(value)
 
 

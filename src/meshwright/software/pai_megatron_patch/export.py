@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from meshwright.software.contract import (
     BF16_GRADIENTS,
     EnvVar,
@@ -109,9 +111,9 @@ def _without(words: tuple[str, ...]) -> list[str]:
 
 
 def _lines(words: tuple[str, ...]) -> str:
-    """Return one flag with its values a line."""
+    """Return one flag with its values a line, each word as a shell reads it."""
     text = ""
-    for word in words:
+    for word in map(shlex.quote, words):
         text += f"\n{word}" if word.startswith("--") and text else word if not text else f" {word}"
     return text + "\n"
 

@@ -7,6 +7,7 @@ from numbers import Real
 from typing import Literal
 
 from meshwright.values.errors import ConfigError
+from meshwright.values.lines import check_line
 
 __all__ = [
     "MODEL_PARTS",
@@ -247,6 +248,7 @@ class ModelSpec:
         return model_html(self)
 
     def __post_init__(self) -> None:
+        check_line(self.name, "the name of a model")
         names = "num_layers hidden num_heads num_kv_heads head_dim vocab window"
         _check_counts(self.name, self, names, least=1)
         names = (
