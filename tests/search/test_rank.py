@@ -8,8 +8,12 @@ import pytest
 from tests.search.examples import problem
 
 import meshwright
-from meshwright.search.rank import beats_words
+from meshwright.search.axes import axes_of
+from meshwright.search.exhaustive import search_space
+from meshwright.search.rank import beats_words, group_of, grouped_rows
+from meshwright.search.refine import tidy
 from meshwright.search.result import Plan
+from meshwright.search.space import Rejections, make_space
 from meshwright.search.titles import TIME_READINGS
 
 ASKED = problem("llama3-8b", "h100:16", gbs=64)
@@ -62,3 +66,19 @@ def test_another_batch_counts_per_sequence() -> None:
         beats_words(ASKED.request, replace(FIRST, time_s={"matmul": 1.0}), second)
         == "-1 s matrix products"
     )
+
+
+@pytest.mark.parametrize("pins", [{}, {"mbs": [1, 2]}])
+def test_groups_of_columns_are_those_of_their_layouts(pins: dict[str, list[int | str]]) -> None:
+    """Found by comparing columns, in the order of each group's first row."""
+    asked = problem("mixtral-8x7b", "h100:32", gbs=64, pins=pins)
+    space = make_space(asked, axes_of(asked), Rejections())
+    found = search_space(asked, space, Rejections()).fitting
+    assert found is not None
+    wanted: dict[tuple[object, ...], list[int]] = {}
+    for row in range(len(found)):
+        key = group_of(tidy(found.layouts.row(row)), asked.request)
+        wanted.setdefault(key, []).append(row)
+    assert len(wanted) > 20
+    groups = grouped_rows(found.layouts, asked.request)
+    assert [list(rows) for rows in groups] == list(wanted.values())

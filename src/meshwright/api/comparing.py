@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -142,23 +142,27 @@ def compare(
     prices: Iterable[Price] | None = None,
     pay: PriceKind = "on-demand",
     sized: Container[str] = (),
+    progress: Callable[[int, int], None] | None = None,
 ) -> list[ComparedRow]:
     """Return the training on each request's cluster, the cheapest first, those of unknown cost
     behind and those that nothing fits on last.
 
     `pay` is the kind of price that dollars are counted at, another where a chip has none of it.
     Clusters named in `sized` take the number of chips that suits the limits (`chips_for`) in place
-    of their own. Every name is looked up before anything is searched.
+    of their own. Every name is looked up before anything is searched. `progress` is told how many
+    clusters are done, and of how many.
     """
     from meshwright import api
 
     known = list(catalogue_prices() if prices is None else prices)
     problems = [api.problem_of(request) for request in requests]
     asked = _Asked(prices=known, training=training, limits=limits, pay=pay)
-    rows = [
-        (_sized_row if request.cluster in sized else _row)(request, problem, asked)
-        for request, problem in zip(requests, problems, strict=True)
-    ]
+    rows: list[ComparedRow] = []
+    for request, problem in zip(requests, problems, strict=True):
+        row = _sized_row if request.cluster in sized else _row
+        rows.append(row(request, problem, asked))
+        if progress is not None:
+            progress(len(rows), len(requests))
     return sorted(_with_front(rows), key=_order)
 
 

@@ -21,7 +21,14 @@ from meshwright.api.comparing import compare as compare_rows
 from meshwright.api.report import picture_form, write_picture
 from meshwright.cli.flags import FORCE, HfFlag, model_words, training_of
 from meshwright.cli.options import REQUIRED, Given, command, fields_of, option
-from meshwright.cli.terminal import JsonFlag, print_json, print_page, tell
+from meshwright.cli.terminal import (
+    JsonFlag,
+    QuietFlag,
+    print_json,
+    print_page,
+    search_progress,
+    tell,
+)
 from meshwright.report.columns import Column, print_items
 from meshwright.search.request import PlanRequest
 from meshwright.sizing.estimate import Limits
@@ -66,6 +73,7 @@ def compare(
     hf: HfFlag = None,
     force: bool = FORCE,
     json_output: JsonFlag = False,
+    quiet: QuietFlag = False,
 ) -> None:
     """Compare clusters for one training: days, dollars, energy and carbon.
 
@@ -110,9 +118,16 @@ def compare(
         for one in named
     ]
     known = None if prices is None else read_prices(prices)
-    rows = compare_rows(
-        requests, training=training, limits=limits, prices=known, pay=kind, sized=sized
-    )
+    with search_progress("planning for each cluster", quiet=quiet) as progress:
+        rows = compare_rows(
+            requests,
+            training=training,
+            limits=limits,
+            prices=known,
+            pay=kind,
+            sized=sized,
+            progress=progress,
+        )
     record = compared_record(rows, model=words, training=training, limits=limits, pay=kind)
     if picture is not None:
         write_picture(record, "front", picture, force=force)

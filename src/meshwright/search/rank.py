@@ -7,6 +7,9 @@ from dataclasses import dataclass, replace
 from itertools import islice, zip_longest
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from meshwright.cost.flops import causal_flops_per_token, mfu, model_flops_per_token, tokens_per_s
 from meshwright.cost.stages import Floats
 from meshwright.search.balance import WORTH_A_SPLIT
@@ -34,6 +37,8 @@ __all__ = [
     "beats_words",
     "close_call",
     "fits_of",
+    "group_of",
+    "grouped_rows",
     "kernels_words",
     "ranked_plans",
     "score_of",
@@ -173,15 +178,9 @@ def _order(problem: Problem, found: Found | None) -> list[_Candidate]:
     """The best of each group, priced again, best first."""
     if found is None:
         return []
-    groups: dict[tuple[Any, ...], list[Layout]] = {}
-    for index in range(len(found)):
-        layout = tidy(found.layouts.row(index))
-        groups.setdefault(group_of(layout, problem.request), []).append(layout)
-    chosen = list(groups.values())[: max(REPRICED, problem.request.top)]
-    first, rest = (
-        [_members(group) for group in chosen[:REPRICED]],
-        [group[:1] for group in chosen[REPRICED:]],
-    )
+    groups = grouped_rows(found.layouts, problem.request)[: max(REPRICED, problem.request.top)]
+    first = [_members(found.layouts, rows) for rows in groups[:REPRICED]]
+    rest = [[tidy(found.layouts.row(int(rows[0])))] for rows in groups[REPRICED:]]
     shortlisted = [*shortlists(problem, first), *rest]
     priced = iter(reprice(problem, [layout for layouts in shortlisted for layout in layouts]))
     candidates = [
@@ -191,10 +190,32 @@ def _order(problem: Problem, found: Found | None) -> list[_Candidate]:
     return sorted(kept, key=lambda candidate: score_of(problem, candidate.priced))
 
 
-def _members(group: list[Layout]) -> list[Layout]:
+def grouped_rows(layouts: Layouts, request: PlanRequest) -> list[NDArray[np.int64]]:
+    """Return the rows of each group (`group_of`), in their order; the group of the first row first.
+
+    Comparing columns makes no Layout of the thousands of rows that nobody looks at again.
+    """
+    shared = layouts.cp * layouts.dp
+    apart = {"cp", "mbs"} & set(request.pins)
+    tokens = (layouts.cp, layouts.dp, layouts.mbs) if apart else (shared, layouts.mbs / layouts.cp)
+    columns = (
+        *(layouts.tp, layouts.sp, layouts.ep, layouts.etp, layouts.pp, layouts.sharding),
+        np.where(layouts.shard_size == shared, -1, layouts.shard_size),
+        *(layouts.gbs, layouts.schedule, *tokens),
+    )
+    keys = np.stack([np.asarray(column, dtype=np.float64) for column in columns], axis=1)
+    _, starts, group = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+    order = np.argsort(group.ravel(), kind="stable")  # rows of a group stay in their order
+    rows = np.split(order, np.cumsum(np.bincount(group.ravel()))[:-1])
+    return [rows[number] for number in np.argsort(starts)]
+
+
+def _members(layouts: Layouts, rows: NDArray[np.int64]) -> list[Layout]:
     """The first few of a group, and the first with an even split."""
-    even = (layout for layout in group if layout.layers_per_stage is None)
-    return list(dict.fromkeys([*group[:MEMBERS], *islice(even, 1)]))
+    explicit = layouts.chunk_layers
+    even = (int(row) for row in rows if explicit is None or explicit[row] is None)
+    wanted = dict.fromkeys([*map(int, rows[:MEMBERS]), *islice(even, 1)])
+    return list(dict.fromkeys(tidy(layouts.row(row)) for row in wanted))
 
 
 def _best_of_group(problem: Problem, group: list[Repriced]) -> _Candidate | None:
