@@ -28,6 +28,8 @@ from meshwright.values.models.spec import MODEL_PARTS, ModelSpec
 ROOT = Path(__file__).resolve().parents[1]
 TABLE = ROOT / "src/meshwright/values/models/models.csv"
 CONFIGS = ROOT / "tests/values/models/current_configs.json"
+_OF_CHECKPOINTS = ("context_tokens", "checkpoint")
+"""Columns that distil_checkpoints.py writes."""
 _WRAPPERS = ("text_config", "model_type", "tie_word_embeddings")
 _MEDIA = ("vision_config", "quantization_config", "auto_map", "architectures")
 _NO_SHAPE = (
@@ -107,7 +109,8 @@ def main() -> None:
         for model in csv.DictReader(lines):
             config = cut(config_of(model.pop("config"), folder))
             spec = hf_reading(config, name=model["name"]).spec
-            rows[model["name"]] = cells_of(spec) | model
+            kept = {key: rows.get(model["name"], {}).get(key, "") for key in _OF_CHECKPOINTS}
+            rows[model["name"]] = cells_of(spec) | kept | model
             configs[model["name"]] = config
     out = io.StringIO()
     columns = columns_of(columns, rows.values())

@@ -37,7 +37,7 @@ def test_a_plan_as_a_table_says_what_its_figures_mean(capsys: pytest.CaptureFixt
     assert "TPOT: mean of (finish - first token) / (output tokens - 1)" in shown
     assert "new tokens only, per GPU in use" in shown
     assert "Pareto front" in shown
-    assert "narrower than 16 bits" in shown
+    assert "weights: bf16, as the checkpoint has them" in shown
 
 
 def test_on_two_kinds_of_chips_every_deployment_says_its_own(

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -286,11 +287,52 @@ def test_an_engine_is_not_planned_for_chips_that_it_does_not_run_on(cluster: str
 
 
 @pytest.mark.parametrize(
-    ("model", "weights"),
-    [("mixtral-8x7b", "fp8"), ("qwen3-30b-a3b", "fp8-blockwise"), ("llama3.1-8b", "fp8")],
+    ("model", "cluster", "weights"),
+    [
+        ("llama3.1-8b", "h100:2", "bf16"),
+        ("llama3.1-8b", "v100:8", "fp16"),
+        ("qwen3-30b-a3b", "h100:2", "bf16"),
+        ("gpt-oss-20b", "h100:2", "mxfp4"),
+        ("deepseek-v3", "h200:8", "fp8-blockwise"),
+        ("minimax-m2", "a100-80:16", "bf16"),  # its checkpoint is fp8, which an A100 lacks
+        ("layers=8,hidden=1024,heads=8,vocab=32000", "h100:2", "bf16"),
+    ],
 )
-def test_fp8_is_tried_as_models_of_the_make_are_published(model: str, weights: str) -> None:
-    request = replace(
-        CHAT, model=find_model(model), cluster=parse_cluster("h100:2"), ttft_s=None, tpot_s=None
-    )
-    assert {option.weights for option in plan(request).options} == {"bf16", weights}
+def test_weights_are_those_of_the_checkpoint(model: str, cluster: str, weights: str) -> None:
+    found = plan(model=model, cluster=cluster, input_len=1000, output_len=100)
+    assert {option.weights for option in found.options} == {weights}
+    assert any(f"weights: {weights}, " in note for note in found.notes)
+
+
+def test_a_request_beyond_the_context_is_refused_with_what_fits() -> None:
+    words: dict[str, Any] = {"model": "llama3.1-8b", "cluster": "h100:8", "output_len": 100}
+    with pytest.raises(ConfigError, match=r"1,001,100 .* 131,072 .*--input-len 130972"):
+        ServingRequest.of(**words, input_len=1_001_000)
+    assert ServingRequest.of(**words, input_len=130_972).input_len == 130_972
+    with pytest.raises(ConfigError, match="2,048 of gpt3-126m"):
+        ServingRequest.of(model="gpt3-126m", cluster="h100:8", input_len=2048, output_len=1)
+    by_hand = "layers=8,hidden=1024,heads=8,vocab=32000"
+    ServingRequest.of(model=by_hand, cluster="h100:8", input_len=10**6, output_len=1)
+
+
+@pytest.mark.parametrize(
+    ("model", "cluster", "weights"),
+    [
+        ("llama3.1-405b", "h100:1", ("bf16",)),
+        ("deepseek-r1", "gb200:1", None),
+        ("kimi-k3", "b200:8", None),
+    ],
+)
+def test_what_no_chip_holds_is_refused_in_words(
+    model: str, cluster: str, weights: tuple[Any, ...] | None
+) -> None:
+    words: dict[str, Any] = {
+        "model": model,
+        "cluster": cluster,
+        "input_len": 1000,
+        "output_len": 100,
+    }
+    found = plan(**words, weights=weights)
+    assert not found.options
+    assert not found.pareto
+    assert all("GiB short of one request" in reason for reason in found.rejected)

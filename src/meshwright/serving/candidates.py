@@ -77,7 +77,7 @@ def candidates(request: ServingRequest, rejected: Rejected) -> list[Candidate]:
     """Return workers that hold weights and one request; others are counted by reason."""
     found: list[Candidate] = []
     for pool in request.cluster.pools:
-        for weights in request.weights or usual_weights(request.model, pool.node.chip):
+        for weights in request.weights or (usual_weights(request.model, pool.node.chip),):
             for worker in workers(request.model, pool):
                 found += _caches(request, pool, worker, weights, rejected)
     return _without_needless_pipelines(found)

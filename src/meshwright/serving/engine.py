@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 from meshwright.values.data import package_rows
 from meshwright.values.errors import ConfigError, LayoutError, UnknownNameError
 from meshwright.values.hardware.chip import Chip
-from meshwright.values.models.spec import ModelSpec
+from meshwright.values.models.spec import Checkpoint, ModelSpec
 from meshwright.values.workload import Precision
 
 __all__ = [
@@ -148,7 +148,7 @@ def _value(annotation: str, cell: str) -> Any:
     return float(cell) if annotation == "float" else cell
 
 
-Weights = Literal["fp32", "bf16", "fp16", "fp8", "fp8-blockwise", "int8", "int4", "nvfp4", "mxfp4"]
+Weights = Checkpoint
 QUANTISATIONS: tuple[Weights, ...] = get_args(Weights)
 Cache = Literal["fp32", "bf16", "fp16", "fp8", "int8"]
 CACHES: tuple[Cache, ...] = get_args(Cache)

@@ -16,7 +16,7 @@ from meshwright.serving.engine import (
     Weights,
     engine_names,
     find_engine,
-    published_fp8,
+    quantisation,
 )
 from meshwright.values.amounts import check_amounts
 from meshwright.values.errors import ConfigError, UnknownNameError
@@ -32,6 +32,7 @@ __all__ = [
     "Mode",
     "Objective",
     "ServingRequest",
+    "check_context",
     "parse_speculation",
     "parse_words",
     "usual_weights",
@@ -113,7 +114,7 @@ class ServingRequest:
     weights: Annotated[
         tuple[Weights, ...] | None,
         Option(
-            "Types of weights to try, by commas [default: 16 bits and what the chip has].",
+            "Types of weights to try, by commas [default: the checkpoint's, else 16 bits].",
             kind=str,
             read=parse_words,
         ),
@@ -183,6 +184,7 @@ class ServingRequest:
         for name in ("input_len", "output_len"):
             if not 1 <= getattr(self, name) <= _LONGEST:
                 raise ConfigError(f"{name}={getattr(self, name)}: expected 1 to {_LONGEST} tokens")
+        check_context(self.model, input_len=self.input_len, output_len=self.output_len)
         check_amounts(self, _POSITIVE)
         if not 0 <= self.cached_share < 1:
             raise ConfigError(
@@ -264,22 +266,35 @@ class ServingRequest:
         }
 
 
-_LONGEST = 2**20
+def check_context(model: ModelSpec, *, input_len: int, output_len: int) -> None:
+    """Raise ConfigError for a request that is longer than the model's context."""
+    longest, asked = model.longest_tokens, input_len + output_len
+    if longest is None or asked <= longest:
+        return
+    fits = (
+        f"type --input-len {longest - output_len}"
+        if output_len < longest
+        else f"type --input-len and --output-len of {longest} tokens together"
+    )
+    raise ConfigError(
+        f"input_len={input_len} and output_len={output_len} are {asked:,} tokens, beyond the"
+        f" {longest:,} of {model.name}'s context; {fits}, or give --hf a config.json with a longer"
+        " max_position_embeddings or rope_scaling"
+    )
+
+
+_LONGEST = 2**24
 _POSITIVE = ("ttft_s", "tpot_s", "e2e_s", "target_rate", "rate", "concurrency", "usd_per_chip_hour")
 
 
-def usual_weights(model: ModelSpec, chip: Chip) -> tuple[Weights, ...]:
-    """Return the types that are tried where the user names none: 16 bits, and the narrower ones
-    that the chip multiplies in.
-
-    The narrower ones are those in which models of this make are published; experts with biases
-    (gpt-oss) are in mxfp4 alone, which every chip with 16-bit units unpacks.
-    """
-    found: list[Weights] = ["bf16" if chip.bf16_flops_per_s else "fp16"]
-    if model.moe is not None and model.moe.expert_bias:
-        return (*found, "mxfp4") if chip.bf16_flops_per_s else tuple(found)
-    if chip.fp8_flops_per_s:
-        found.append(published_fp8(model))
-    if chip.fp4_flops_per_s:
-        found.append("nvfp4")
-    return tuple(found)
+def usual_weights(model: ModelSpec, chip: Chip) -> Weights:
+    """Return the type of weights where the user names none: that of the published checkpoint, or 16
+    bits where it is not known or the chip has no units for it."""
+    half: Weights = "bf16" if chip.bf16_flops_per_s else "fp16"
+    if model.checkpoint is None or model.checkpoint in ("fp32", "bf16", "fp16"):
+        return half
+    try:
+        quantisation(model.checkpoint, model).check(chip)
+    except ConfigError:
+        return half
+    return model.checkpoint

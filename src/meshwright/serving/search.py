@@ -18,7 +18,7 @@ from meshwright.serving.engine import Cache, Weights, Worker
 from meshwright.serving.load import under_arrivals
 from meshwright.serving.options import of_one_pool, one_pool
 from meshwright.serving.pools import Priced, Progress, two_pools
-from meshwright.serving.request import ServingRequest
+from meshwright.serving.request import ServingRequest, usual_weights
 from meshwright.serving.result import (
     Part,
     ServingOption,
@@ -161,10 +161,18 @@ def _candidate(part: Part, option: ServingOption, found: Sequence[Candidate]) ->
 def _notes(request: ServingRequest, found: Sequence[Candidate]) -> tuple[str, ...]:
     notes = dict.fromkeys(one.prices.kernels.kin.note for one in found)
     notes |= dict.fromkeys(model_notes(request.model))
-    notes |= {"" if request.weights else _WEIGHTS_NOTE: None}
+    notes |= {"" if request.weights else _weights_note(request): None}
     return tuple(note for note in notes if note)
 
 
-_WEIGHTS_NOTE = (
-    "weights and cache narrower than 16 bits change answers; --weights and --cache choose them"
-)
+def _weights_note(request: ServingRequest) -> str:
+    """Say what was taken for the types of weights, and how others are chosen."""
+    known = request.model.checkpoint
+    chips = (pool.node.chip for pool in request.cluster.pools)
+    taken = ", ".join(dict.fromkeys(usual_weights(request.model, chip) for chip in chips))
+    why = "as the checkpoint has them" if known == taken else "the checkpoint's are not known"
+    why = f"no chip's units take the checkpoint's {known}" if known not in (None, taken) else why
+    return (
+        f"weights: {taken}, {why}; --weights fp8 and the like try others, and narrower ones change"
+        " answers"
+    )

@@ -61,6 +61,8 @@ def _fields_set(values: Any, path: str) -> dict[str, Any]:
 
 _NOT_ASKED = {
     "model.name": "a label",
+    "model.context_tokens": "a limit of requests, which the sequence of a training need not keep",
+    "model.checkpoint": "how others published it; what is trained from is the user's to say",
     "model.rotation_has_factor": "a kernel's time; Megatron takes it with learned sinks",
     "model.moe.clamps_gate": "a kernel's time; details.gate_clamp is the bound that is written",
     "layout.dp": "follows from the chips and the other axes",

@@ -133,6 +133,11 @@ class ServingChoice:
             raise ConfigError(
                 f"max_model_len={max_len}: the plan's own requests have {self.max_len} tokens"
             )
+        context = self.model.longest_tokens
+        if max_len is not None and context is not None and max_len > context:
+            raise ConfigError(
+                f"max_model_len={max_len}: {self.model.name}'s context has {context:,} tokens"
+            )
         planned = max(part.max_sequences for part in self.parts if part.role != "prefill")
         if max_sequences is not None and max_sequences < planned:
             raise ConfigError(

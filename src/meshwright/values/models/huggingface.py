@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from meshwright.values.errors import ConfigError, UnknownNameError
+from meshwright.values.models.hf_checkpoint import checkpoint_of, context_of
 from meshwright.values.models.hf_parts import HfConfig
 from meshwright.values.models.hf_readers import READERS, Reader
 from meshwright.values.models.hf_unread import check_layer_types, unread_keys
@@ -118,6 +119,7 @@ def hf_reading(config: Mapping[str, Any], *, name: str) -> HfReading:
         check_layer_types(named)
     details = _details(named, spec, kind=kind)
     notes = _notes(outer, text, spec)
+    spec = replace(spec, context_tokens=context_of(config), checkpoint=checkpoint_of(config))
     unread = (f"{name}: {words}" for words in unread_keys(named))
     return HfReading(spec=spec, notes=(*notes, *unread), details=details)
 

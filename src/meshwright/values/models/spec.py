@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from numbers import Real
-from typing import Literal
+from typing import Literal, get_args
 
 from meshwright.values.errors import ConfigError
 from meshwright.values.lines import check_line
@@ -12,6 +12,7 @@ from meshwright.values.lines import check_line
 __all__ = [
     "MODEL_PARTS",
     "Block",
+    "Checkpoint",
     "DeltaSpec",
     "Family",
     "GlobalSpec",
@@ -24,6 +25,10 @@ __all__ = [
 ]
 
 Family = Literal["decoder", "encoder", "encoder-decoder"]
+Checkpoint = Literal[
+    "fp32", "bf16", "fp16", "fp8", "fp8-blockwise", "int8", "int4", "nvfp4", "mxfp4"
+]
+"""Types that weights are published in."""
 Stream = Literal["main", "decoder"]
 
 _MOST = 10**8
@@ -240,6 +245,12 @@ class ModelSpec:
     delta: DeltaSpec | None = None
     mamba: MambaSpec | None = None
     hybrid: HybridSpec | None = None
+    context_tokens: int | None = field(default=None, compare=False)
+    """Tokens of the longest sequence that the model was made for; None where it is not known. No
+    shape hangs on it."""
+    checkpoint: Checkpoint | None = field(default=None, compare=False)
+    """Type of the weights as they are published; None where it is not known, or there are several.
+    No shape hangs on it."""
 
     def _repr_html_(self) -> str:
         """Show dims and parameters by part in a notebook."""
@@ -249,7 +260,7 @@ class ModelSpec:
 
     def __post_init__(self) -> None:
         check_line(self.name, "the name of a model")
-        names = "num_layers hidden num_heads num_kv_heads head_dim vocab window"
+        names = "num_layers hidden num_heads num_kv_heads head_dim vocab window context_tokens"
         _check_counts(self.name, self, names, least=1)
         names = (
             "ffn encoder_layers norms_per_layer max_positions token_types global_every mtp_layers"
@@ -264,10 +275,19 @@ class ModelSpec:
             raise ConfigError(
                 f"{self.name}: ffn={self.ffn}: expected the width of the dense feed-forward"
             )
+        if self.checkpoint is not None and self.checkpoint not in get_args(Checkpoint):
+            known = ", ".join(get_args(Checkpoint))
+            raise ConfigError(f"{self.name}: checkpoint={self.checkpoint}: expected one of {known}")
         self._check_family()
         self._check_experts()
         self._check_hybrid()
         self._check_mixed_attention()
+
+    @property
+    def longest_tokens(self) -> int | None:
+        """Tokens of the longest sequence: that it was made for, or rows of its position table."""
+        learned = self.max_positions if self.positions == "learned" else 0
+        return self.context_tokens or learned or None
 
     @property
     def refuses_ring(self) -> bool:
