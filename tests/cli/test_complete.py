@@ -53,7 +53,7 @@ def completions(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPa
         (("export", "x", "--to", "nemo1-"), ["nemo1-script"]),
         (("tune", "x", "--launcher", "s"), ["slurm", "sky"]),
         (("train", "x", "--launcher", "s"), ["slurm", "sky"]),
-        (("serving", "tune", "x", "--launcher", "b"), ["bcp"]),
+        (("serving", "tune", "x", "--launcher", "b"), ["bcp", "bcprun"]),
         (("chips", "b2"), ["b200"]),
         (("chips", "p5.4"), ["p5.48xlarge"]),
         (("plan", "x", "--cluster", "p5en"), ["p5en.48xlarge:8", "p5en.48xlarge:256"]),

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import json
 import lzma
 from collections.abc import Callable
 from pathlib import Path
@@ -96,3 +97,33 @@ def test_extract_refuses_two_of_one_name(tmp_path: Path) -> None:
         (tmp_path / f"a.{kind}").write_bytes(PACK[kind](b"x"))
     with pytest.raises(ConfigError, match="would both be written as a; extract"):
         extract([str(tmp_path)], output=tmp_path / "out")
+
+
+@pytest.mark.parametrize("kind", list(PACK))
+def test_extract_keeps_the_documents_of_chosen_sources(tmp_path: Path, kind: str) -> None:
+    """As SlimPajama names the source of a document; a line may hold U+2028."""
+    documents = [
+        {"text": "a\u2028b", "meta": {"from": "C4"}},
+        {"text": "b", "meta": {"from": "Book"}},
+        {"text": "c", "meta": {}},
+        {"text": "d" * 3_000_000, "meta": {"from": "arXiv"}},
+    ]
+    lines = [json.dumps(one, ensure_ascii=False).encode() for one in documents]
+    (tmp_path / f"a.jsonl.{kind}").write_bytes(PACK[kind](b"\n".join(lines)))
+    out = tmp_path / "out"
+    words = [str(tmp_path / f"a.jsonl.{kind}")]
+    result = extract(words, output=out, where="meta.from=C4,arXiv", progress=False)
+    assert result.exit_code == 0
+    assert (out / "a.jsonl").read_bytes() == lines[0] + b"\n" + lines[3]
+    with pytest.raises(ConfigError, match="where"):
+        extract(words, output=out, where="meta.from=C4", progress=False)
+
+
+def test_what_no_document_can_be_chosen_by_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--where meta: expected KEY=VALUE,VALUE such as"):
+        extract([str(tmp_path)], output=tmp_path / "out", where="meta")
+    (tmp_path / "a.txt.gz").write_bytes(PACK["gz"](b"plain text\n"))
+    result = extract(
+        [str(tmp_path / "a.txt.gz")], output=tmp_path / "out", where="a=b", progress=False
+    )
+    assert result.exit_code == 3

@@ -335,7 +335,7 @@ def test_jobs_ask_for_no_gpus(tmp_path: Path) -> None:
     assert "accelerators" not in sky
     assert "instance_type: m6i.8xlarge" in sky
     with pytest.raises(
-        UnknownNameError, match="known: bcp, k8s-jobset, lepton, pai-dlc, runai, sky, slurm"
+        UnknownNameError, match="known: bcp, bcprun, k8s-jobset, lepton, pai-dlc, runai, sky, slurm"
     ):
         recipe_job(recipe, launcher="torchrun", nodes=1, options={})
 

@@ -66,7 +66,7 @@ _GROUPS: Mapping[str, Mapping[str, str]] = {
     },
     "Other tools": {
         **dict.fromkeys(("autoconfigurator", "apss"), "doors"),
-        **{name: name for name in ("workflow", "bcp", "mcp")},
+        **{name: name for name in ("launcher", "workflow", "bcp", "mcp")},
     },
 }
 """Commands by what they are for, in the order of the help, each with its module."""

@@ -6,6 +6,7 @@ import bz2
 import gzip
 import hashlib
 import io
+import json
 import lzma
 import sys
 import zlib
@@ -140,6 +141,37 @@ class _Unpack:
     path: str
     output: Path
     consume: bool
+    where: Where | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Where:
+    """Documents that stay: those whose field is one of some values."""
+
+    path: tuple[str, ...]
+    """Keys to the field, from the outermost."""
+    values: frozenset[str]
+
+    @staticmethod
+    def of(text: str) -> Where:
+        """Read `KEY.SUB=VALUE,VALUE`; ConfigError for anything else."""
+        key, equals, values = text.partition("=")
+        if not key or not equals or not values:
+            raise ConfigError(
+                f"--where {text}: expected KEY=VALUE,VALUE such as meta.source=C4,arXiv"
+            )
+        return Where(path=tuple(key.split(".")), values=frozenset(values.split(",")))
+
+    def keeps(self, line: bytes, *, of: str) -> bool:
+        """Whether a document stays; ShardError where a line is no object."""
+        try:
+            value = json.loads(line)
+        except ValueError:
+            reason = "a line is no JSON, so --where can't read it"
+            raise ShardError(f"{of}: {reason}", "failed") from None
+        for key in self.path:
+            value = value.get(key) if isinstance(value, dict) else None
+        return value in self.values if isinstance(value, str) else False
 
 
 def extract(
@@ -148,14 +180,17 @@ def extract(
     output: Path,
     workers: int = 1,
     consume: bool = False,
+    where: str | None = None,
     place: Place | None = None,
     progress: bool = True,
 ) -> StepResult:
     """Extract `.zst`, `.gz`, `.bz2` and `.xz` files under their own names into a folder. `inputs`
     are files, folders, patterns and `@FILE` lists. With `consume` an archive is removed once its
-    plain file was read back and has the hash of what came out of the archive. ConfigError for what
-    is no archive, or for two of one plain name."""
-    settings = {"step": "extract"}
+    plain file was read back and has the hash of what came out of the archive. `where`, such as
+    `meta.source=C4,arXiv`, keeps the documents of one per line whose field has one of the values.
+    ConfigError for what is no archive, or for two of one plain name."""
+    settings = {"step": "extract", **({} if where is None else {"where": where})}
+    kept = None if where is None else Where.of(where)
     endings = [f".{kind}" for kind in ARCHIVES]
     listed = state_folder(output, "extract") / "list.jsonl"
     files = settle(listed, inputs, settings=settings, suffixes=endings, check=_check_names)
@@ -166,6 +201,7 @@ def extract(
             path=f.path,
             output=output / plain_name(f.name),
             consume=consume,
+            where=kept,
         )
         for f in files
     ]
@@ -202,7 +238,7 @@ def _unpack(task: _Unpack) -> Record:
     digest, size_bytes = hashlib.sha256(), 0
     try:
         with open_plain(task.path) as plain, writing(task.output) as handle:
-            while block := plain.read(BLOCK_BYTES):
+            for block in _blocks(plain, task):
                 digest.update(block)
                 size_bytes += handle.write(block)
     except FileNotFoundError:
@@ -215,6 +251,19 @@ def _unpack(task: _Unpack) -> Record:
         "archive": archive_of(task.path),
         "verified": task.consume,
     }
+
+
+def _blocks(plain: IO[bytes], task: _Unpack) -> Iterator[bytes]:
+    """The text of an archive in order; where documents are chosen, line by line."""
+    rest = b""
+    while block := plain.read(BLOCK_BYTES):
+        if task.where is None:
+            yield block
+            continue
+        *lines, rest = (rest + block).split(b"\n")
+        yield from (line + b"\n" for line in lines if task.where.keeps(line, of=task.path))
+    if task.where is not None and rest and task.where.keeps(rest, of=task.path):
+        yield rest
 
 
 def _still_there(task: _Unpack, record: Mapping[str, Any]) -> bool:

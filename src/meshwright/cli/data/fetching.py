@@ -169,11 +169,15 @@ def download(
     show(result, json_output=json_output)
 
 
+@command
 def extract(
     inputs: InputsArgument,
     output: OutputFlag,
     workers: WorkersFlag = 1,
     consume: ConsumeFlag = False,
+    where: str | None = option(
+        None, "Keep documents, one a line, whose field is one of these.", metavar="KEY=VALUE,..."
+    ),
     quiet: QuietFlag = False,
     json_output: JsonFlag = False,
 ) -> None:
@@ -194,9 +198,18 @@ def extract(
       meshwright data extract 'raw/chunk1/*.jsonl.zst' -o plain --workers 8
 
       meshwright data extract @archives.txt -o plain --consume
-    """
+
+      meshwright data extract raw -o plain --where meta.redpajama_set_name=RedPajamaC4,RedPajamaArXiv
+    """  # noqa: E501
     show(
-        data.extract(inputs, output=output, workers=workers, consume=consume, progress=not quiet),
+        data.extract(
+            inputs,
+            output=output,
+            workers=workers,
+            consume=consume,
+            where=where,
+            progress=not quiet,
+        ),
         json_output=json_output,
     )
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from posixpath import normpath
+from posixpath import commonpath, isabs, normpath
 from typing import Any
 
 from meshwright.compat.autoconfigurator.settings import JOB_NAME_PREFIX
@@ -15,7 +15,7 @@ from meshwright.platforms.job import JobOptions
 from meshwright.platforms.registry import executor
 from meshwright.values.errors import ConfigError
 
-__all__ = ["Platform", "platform_of"]
+__all__ = ["Platform", "cluster_platform", "platform_of"]
 
 _LAUNCHERS = {"bcm": "slurm", "bcp": "bcp", "k8s": "k8s", "interactive": "local"}
 """The launcher of runs behind each `cluster_type`."""
@@ -43,24 +43,66 @@ class Platform:
 
 def platform_of(config: Mapping[str, Any]) -> Platform:
     """Return the platform of a composed configuration; ConfigError for words that no job takes."""
-    cluster, launcher = config["cluster"], _LAUNCHERS[str(config["cluster_type"])]
-    notes = (*_idle_keys(config), *_idle(cluster))
+    keys = ("auto_configurator_path", "base_results_dir", "data_dir")
+    kind, here = str(config["cluster_type"]), allocation_here()
+    found = cluster_platform(
+        config["cluster"],
+        kind=kind,
+        image=config.get("training_container"),
+        mounts=[str(mount) for mount in config["container_mounts"] or () if mount],
+        folders=[str(config[key]) for key in keys if config.get(key)],
+        seen=[str(config["data_dir"])],
+        inside=here,
+    )
+    notes = _idle_keys(config)
+    if kind == "bcp" and here is not None:
+        notes += _inside(config, here)
+    parallel = 1 if found.launcher in ("local", "bcprun") else config["parallel_runs"]
+    return replace(found, parallel=parallel, notes=(*found.notes, *notes))
+
+
+def cluster_platform(
+    cluster: Mapping[str, Any],
+    *,
+    kind: str,
+    image: str | None,
+    mounts: Sequence[str],
+    folders: Sequence[str],
+    seen: Sequence[str],
+    inside: Allocation | None,
+) -> Platform:
+    """Return the platform of a `cluster` block.
+
+    Args:
+        cluster: the block.
+        kind: the `cluster_type`.
+        image: the container.
+        mounts: the line's `container_mounts`.
+        folders: what jobs see under its own name where nodes have it.
+        seen: folders as the jobs of Base Command see them, on a workspace.
+        inside: the job of Base Command that we are in.
+    """
+    launcher, notes = _LAUNCHERS[kind], _idle(cluster)
+    if launcher == "bcp" and inside is not None:
+        return Platform(launcher="bcprun", notes=tuple(notes))
     if launcher == "local":
-        return Platform(launcher=launcher, notes=notes)
-    if launcher == "bcp" and (here := allocation_here()) is not None:
-        return Platform(launcher="bcprun", notes=(*notes, *_inside(config, here)))
-    if launcher == "bcp" and cluster.get("workspace") is None and not _given_mounts(config):
-        notes += (
-            f"data_dir={config['data_dir']} is on no workspace of the jobs:"
-            " cluster.workspace=ID mounts one there",
+        return Platform(launcher=launcher, notes=tuple(notes))
+    if launcher == "bcp" and cluster.get("workspace") is None and not mounts:
+        notes.append(
+            f"data_dir={seen[0]} is on no workspace of the jobs: cluster.workspace=ID mounts one"
+            " there"
         )
     more = {
-        "slurm": _slurm_words(config),
+        "slurm": _slurm_words(cluster, image),
         "bcp": ["--team", str(cluster["team"])] if cluster.get("team") else [],
     }
     job = JobOptions(
-        image=config.get("training_container"),
-        mounts=_mounts(config),
+        image=image,
+        mounts=(
+            _on_base_command(cluster, mounts, seen)
+            if launcher == "bcp"
+            else _mounts(cluster, mounts, folders, bare=launcher == "slurm" and image is None)
+        ),
         account=cluster.get("account") or cluster.get("org"),
         partition=cluster.get("partition") or cluster.get("ace"),
         instance=cluster.get("instance"),
@@ -68,8 +110,7 @@ def platform_of(config: Mapping[str, Any]) -> Platform:
     )
     namespace = cluster.get("namespace") if launcher == "k8s" else None
     starter = {"namespace": namespace} if namespace else {}
-    parallel = config["parallel_runs"]
-    return Platform(launcher=launcher, job=job, starter=starter, parallel=parallel, notes=notes)
+    return Platform(launcher=launcher, job=job, starter=starter, notes=tuple(notes))
 
 
 def _inside(config: Mapping[str, Any], here: Allocation) -> list[str]:
@@ -86,47 +127,40 @@ def _inside(config: Mapping[str, Any], here: Allocation) -> list[str]:
     ]
 
 
-def _slurm_words(config: Mapping[str, Any]) -> list[str]:
+def _slurm_words(cluster: Mapping[str, Any], image: str | None) -> list[str]:
     """Options for sbatch, and for srun those of `srun_args`; those of pyxis need a container."""
-    cluster = config["cluster"]
     # A job of ours has all of its nodes.
     words = [f"--mem={cluster['mem']}"] if cluster.get("mem") not in (None, 0) else []
     if cluster.get("nodelist") is not None:
         words.append(f"--nodelist={cluster['nodelist']}")
-    image = config.get("training_container")
-    by_pyxis = image is not None and not str(image).endswith(".sif")
+    by_pyxis = image is not None and not image.endswith(".sif")
     args = [str(arg) for arg in cluster.get("srun_args") or ()]
     return [*words, *(f"srun {arg}" for arg in args if by_pyxis or "container" not in arg)]
 
 
-def _given_mounts(config: Mapping[str, Any]) -> list[str]:
-    return [str(mount) for mount in config["container_mounts"] or () if mount]
-
-
-def _on_base_command(config: Mapping[str, Any]) -> tuple[str, ...]:
+def _on_base_command(
+    cluster: Mapping[str, Any], given: Sequence[str], seen: Sequence[str]
+) -> tuple[str, ...]:
     """Mounts that say what they are, and the workspace where the line's bare paths are, else where
-    its data is. Base Command has no folders of a host: results come back with the log."""
-    given, name = _given_mounts(config), config["cluster"].get("workspace")
+    its folders are. Base Command has no folders of a host: results come back with the log."""
+    name = cluster.get("workspace")
     own = [mount for mount in given if not mount.startswith("/") or ":" in mount]
     if name is None:
         return tuple(given)
     named, _, place = str(name).partition(":")
-    data = normpath(str(config["data_dir"]))
+    shared = commonpath(list(map(normpath, seen))) if all(map(isabs, seen)) else "/"
     bare = [mount for mount in given if mount not in own]
-    places = [place] if place else bare or [data if data.startswith("/") else "/workspace"]
+    places = [place] if place else bare or [shared if shared != "/" else "/workspace"]
     return (*(f"workspace={named}:{place}" for place in places), *own)
 
 
-def _mounts(config: Mapping[str, Any]) -> tuple[str, ...]:
+def _mounts(
+    cluster: Mapping[str, Any], given: Sequence[str], folders: Sequence[str], *, bare: bool
+) -> tuple[str, ...]:
     """What the container sees: the user's mounts, and the tool's folders under their own names."""
-    if config["cluster_type"] == "bcm" and config.get("training_container") is None:
+    if bare:
         return ()  # the program sees the node's own paths
-    if config["cluster_type"] == "bcp":
-        return _on_base_command(config)
-    given, cluster = _given_mounts(config), config["cluster"]
-    keys = ("auto_configurator_path", "base_results_dir", "data_dir")
-    own = [str(config[key]) for key in keys if config.get(key)]
-    absolute = [str(Path(folder).resolve()) for folder in own]
+    absolute = [str(Path(folder).resolve()) for folder in folders]
     pairs = [mount if ":" in mount else f"{mount}:{mount}" for mount in (*given, *absolute)]
     if cluster.get("volume") is not None:
         pairs = [_claim(str(cluster["volume"])), *pairs[: len(given)]]

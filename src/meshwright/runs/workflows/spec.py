@@ -18,7 +18,16 @@ from meshwright.values.lines import check_lines
 from meshwright.values.text import read_yaml
 from meshwright.values.units import parse_duration
 
-__all__ = ["TrainWords", "Vocabulary", "WorkflowSpec", "named_specs", "plain_spec", "read_spec"]
+__all__ = [
+    "DataWords",
+    "NotebookWords",
+    "TrainWords",
+    "Vocabulary",
+    "WorkflowSpec",
+    "named_specs",
+    "plain_spec",
+    "read_spec",
+]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
