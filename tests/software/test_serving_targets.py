@@ -213,7 +213,9 @@ def test_every_target_takes_a_plan() -> None:
     for target in SERVING_TARGETS:
         engine = target if target in ("sglang", "trtllm") else "vllm"
         where = (
-            Where(path="org/model") if target in ("vllm", "sglang", "trtllm") else replace(WHERE)
+            Where(path="org/model")
+            if target in ("vllm", "sglang", "trtllm", "ray-serve")
+            else replace(WHERE)
         )
         assert export_serving(choice(engine), target=target, where=where).files
 
@@ -248,3 +250,113 @@ def test_a_plan_is_read_as_it_is_printed() -> None:
         read_choice({"request": request, "plans": [plan]}, rank=1, what="plans.json")
     with pytest.raises(ConfigError, match=r"plans\.json: no plan of serving"):
         read_choice({"plans": []}, rank=1, what="plans.json")
+
+
+def started(script: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a script whose engine only says its words."""
+    fake = script.parent / "bin" / "vllm"
+    fake.parent.mkdir(exist_ok=True)
+    fake.write_text('#!/bin/sh\necho "$*"\n')
+    fake.chmod(0o755)
+    env = {"PATH": f"{fake.parent}:/usr/bin:/bin", **variables}
+    return subprocess.run(
+        ["bash", script, "0"], env=env, check=False, capture_output=True, text=True
+    )
+
+
+def test_a_script_listens_here_alone_and_elsewhere_with_a_key(tmp_path: Path) -> None:
+    (file,) = export_serving(choice(), target="vllm", where=Where(path="org/model")).files
+    script = tmp_path / "serve.sh"
+    script.write_text(file.text)
+    assert started(script).stdout.endswith("--host 127.0.0.1\n")
+    open_ = started(script, HOST="0.0.0.0")
+    assert (open_.returncode, open_.stdout) == (2, "")
+    assert "set API_KEY" in open_.stderr
+    assert started(script, HOST="0.0.0.0", API_KEY="x").stdout.endswith(
+        "--host 0.0.0.0 --api-key x\n"
+    )
+
+
+@pytest.mark.parametrize("target", ["k8s", "kserve"])
+def test_an_open_port_asks_for_a_key_of_a_secret(target: str) -> None:
+    exported = export_serving(choice(), target=target, where=replace(WHERE, hf_secret="mine"))
+    assert "kubectl create secret generic llama3-1-70b-api-key" in " ".join(exported.notes)
+    text = exported.files[0].text
+    assert "- --api-key\n" in text
+    assert "- $(API_KEY)\n" in text
+    secrets = yaml.safe_load_all(text)
+    document = next(one for one in secrets if one["kind"] in ("Deployment", "InferenceService"))
+    spec = document["spec"]
+    pod = spec["predictor"] if target == "kserve" else spec["template"]["spec"]
+    env = {one["name"]: one["valueFrom"]["secretKeyRef"] for one in pod["containers"][0]["env"]}
+    assert env == {
+        "HF_TOKEN": {"name": "mine", "key": "HF_TOKEN"},
+        "API_KEY": {"name": "llama3-1-70b-api-key", "key": "api-key"},
+    }
+
+
+def test_an_engine_without_keys_says_so() -> None:
+    exported = export_serving(choice("trtllm"), target="k8s", where=WHERE)
+    assert "--api-key" not in exported.files[0].text
+    assert any("asks for no key" in note for note in exported.notes)
+
+
+def test_kserve_gets_a_predictor_of_as_many_pods() -> None:
+    (service,) = documents(choice("sglang"), "kserve")
+    assert (service["apiVersion"], service["kind"]) == (
+        "serving.kserve.io/v1beta1",
+        "InferenceService",
+    )
+    predictor = service["spec"]["predictor"]
+    assert (predictor["minReplicas"], predictor["maxReplicas"]) == (3, 3)
+    (container,) = predictor["containers"]
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "x"},
+        "spec": {"containers": [container], "volumes": predictor["volumes"]},
+    }
+    kubernetes_validate.validate(pod, "1.33", strict=True)
+    config, service = documents(choice("trtllm"), "kserve")
+    assert (config["kind"], service["kind"]) == ("ConfigMap", "InferenceService")
+
+
+def test_ray_serve_gets_keywords_of_vllm() -> None:
+    """Worked: flags of `vllm serve` by the names of its engine's arguments, numbers as numbers."""
+    chosen = choice(
+        "vllm",
+        part(worker=Worker(tp=4, ep=4), count=2),
+        model=named_model("deepseek-v3"),
+        weights="fp8-blockwise",
+        cache="fp8",
+        drafted=1,
+    )
+    exported = export_serving(chosen, target="ray-serve", where=Where(path="org/model"))
+    (application,) = yaml.safe_load(exported.files[0].text)["applications"]
+    assert application["import_path"] == "ray.serve.llm:build_openai_app"
+    (config,) = application["args"]["llm_configs"]
+    assert config["model_loading_config"]["model_source"] == "org/model"
+    assert config["deployment_config"]["autoscaling_config"] == {
+        "min_replicas": 2,
+        "max_replicas": 2,
+    }
+    told = config["engine_kwargs"]
+    assert told["tensor_parallel_size"] == 4
+    assert told["enable_expert_parallel"] is True
+    assert told["speculative_config"] == {"method": "mtp", "num_speculative_tokens": 1}
+    assert told["max_model_len"] == 5000
+    assert told["gpu_memory_utilization"] == 0.9
+
+
+@pytest.mark.parametrize(
+    ("chosen", "words"),
+    [
+        (choice("sglang"), "its builder starts vLLM"),
+        (pools(), "two pools"),
+    ],
+)
+def test_ray_serve_refuses_what_its_builder_does_not_start(
+    chosen: ServingChoice, words: str
+) -> None:
+    with pytest.raises(CannotExpress, match=words):
+        export_serving(chosen, target="ray-serve", where=Where(path="org/model"))

@@ -42,7 +42,7 @@ __all__ = [
     "type_flag",
 ]
 
-SERVING_TARGETS = ("vllm", "sglang", "trtllm", "k8s", "dynamo", "llm-d")
+SERVING_TARGETS = ("vllm", "sglang", "trtllm", "k8s", "kserve", "dynamo", "llm-d", "ray-serve")
 """Names of everything that a serving plan can be written for."""
 
 

@@ -11,9 +11,7 @@ from meshwright.cli.options import REQUIRED, Given, argument, command, fields_of
 from meshwright.cli.terminal import print_json, tell_notes
 from meshwright.platforms.files import read_input
 from meshwright.platforms.kubernetes.serving import Where, export_serving
-from meshwright.software.serving import (
-    read_choice,
-)
+from meshwright.software.serving import SERVING_TARGETS, read_choice
 from meshwright.values.errors import ConfigError
 
 __all__ = ["export"]
@@ -24,7 +22,9 @@ def export(
     plan: str = argument(
         REQUIRED, "A file of `serving plan --json`; FILE#2 for its second plan.", metavar="PLAN"
     ),
-    to: str = option(REQUIRED, "vllm, sglang, trtllm, k8s, dynamo or llm-d.", metavar="TARGET"),
+    to: str = option(
+        REQUIRED, f"{', '.join(SERVING_TARGETS[:-1])} or {SERVING_TARGETS[-1]}.", metavar="TARGET"
+    ),
     model_path: str = option(
         REQUIRED, "What the engine loads: a folder, or a name that it can fetch.", metavar="PATH"
     ),
@@ -37,6 +37,9 @@ def export(
     output: Given = fields_of(Delivery, "output"),
     image: str | None = option(None, "Container of manifests: one with the engine."),
     name: str | None = option(None, "Of the deployment on Kubernetes [default: the model's]."),
+    hf_secret: str | None = option(
+        None, "Kubernetes secret whose key HF_TOKEN opens the model's repository."
+    ),
     how: Given = fields_of(Delivery, "dry_run", "force"),
     json_output: bool = option(
         False, "Print one JSON object for programs, and write nothing.", "--json"
@@ -49,9 +52,10 @@ def export(
     options of a named version (docs/serving_export.md). What a target has no words for is refused
     with the nearest plan that it takes; nothing is dropped or changed.
 
-    Writes a script (vllm, sglang, trtllm), a Deployment and a Service (k8s), a
-    DynamoGraphDeployment (dynamo), or values for the chart llm-d-modelservice (llm-d), and says how
-    they are started.
+    Writes a script (vllm, sglang, trtllm), a Deployment and a Service (k8s), an InferenceService
+    (kserve), a DynamoGraphDeployment (dynamo), values for the chart llm-d-modelservice (llm-d), or
+    an application (ray-serve), and says how they are started. Scripts listen on this machine alone
+    unless HOST says otherwise; open ports ask for an API key where the engine can.
 
     Examples:
 
@@ -64,7 +68,8 @@ def export(
     content, rank, file = _read(plan)
     choice = read_choice(content, rank=rank, what=file)
     choice = choice.with_limits(max_len=max_model_len, max_sequences=max_num_seqs)
-    found = export_serving(choice, target=to, where=Where(path=model_path, image=image, name=name))
+    where = Where(path=model_path, image=image, name=name, hf_secret=hf_secret)
+    found = export_serving(choice, target=to, where=where)
     if json_output:
         print_json(found.to_dict())
         return

@@ -1,4 +1,5 @@
-"""A chosen deployment as an engine's script, or manifests of Kubernetes, Dynamo and llm-d."""
+"""A chosen deployment as an engine's script, or manifests of Kubernetes, KServe, Dynamo, llm-d and
+Ray Serve."""
 
 from __future__ import annotations
 
@@ -6,11 +7,20 @@ import json
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 from meshwright.platforms.kubernetes.manifests import as_is
+from meshwright.platforms.kubernetes.serving_pods import (
+    PORT,
+    Where,
+    chips,
+    hf_token,
+    image_of,
+    name_of,
+    one_pool,
+    pod_of,
+)
 from meshwright.software.contract import Exported, ExportedFile
 from meshwright.software.serving import (
     CONFIG_FILE,
@@ -23,34 +33,16 @@ from meshwright.software.serving import (
 from meshwright.software.sglang.serve import sglang_words
 from meshwright.software.vllm.serve import vllm_words
 from meshwright.values.errors import CannotExpress, ConfigError, UnknownNameError
-from meshwright.values.hardware.chip import device_plugin
-from meshwright.values.lines import check_lines
 from meshwright.values.text import write_yaml
 
 __all__ = ["Where", "export_serving"]
 
-_PORT = 8000
 _COPYS_PORT = "PORT"
 """The word that stands for the port of a copy until the script is written."""
 _MOUNT = "/etc/meshwright"
 _LLMD_CHART = "0.4.12"
 _NIXL = '{"kv_connector":"NixlConnector","kv_role":"kv_both"}'
 """vLLM's and Dynamo's own example of a cache that is sent from pool to pool."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Where:
-    """What a plan does not say."""
-
-    path: str
-    """What the engine loads."""
-    image: str | None = None
-    """The container that manifests start."""
-    name: str | None = None
-    """Of the deployment on Kubernetes; None: the model's."""
-
-    def __post_init__(self) -> None:
-        check_lines(self)
 
 
 def export_serving(choice: ServingChoice, *, target: str, where: Where) -> Exported:
@@ -84,12 +76,12 @@ def export_serving(choice: ServingChoice, *, target: str, where: Where) -> Expor
 
 def _script(target: str) -> Callable[[ServingChoice, Where], Exported]:
     def write(choice: ServingChoice, where: Where) -> Exported:
-        if where.image is not None or where.name is not None:
+        if any(given is not None for given in (where.image, where.name, where.hf_secret)):
             raise ConfigError(
-                f"--image and --name have no effect on a script of {target}; --to k8s writes a"
-                " manifest"
+                f"--image, --name and --hf-secret have no effect on a script of {target}; --to k8s"
+                " writes a manifest"
             )
-        part = _one_pool(target, choice)
+        part = one_pool(target, choice)
         if choice.engine.name != target:
             reason = f"the plan was priced for {choice.engine.name}"
             raise CannotExpress(
@@ -109,13 +101,6 @@ def _script(target: str) -> Callable[[ServingChoice, Where], Exported]:
     return write
 
 
-def _one_pool(target: str, choice: ServingChoice) -> ChosenPart:
-    if len(choice.parts) > 1:
-        near = "--to dynamo, or a plan of --mode aggregated"
-        raise CannotExpress(target, "two pools of workers: one engine has one", nearest=near)
-    return choice.parts[0]
-
-
 def _copies_note(part: ChosenPart) -> tuple[str, ...]:
     if part.count == 1:
         return ()
@@ -128,7 +113,7 @@ def _bash(choice: ServingChoice, part: ChosenPart, words: Sequence[str]) -> str:
     """A script that starts one copy on its own chips, at a port of its own."""
     per_copy, per_node = part.worker.chips, part.gpus_per_node
     here = per_node // per_copy
-    port = f'"$(({_PORT} + copy))"'
+    port = f'"$(({PORT} + copy))"'
     lines = " \\\n  ".join(_lines(words, port=port))
     engine = f"{choice.engine.name} {engine_version(choice.engine.name)}"
     variable = "CUDA_VISIBLE_DEVICES" if part.vendor == "NVIDIA" else None
@@ -147,10 +132,40 @@ def _bash(choice: ServingChoice, part: ChosenPart, words: Sequence[str]) -> str:
             "copy=${1:-0}",
             *(chips if variable else [f"# Give each copy {per_copy} chips of its own."]),
             'cd -- "$(dirname -- "${BASH_SOURCE[0]}")"',
-            f"exec {lines}",
+            *_open_port(choice.engine.name),
+            f"exec {lines} \\",
+            f"  {_HOST[choice.engine.name]}",
             "",
         ]
     )
+
+
+_HOST = {
+    "vllm": '--host "$host" "${key[@]}"',
+    "sglang": '--host "$host" "${key[@]}"',
+    "trtllm": '--host "$host"',
+}
+"""Last words of a script; trtllm-serve asks for no key."""
+
+
+def _open_port(engine: str) -> list[str]:
+    """Lines that keep the port on this machine unless HOST says otherwise, and then with a key."""
+    asks = "key" in _HOST[engine]
+    lines = ["# HOST=0.0.0.0 opens the port to other machines."]
+    lines += ["host=${HOST:-127.0.0.1}"]
+    if not asks:
+        return lines
+    said = "serve.sh: HOST opens the port; set API_KEY, which requests then need"
+    return [
+        "# HOST=0.0.0.0 opens the port to other machines, which takes an API_KEY.",
+        "host=${HOST:-127.0.0.1}",
+        "key=()",
+        '[[ -z ${API_KEY:-} ]] || key=(--api-key "$API_KEY")',
+        "if [[ $host != 127.0.0.1 && ${#key[@]} = 0 ]]; then",
+        f"  echo '{said}' >&2",
+        "  exit 2",
+        "fi",
+    ]
 
 
 def _lines(words: Sequence[str], *, port: str) -> list[str]:
@@ -167,48 +182,108 @@ def _lines(words: Sequence[str], *, port: str) -> list[str]:
 
 def _k8s(choice: ServingChoice, where: Where) -> Exported:
     """A Deployment with as many pods as the plan has copies, and a Service before them."""
-    part, name, image = _one_pool("k8s", choice), _name(choice, where), _image("k8s", where)
-    command = engine_command(choice.served(part, path=where.path, port=str(_PORT)))
-    own = {CONFIG_FILE: f"{_MOUNT}/{CONFIG_FILE}"}
-    words = [*(own.get(word, word) for word in command.words), "--host", "0.0.0.0"]
-    check_words(["--host"], engines=(choice.engine.name,))
+    found = pod_of("k8s", choice, where)
+    name, count = name_of(choice, where), one_pool("k8s", choice).count
     labels = {"app": name}
-    container: dict[str, Any] = {
-        "name": "engine",
-        "image": image,
-        "command": as_is(words),
-        "ports": [{"containerPort": _PORT}],
-        "readinessProbe": {"httpGet": {"path": "/health", "port": _PORT}, "periodSeconds": 10},
-        "resources": {"limits": _chips(part)},
-        "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
+    pod = {
+        "metadata": {"labels": labels},
+        "spec": {"containers": [found.container], "volumes": found.volumes},
     }
-    volumes: list[dict[str, Any]] = [{"name": "shm", "emptyDir": {"medium": "Memory"}}]
-    documents: list[dict[str, Any]] = []
-    if command.config is not None:
-        container["volumeMounts"].append({"name": "config", "mountPath": _MOUNT})
-        volumes.append({"name": "config", "configMap": {"name": name}})
-        content = {CONFIG_FILE: write_yaml(dict(command.config))}
-        documents.append(
-            {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": content}
-        )
-    pod = {"metadata": {"labels": labels}, "spec": {"containers": [container], "volumes": volumes}}
-    service = {"selector": labels, "ports": [{"port": _PORT, "targetPort": _PORT}]}
-    documents += [
+    service = {"selector": labels, "ports": [{"port": PORT, "targetPort": PORT}]}
+    documents = [
+        *found.documents,
         {
             "apiVersion": "apps/v1",
             "kind": "Deployment",
             "metadata": {"name": name, "labels": labels},
-            "spec": {"replicas": part.count, "selector": {"matchLabels": labels}, "template": pod},
+            "spec": {"replicas": count, "selector": {"matchLabels": labels}, "template": pod},
         },
         {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": service},
     ]
-    text = "---\n".join(write_yaml(document) for document in documents)
-    return _manifest("k8s", "serving.yaml", text, command.notes)
+    return _manifest("k8s", "serving.yaml", _documents(documents), found.notes)
+
+
+def _kserve(choice: ServingChoice, where: Where) -> Exported:
+    """An InferenceService whose predictor has as many pods as the plan has copies, as a plain
+    Deployment: Knative would start none for an idle model."""
+    found = pod_of("kserve", choice, where)
+    count = one_pool("kserve", choice).count
+    predictor = {
+        "minReplicas": count,
+        "maxReplicas": count,
+        "containers": [found.container | {"name": "kserve-container"}],
+        "volumes": found.volumes,
+    }
+    service = {
+        "apiVersion": "serving.kserve.io/v1beta1",
+        "kind": "InferenceService",
+        "metadata": {
+            "name": name_of(choice, where),
+            "annotations": {"serving.kserve.io/deploymentMode": "RawDeployment"},
+        },
+        "spec": {"predictor": predictor},
+    }
+    return _manifest("kserve", "kserve.yaml", _documents([*found.documents, service]), found.notes)
+
+
+def _documents(documents: Sequence[Mapping[str, Any]]) -> str:
+    return "---\n".join(write_yaml(dict(document)) for document in documents)
+
+
+def _ray_serve(choice: ServingChoice, where: Where) -> Exported:
+    """An application of Ray Serve's builder, whose replicas run vLLM."""
+    if choice.engine.name != "vllm":
+        reason = f"{choice.engine.name}: its builder starts vLLM"
+        raise CannotExpress("ray-serve", reason, nearest="a plan of --engine vllm")
+    if where.image is not None or where.hf_secret is not None:
+        raise ConfigError("--image and --hf-secret have no effect on Ray Serve, which has its own")
+    part = one_pool("ray-serve", choice)
+    if part.worker.attention_dp > 1:
+        reason = f"attention_dp={part.worker.attention_dp}: its builder starts one rank a replica"
+        raise CannotExpress("ray-serve", reason, nearest=f"tp={part.worker.stage_chips}")
+    served = choice.served(part, path=where.path)
+    replicas = {"min_replicas": part.count, "max_replicas": part.count}
+    config = {
+        "model_loading_config": {"model_id": name_of(choice, where), "model_source": where.path},
+        "deployment_config": {"autoscaling_config": replicas},
+        "engine_kwargs": _keywords(vllm_words(served)),
+    }
+    application = {
+        "name": name_of(choice, where),
+        "route_prefix": "/",
+        "import_path": "ray.serve.llm:build_openai_app",
+        "args": {"llm_configs": [config]},
+    }
+    notes = (
+        *engine_command(served).notes,
+        "Ray Serve asks for no key: keep its port on machines that you trust",
+        "serve run ray_serve.yaml",
+    )
+    text = write_yaml({"applications": [application]})
+    return _manifest("ray-serve", "ray_serve.yaml", text, notes)
+
+
+def _keywords(words: Sequence[str]) -> dict[str, Any]:
+    """Flags of `vllm serve` as keywords of its engine, which have the same names."""
+    check_words(words, engines=("vllm",))
+    found: dict[str, Any] = {}
+    for at, word in enumerate(words):
+        if word.startswith("--"):
+            last = at + 1 == len(words) or words[at + 1].startswith("--")
+            found[word[2:].replace("-", "_")] = True if last else _value(words[at + 1])
+    return found
+
+
+def _value(word: str) -> Any:
+    try:
+        return json.loads(word)
+    except ValueError:
+        return word
 
 
 def _dynamo(choice: ServingChoice, where: Where) -> Exported:
     """A DynamoGraphDeployment: a frontend, and a component for each pool."""
-    name, image = _name(choice, where), _image("dynamo", where)
+    name, image = name_of(choice, where), image_of("dynamo", where)
     engine = choice.engine.name
     if engine not in _DYNAMO:
         reason = f"{engine} is none of its engines"
@@ -238,7 +313,8 @@ def _component(choice: ServingChoice, part: ChosenPart, where: Where, image: str
         "image": image,
         "command": ["python3", "-m", f"dynamo.{engine}"],
         "args": as_is(words),
-        "resources": {"limits": _chips(part)},
+        **({"env": env} if (env := hf_token(where)) else {}),
+        "resources": {"limits": chips(part)},
     }
     kinds = {
         "both": ("Worker", "worker"),
@@ -294,7 +370,7 @@ def _llmd(choice: ServingChoice, where: Where) -> Exported:
     if not re.match(r"(hf|pvc|pvc\+hf)://[^/]", uri):
         reason = f"model path {where.path}: its chart loads hf://ORG/NAME or pvc://CLAIM/PATH"
         raise CannotExpress("llm-d", reason, nearest="--model-path pvc://CLAIM/PATH")
-    image = _image("llm-d", where)
+    image = image_of("llm-d", where)
     pools = {
         part.role: _llmd_pool(choice, part, uri, image, pooled=len(choice.parts) > 1)
         for part in choice.parts
@@ -305,13 +381,13 @@ def _llmd(choice: ServingChoice, where: Where) -> Exported:
             "uri": uri,
         },
         "multinode": False,
-        "routing": {"servicePort": _PORT, "proxy": {"enabled": len(choice.parts) > 1}},
+        "routing": {"servicePort": PORT, "proxy": {"enabled": len(choice.parts) > 1}},
         "decode": pools.get("decode") or pools["both"],
         "prefill": pools.get("prefill") or {"create": False},
     }
     notes = engine_command(choice.served(choice.parts[0], path=uri)).notes
     chart = f"llm-d-modelservice --version v{_LLMD_CHART} -f values.yaml"
-    how = (f"helm install {_name(choice, where)} {chart}",)
+    how = (f"helm install {name_of(choice, where)} {chart}",)
     return _manifest("llm-d", "values.yaml", write_yaml(content), (*notes, *how))
 
 
@@ -349,37 +425,13 @@ def _llmd_pool(
 
 
 def _manifest(target: str, file: str, text: str, notes: tuple[str, ...]) -> Exported:
-    how = () if target == "llm-d" else (f"kubectl apply -f {file}",)
+    how = () if target in ("llm-d", "ray-serve") else (f"kubectl apply -f {file}",)
     files, said = (ExportedFile(name=file, text=text),), (*notes, *how)
     return Exported(target=target, files=files, command=(file,), runs_on="once", notes=said)
 
 
-def _chips(part: ChosenPart) -> dict[str, str]:
-    return {device_plugin(part.vendor).kubernetes_resource: str(part.worker.chips)}
-
-
-def _image(target: str, where: Where) -> str:
-    if where.image is None:
-        raise ConfigError(f"{target}: a manifest needs --image, a container with the engine")
-    return where.image
-
-
-_MOST_LETTERS = 45
-"""Dynamo names pods after the deployment and its component, in at most 63 letters."""
-
-
-def _name(choice: ServingChoice, where: Where) -> str:
-    name = where.name or re.sub(r"[^a-z0-9]+", "-", choice.model.name.lower()).strip("-")
-    if not re.fullmatch(r"[a-z](?:[a-z0-9-]*[a-z0-9])?", name) or len(name) > _MOST_LETTERS:
-        raise ConfigError(
-            f"name={name}: expected up to {_MOST_LETTERS} lower-case letters, digits and dashes,"
-            " the first a letter"
-        )
-    return name
-
-
 WRITERS: Mapping[str, Callable[[ServingChoice, Where], Exported]] = MappingProxyType(
     {name: _script(name) for name in ("vllm", "sglang", "trtllm")}
-    | {"k8s": _k8s, "dynamo": _dynamo, "llm-d": _llmd}
+    | {"k8s": _k8s, "kserve": _kserve, "dynamo": _dynamo, "llm-d": _llmd, "ray-serve": _ray_serve}
 )
 """Everything that a serving plan can be written for."""
