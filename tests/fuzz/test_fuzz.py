@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from tests.fuzz.lines import catalogue
 from tests.fuzz.sandbox import judge
+from tests.runs.measured.logs import megatron_log
 
 from meshwright.cli import commands, run
 
@@ -75,6 +76,23 @@ def test_what_was_found_is_mended(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert judge(run, words) == (0, None)
+
+
+REFUSED = (
+    ["plan", "tiny-llama", "--cluster", "h100:8", "--gpus-per-node", "1e308"],
+    ["explain", "tiny-llama", "--cluster", "h100:8", "--gpus-per-node", str(2**31), "--layout", ""],
+    ["anchor", "a.log", "--model", "tiny-llama", "--cluster", "h100:8", "--gpus-per-node", "1e308"],
+)
+"""Lines that ended in a traceback, each once."""
+
+
+@pytest.mark.parametrize("words", REFUSED, ids=" ".join)
+def test_what_was_found_is_refused_in_a_line(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.log").write_text(megatron_log([42_000, 9_100, *[8_600] * 8]))
+    assert judge(run, words) == (2, None)
 
 
 @pytest.mark.slow

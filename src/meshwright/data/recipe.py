@@ -291,6 +291,9 @@ def _command(
             f"recipe: {command}={given[command]}: expected options of `meshwright data {command}`"
         )
     known = {"workers": given.get("workers"), **(extra or {}), **options, **_ALONE.get(command, {})}
+    for key in known:
+        if not isinstance(key, str):
+            raise ConfigError(f"recipe: {command}: {key}: expected the name of an option")
     name = _OUTPUT.get(command, "output")
     if not isinstance(known.get(name), str):
         raise ConfigError(f"recipe: {command}: {name}={known.get(name)}: expected a path")

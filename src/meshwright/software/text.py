@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -81,9 +82,12 @@ class Taken:
         try:
             if isinstance(value, bool):
                 raise ValueError
-            return float(value)
-        except (TypeError, ValueError):
-            raise ConfigError(f"{self._what}: {path}={value!r}: expected a number") from None
+            found = float(value)
+        except (TypeError, ValueError, OverflowError):
+            found = math.nan
+        if not math.isfinite(found):
+            raise ConfigError(f"{self._what}: {path}={value!r}: expected a number")
+        return found
 
     def flag(self, path: str, default: bool) -> bool:
         """Take true or false; null is the default."""

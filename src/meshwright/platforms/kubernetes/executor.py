@@ -169,7 +169,9 @@ class KubernetesExecutor:
         (folder / _CANCEL).unlink(missing_ok=True)
         keep_sent(folder, label=label, handle=str(handle))
         where, what = self._where(kind, handle.namespace), f"{kind.name} {label}"
-        self._call("create_namespaced_custom_object", *where, body=content, what=what)
+        # As kubectl: a field that the operator's version does not know is refused, not dropped.
+        strict = {"field_validation": "Strict"}
+        self._call("create_namespaced_custom_object", *where, body=content, what=what, **strict)
         return str(handle)
 
     def find(self, label: str, *, directory: Path) -> str | None:

@@ -114,20 +114,26 @@ def _settings(words: Taken) -> TrainingSettings:
 
 def _data(words: Taken) -> tuple[Dataset, ...]:
     stages = words.take("data_stages", None)
-    dataset = (
-        stages[0].get("data", {}).get("dataset")
-        if isinstance(stages, list) and stages and isinstance(stages[0], dict)
-        else None
-    )
+    dataset: Any = stages[0] if isinstance(stages, list) and stages else None
+    for key in ("data", "dataset"):
+        dataset = dataset.get(key) if isinstance(dataset, dict) else None
     if not isinstance(dataset, dict) or "dataset_folder" not in dataset:
         return ()
     folders = dataset["dataset_folder"]
     folders = [folders] if isinstance(folders, str) else folders
-    weights = dataset.get("dataset_weights") or [1.0] * len(folders)
-    return tuple(
-        Dataset(path=str(folder), weight=float(weight))
-        for folder, weight in zip(folders, weights, strict=False)
-    )
+    weights: Any = dataset.get("dataset_weights")
+    if weights is None and isinstance(folders, list):
+        weights = [1.0] * len(folders)
+    try:
+        return tuple(
+            Dataset(path=str(folder), weight=float(weight))
+            for folder, weight in zip(folders, weights, strict=False)
+        )
+    except (TypeError, ValueError):
+        raise ConfigError(
+            f"nanotron: dataset_folder={folders}, dataset_weights={weights}: expected a path, or"
+            " paths and as many numbers"
+        ) from None
 
 
 _FIXED = (

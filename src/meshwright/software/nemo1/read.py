@@ -198,7 +198,7 @@ def _settings(words: Taken) -> TrainingSettings:
     betas = words.take("model.optim.betas", None) or [0.9, 0.95]
     saves = words.flag("exp_manager.create_checkpoint_callback", True)
     folder = words.take("exp_manager.explicit_log_dir", None)
-    steps = words.take("trainer.limit_val_batches", 0)
+    steps = words.number("trainer.limit_val_batches", 0)
     interval = words.take("trainer.val_check_interval", None)
     if steps and given["save_interval"] is None:
         given["save_interval"] = interval  # behind each validation

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from meshwright.values.errors import ConfigError
 from meshwright.values.hardware.chip import SHARE, Chip, require_limits
 
-__all__ = ["Cluster", "Host", "Link", "Node", "Pool"]
+__all__ = ["MOST_CHIPS", "Cluster", "Host", "Link", "Node", "Pool"]
 
 
 _LINK_LIMITS = {
@@ -16,6 +16,10 @@ _LINK_LIMITS = {
     "latency_s setup_s half_message_bytes": "0 or more",
     "full_rate_chips": "1 or more",
 }
+
+
+MOST_CHIPS = 2**30
+"""Of a pool or a node: a thousand times the largest cluster, and products stay exact."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,8 +90,11 @@ class Node:
 
     def __post_init__(self) -> None:
         for field in ("chips_per_node", "domain_size"):
-            if getattr(self, field) < 1:
-                raise ConfigError(f"{field}={getattr(self, field)}: expected a positive number")
+            if not 1 <= getattr(self, field) <= MOST_CHIPS:
+                raise ConfigError(
+                    f"{field}={getattr(self, field)}: expected a positive number, at most"
+                    f" {MOST_CHIPS:,}"
+                )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,9 +107,10 @@ class Pool:
     """How many times the NICs' sum exceeds what the spine carries (1 is full bisection)."""
 
     def __post_init__(self) -> None:
-        if self.num_chips < 1:
+        if not 1 <= self.num_chips <= MOST_CHIPS:
             raise ConfigError(
-                f"{self.node.chip.name}: num_chips={self.num_chips}: expected a positive number"
+                f"{self.node.chip.name}: num_chips={self.num_chips}: expected a positive number, at"
+                f" most {MOST_CHIPS:,}"
             )
         if not 1 <= self.oversubscription < float("inf"):
             raise ConfigError(f"oversubscription={self.oversubscription}: expected 1 or more")
