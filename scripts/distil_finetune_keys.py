@@ -2,11 +2,13 @@
 
 Run it in an environment that has the program: `python scripts/distil_finetune_keys.py trl`, or
 axolotl, llamafactory (without its check of versions), torchtune. Names come from the released
-parsers: dataclasses, a pydantic model, or the recipes' own YAML; no line is typed.
+parsers: dataclasses, a pydantic model, or the recipes' own YAML; no line is typed. Those of NeMo
+AutoModel come from a clone and a tag: `... nemo-automodel CLONE v0.5.0`.
 """
 
 from __future__ import annotations
 
+import ast
 import csv
 import importlib
 import inspect
@@ -77,16 +79,66 @@ def dotted(tree: dict[str, Any], prefix: str = "") -> Iterator[str]:
             yield from dotted(value, f"{prefix}{key}.")
 
 
-def main(name: str) -> None:
+AUTOMODEL = {
+    "step_scheduler": ("components/training/step_scheduler.py", "StepScheduler"),
+    "distributed": ("components/distributed/config.py", "FSDP2Config"),
+    "peft": ("components/_peft/lora.py", "PeftConfig"),
+    "lr_scheduler": ("components/optim/optimizer.py", "LRSchedulerConfig"),
+    "checkpoint": ("components/checkpoint/config.py", "CheckpointingConfig"),
+    "dataset": ("components/datasets/llm/squad.py", "make_squad_dataset"),
+    "dataset.": ("components/datasets/llm/chat_dataset.py", "ChatDataset"),
+}
+"""Sections of NeMo AutoModel's YAML and what reads them; its recipes have the rest."""
+RECIPES = "examples/llm_finetune"
+
+
+def automodel_keys(clone: Path, tag: str) -> Iterator[tuple[str, str]]:
+    """Yield the keys of the recipes, and the arguments of what the sections build."""
+    import yaml
+
+    sys.path[:0] = [str(FOLDER.parents[1]), str(FOLDER.parents[2])]
+    from scripts.recipes.trees import read_tree
+
+    recipes = read_tree(clone, tag, folders=(RECIPES,), endings=(".yaml",))
+    for text in recipes.values():
+        for key in dotted(yaml.safe_load(text) or {}):
+            yield key, RECIPES
+    places = {f"nemo_automodel/{file}" for file, _ in AUTOMODEL.values()}
+    tree = read_tree(clone, tag, folders=tuple(places))
+    for section, (file, name) in AUTOMODEL.items():
+        path = f"nemo_automodel/{file}"
+        for node in ast.walk(ast.parse(tree[path])):
+            if getattr(node, "name", "") == name:
+                for key in sorted(arguments_of(node)):
+                    yield f"{section.rstrip('.')}.{key}", path
+
+
+def arguments_of(node: ast.AST) -> Iterator[str]:
+    """Yield what a function, the __init__ of a class, or a dataclass is built with."""
+    if isinstance(node, ast.FunctionDef):
+        every = (*node.args.args, *node.args.kwonlyargs)
+        yield from (one.arg for one in every if one.arg not in ("self", "tokenizer"))
+    elif isinstance(node, ast.ClassDef):
+        for line in node.body:
+            if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name):
+                yield line.target.id
+            elif isinstance(line, ast.FunctionDef) and line.name == "__init__":
+                yield from arguments_of(line)
+
+
+def main(name: str, *clone: str) -> None:
     """Write the table of one program."""
     found: dict[str, str] = {}
-    for key, place in keys_of(name):
+    pairs = automodel_keys(Path(clone[0]), clone[1]) if clone else keys_of(name)
+    for key, place in pairs:
         found.setdefault(key, place)
-    with (FOLDER / name / "options.csv").open("w", encoding="utf-8", newline="") as file:
+    released = clone[1].removeprefix("v") if clone else version(name)
+    folder = name.replace("-", "_")
+    with (FOLDER / folder / "options.csv").open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(("option", "version", "source"))
-        writer.writerows((key, version(name), found[key]) for key in sorted(found))
+        writer.writerows((key, released, found[key]) for key in sorted(found))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -21,6 +21,7 @@ FILES = {
     "axolotl": "axolotl.yaml",
     "llamafactory": "train.yaml",
     "torchtune": "torchtune.yaml",
+    "nemo-automodel": "automodel.yaml",
 }
 LAYOUTS = {
     "trl": ("mbs=1,sharding=none,recompute=full", "mbs=2,sharding=zero3,offload=weights"),
@@ -31,6 +32,7 @@ LAYOUTS = {
         "mbs=2,sharding=zero3,recompute=full,offload=weights-nvme",
     ),
     "torchtune": ("mbs=2,sharding=zero3,offload=weights", "mbs=1,sharding=zero3,recompute=full"),
+    "nemo-automodel": ("mbs=1,sharding=zero2", "mbs=1,sharding=none,recompute=full"),
 }
 CASES = [(name, layout) for name, layouts in LAYOUTS.items() for layout in layouts]
 
@@ -73,7 +75,9 @@ def test_every_key_is_one_that_the_program_has(
 ) -> None:
     """`software/*/options.csv` holds the keys of the released parsers
     (scripts/distil_finetune_keys.py)."""
-    known = {row["option"] for row in package_rows(f"software/{name}/options.csv")}
+    known = {
+        row["option"] for row in package_rows(f"software/{name.replace('-', '_')}/options.csv")
+    }
     words = words_of(exported(name, layout, finetune, sample_len=sample_len), name)
     assert keys_of(words, known) <= known
 
@@ -96,7 +100,7 @@ def test_qlora_and_narrow_optimizers_are_written(name: str, optimizer: str) -> N
         assert words["load_in_4bit"] is True
 
 
-@pytest.mark.parametrize("name", list(FILES))
+@pytest.mark.parametrize("name", [name for name in FILES if name != "nemo-automodel"])
 def test_batches_and_lengths_are_the_plan_s(name: str) -> None:
     words = words_of(exported(name, LAYOUTS[name][-1]), name)
     mbs = {"axolotl": "micro_batch_size", "torchtune": "batch_size"}
@@ -136,6 +140,30 @@ def test_torchtune_names_its_recipe_and_qlora_on_one_card() -> None:
     assert one.command[2] == "lora_finetune_single_device"
     words = words_of(one, "torchtune")
     assert words["model"]["_component_"].endswith("qlora_llama3_1_8b")
+
+
+def test_automodel_has_sizes_of_groups_and_patterns_of_layers() -> None:
+    given: dict[str, Any] = {"lora_rank": 8, "lora_targets": ["linear_qkv", "linear_fc2"]}
+    found = exported(
+        "nemo-automodel", "mbs=2,sharding=hybrid,shard_size=2", cluster="h100:8", **given
+    )
+    assert found.command == ("-m", "nemo_automodel.cli.app", "automodel.yaml")
+    words = words_of(found, "nemo-automodel")
+    assert words["step_scheduler"]["global_batch_size"] == 16
+    assert words["step_scheduler"]["local_batch_size"] == 2
+    assert words["distributed"]["dp_replicate_size"] == 4  # 8 ranks in groups of 2
+    assert words["peft"]["target_modules"] == ["*q_proj", "*k_proj", "*v_proj", "*down_proj"]
+    assert (words["peft"]["dim"], words["dataset"]["seq_length"]) == (8, 2048)
+    plain = exported("nemo-automodel", "mbs=1,sharding=none,recompute=none", "full")
+    whole = words_of(plain, "nemo-automodel")
+    assert "peft" not in whole
+    assert whole["distributed"] == {"strategy": "ddp", "activation_checkpointing": False}
+    kept = words_of(exported("nemo-automodel", "mbs=1,sharding=zero2"), "nemo-automodel")
+    assert kept["distributed"]["reshard_after_forward"] is False
+    packed = exported("nemo-automodel", "mbs=1,sharding=zero3", sample_len=512)
+    assert words_of(packed, "nemo-automodel")["packed_sequence"]["packed_sequence_size"] == 2048
+    with pytest.raises(ConfigError, match="pp=2"):
+        exported("nemo-automodel", "pp=2,mbs=1", cluster="h100:8")
 
 
 def test_what_waits_on_the_host_is_written() -> None:

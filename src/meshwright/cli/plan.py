@@ -57,7 +57,7 @@ from meshwright.search.result import PlanResult
 from meshwright.software.contract import export_plan, require_runs
 from meshwright.software.plan import TrainingPlan, plan_of, without
 from meshwright.software.registry import TARGETS, find_target
-from meshwright.values.errors import ConfigError
+from meshwright.values.errors import CannotExpress, ConfigError
 from meshwright.values.layout import Layout
 from meshwright.values.units import parse_duration, parse_tokens
 
@@ -285,17 +285,32 @@ def _export(
     to: str,
     dropped: list[str],
 ) -> None:
-    """Write the best plan; with a file to improve, in the settings that this has."""
+    """Write the best plan that the software has words for, saying why better ones were passed over;
+    with a file to improve, in the settings that this has."""
     if isinstance(problem, MixedProblem) and len(problem.cluster.pools) > 1:
         export_first(result, problem, folder, to)
         return
-    best = result.plans[0].layout
+    plans = result.plans
     if isinstance(problem, MixedProblem):
+        plans = plans[:1]  # others may be of other chips
         side = side_of(result.to_dict(), "plan #1")
         assert side.request is not None, "an answer has its request"
         problem = api.problem_of(PlanRequest.of(side.request))
-    asked = ask({field.name: getattr(best, field.name) for field in fields(Layout)}, problem)
-    exported = export_plan(_whole(asked, run=run, dropped=dropped), target=find_target(to))
+    refused: CannotExpress | None = None
+    for plan in plans:
+        layout = {field.name: getattr(plan.layout, field.name) for field in fields(Layout)}
+        whole = _whole(ask(layout, problem), run=run, dropped=dropped)
+        try:
+            exported = export_plan(whole, target=find_target(to))
+            break
+        except CannotExpress as error:
+            refused = refused or error
+    else:
+        assert refused is not None, "an answer has plans"
+        raise refused
+    if refused is not None:
+        tell(f"#1 was passed over: {refused}")
+        tell(f"#{plan.rank} is written: {plan.layout.words()}")
     Delivery(output=folder).deliver(exported.files)
     tell(f"wrote {', '.join(str(folder / file.name) for file in exported.files)}")
     tell_notes(exported.notes)
