@@ -166,7 +166,7 @@ PLACES: Mapping[str, Callable[[str, str | None], Where]] = {
 @pytest.mark.parametrize("target", SERVING_TARGETS)
 def test_what_serves_gets_its_words(target: str, bench: Bench) -> None:
     """Scripts of engines are run; manifests are read by the reader of YAML that makes objects."""
-    image = None if target in ENGINES else "registry/engine:1"
+    image = None if target in (*ENGINES, "ray-serve") else "registry/engine:1"
     chosen = choice(ENGINES.get(target, "vllm"))
     written = 0
     for name in ATTACKS:
@@ -180,7 +180,7 @@ def test_what_serves_gets_its_words(target: str, bench: Bench) -> None:
             assert bench.injected() == [], (field, name)
             wanted = given(value, image).path if field.startswith("path") else value
             leaves = [str(leaf) for _, leaf in _leaves(read)]
-            if target in ("k8s", "dynamo", "llm-d"):  # whose containers read $$ as $
+            if target in ("k8s", "kserve", "dynamo", "llm-d"):  # whose containers read $$ as $
                 leaves += [leaf.replace("$$", "$") for leaf in leaves]
             assert any(wanted in leaf for leaf in leaves), (field, name)
             written += 1
