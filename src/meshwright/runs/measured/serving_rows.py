@@ -314,15 +314,16 @@ def open_experts(worker: Worker, model: ModelSpec) -> tuple[Worker, ...]:
 def _worker(cells: Cells, model: ModelSpec, pool: str) -> Worker:
     """Axes of the row, with two slips of the published tables put right: axes counted twice.
 
-    `tp` and `attention_dp` both at the worker's size, and `ep` times `expert tp` at its square,
-    name the same chips twice.
+    `tp` and `attention_dp` both at the worker's size, and, beyond a server's chips, `ep` times
+    `expert tp` at its square, name the same chips twice. Within a server tp=4,ep=2 is a layout that
+    engines take: each expert on two chips.
     """
     tp, ep, dp = (_axis(cells, f"{pool}{name}") for name in ("tp", "ep", "attention_dp"))
     if model.moe is None:
         ep, dp = 1, 1
     elif tp > 1 and dp == tp:
         tp, ep = 1, dp
-    elif ep > 1 and tp * dp == ep * ep:
+    elif ep > 1 and tp * dp == ep * ep > _SERVER_CHIPS:
         tp, dp = max(1, tp // ep), max(1, dp // ep)
     ep = 1 if (tp * dp) % ep else ep
     worker = Worker(tp=tp, pp=_axis(cells, "pp") if not pool else 1, ep=ep, attention_dp=dp)

@@ -114,6 +114,12 @@ def test_axes_counted_twice_are_counted_once() -> None:
     )
 
 
+def test_experts_on_two_chips_of_four_stay_there() -> None:
+    """Each expert cut over two chips; half of the chips would not hold the weights."""
+    told = case(model="qwen3-235b-a22b", tp="4", ep="2", attention_dp="1", n_gpus="4")
+    assert told.workers[0].name == "tp=4,ep=2"
+
+
 def test_axes_that_are_left_open_are_tried() -> None:
     names = [
         worker.name
