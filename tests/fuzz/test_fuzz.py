@@ -80,7 +80,7 @@ def test_what_was_found_is_mended(
 
 REFUSED = (
     ["plan", "tiny-llama", "--cluster", "h100:8", "--gpus-per-node", "1e308"],
-    ["explain", "tiny-llama", "--cluster", "h100:8", "--gpus-per-node", str(2**31), "--layout", ""],
+    ["explain", "tiny-llama", "--cluster", "h100:8", "--gpus-per-node", str(2**41), "--layout", ""],
     ["anchor", "a.log", "--model", "tiny-llama", "--cluster", "h100:8", "--gpus-per-node", "1e308"],
 )
 """Lines that ended in a traceback, each once."""

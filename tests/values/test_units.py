@@ -5,6 +5,7 @@ import pytest
 from meshwright.values.errors import ConfigError
 from meshwright.values.units import (
     counted,
+    format_count,
     format_digits,
     format_seconds,
     parse_count,
@@ -69,3 +70,17 @@ def test_tokens_without_their_suffix_are_asked_back() -> None:
     with pytest.raises(ConfigError, match="did you mean 15B or 15T"):
         parse_tokens("15", name="--tokens")
     assert parse_tokens("15T", name="--tokens") == 15 * 10**12
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        (format_count(999_700), "1M"),
+        (format_count(999_400), "999k"),
+        (format_count(999.7), "1k"),
+        (format_seconds(0.99996), "1 s"),
+        (format_seconds(0.00099996), "1 ms"),
+    ],
+)
+def test_what_rounds_up_to_a_thousand_takes_the_next_unit(written: str, expected: str) -> None:
+    assert written == expected

@@ -148,7 +148,7 @@ def _units_for(number: str) -> str:
 def format_count(count: float) -> str:
     """Write a count in three significant digits with k, M, B or T."""
     for suffix, size in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("k", 1e3)):
-        if abs(count) >= size:
+        if abs(count) >= 0.9995 * size:  # 999,700 is 1M in three digits, and not 1e+03k
             return f"{count / size:.3g}{suffix}"
     return f"{count:.3g}"
 
@@ -165,6 +165,6 @@ def format_digits(number: float) -> str:
 
 def format_seconds(seconds: float) -> str:
     """Write a duration with a fitting unit."""
-    if seconds >= 1:
+    if seconds >= 0.9995:
         return f"{format_digits(seconds)} s"
-    return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} us"
+    return f"{seconds * 1e3:.3g} ms" if seconds >= 0.9995e-3 else f"{seconds * 1e6:.3g} us"

@@ -18,8 +18,8 @@ _LINK_LIMITS = {
 }
 
 
-MOST_CHIPS = 2**30
-"""Of a pool or a node: a thousand times the largest cluster, and products stay exact."""
+MOST_CHIPS = 2**40
+"""Of a pool or a node: beyond any cluster, and a count of 64 bits."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
