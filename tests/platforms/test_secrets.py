@@ -14,10 +14,11 @@ from tests.platforms.examples import JOBS
 from tests.platforms.platforms import install, run
 
 from meshwright import cli
-from meshwright.platforms.job import Job, is_secret
+from meshwright.platforms.job import Job
 from meshwright.platforms.registry import job_text, launchers
 from meshwright.software.contract import EnvVar
 from meshwright.values.errors import ConfigError
+from meshwright.values.secrets import is_secret
 
 MARKED = "marked-secret-5f2c"
 NAMES = ("HF_TOKEN", "WANDB_API_KEY")

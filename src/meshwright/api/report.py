@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 
 from meshwright import __version__, api
 from meshwright.platforms.files import put_file, read_input
+from meshwright.platforms.hidden import hide
 from meshwright.report.charts.draw import alone, chart_markdown
 from meshwright.report.charts.forms import Chart
 from meshwright.report.charts.svg import chart_css
@@ -176,7 +177,7 @@ def _counted_run(run: Record, least_s: float) -> Record:
 def page_bytes(parts: list[Part], *, title: str | None = None) -> bytes:
     """Return the page of some parts."""
     made = f"Meshwright {__version__}, {datetime.now().astimezone():%d %B %Y %H:%M %Z}"
-    return page_html(parts, title=title or _title(parts), made=made).encode("utf-8")
+    return hide(page_html(parts, title=title or _title(parts), made=made)).encode("utf-8")
 
 
 def _title(parts: list[Part]) -> str:

@@ -30,6 +30,7 @@ from meshwright.cli.failures import (
 )
 from meshwright.cli.help import HELP_ALL, Command, first_sentence, write_commands
 from meshwright.cli.start import ask_command
+from meshwright.cli.streams import hide_secrets
 from meshwright.cli.terminal import INTERRUPTED
 from meshwright.cli.usage import as_meant, usage_words
 from meshwright.values.errors import ConfigError, MeshwrightError, UnknownNameError
@@ -307,6 +308,7 @@ def main() -> None:
     it ends other filters; answers that cannot be written end it with 3. One that closes the pipe of
     its errors loses these, and no work."""
     let_go_of_errors()
+    hide_secrets()
     try:
         code = run(sys.argv[1:])
         sys.stdout.flush()

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
+from meshwright.cli.streams import HidingText
+
 __all__ = ["advice", "exit_code", "file_words", "let_go_of_errors", "limit_words", "reader_left"]
 
 _MACHINE = frozenset(
@@ -87,7 +89,7 @@ def let_go_of_errors() -> None:
     old = sys.stderr
     with suppress(OSError, ValueError, AttributeError):  # no stream, or none with a number
         raw = _Unheard(old.fileno(), "w", closefd=False)
-        sys.stderr = io.TextIOWrapper(
+        sys.stderr = HidingText(
             io.BufferedWriter(raw),
             encoding=old.encoding,
             errors=old.errors,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from meshwright.api.agents import TOOLS, answer, input_schema, sentence, tool_named
 from meshwright.cli.options import command, option
+from meshwright.platforms.hidden import hide
 from meshwright.values.errors import MeshwrightError, load_extra
 
 if TYPE_CHECKING:
@@ -97,10 +98,11 @@ def make_server() -> Server[Any]:
             # a search takes seconds of the processor: the protocol is answered meanwhile
             found = await to_thread.run_sync(_found, params.name, arguments)
         except Exception as error:
-            said = types.TextContent(type="text", text=_said(error))
+            said = types.TextContent(type="text", text=hide(_said(error)))
             return types.CallToolResult(content=[said], is_error=True)
-        text = types.TextContent(type="text", text=json.dumps(found))
-        return types.CallToolResult(content=[text], structured_content=found)
+        shown = hide(json.dumps(found))
+        text = types.TextContent(type="text", text=shown)
+        return types.CallToolResult(content=[text], structured_content=json.loads(shown))
 
     return Server(
         "meshwright",

@@ -13,7 +13,6 @@ from meshwright.cli.flags import model_words, read_job_file
 from meshwright.cli.plan_files import read_side
 from meshwright.data.atomic import parse_size
 from meshwright.data.pairs import blend
-from meshwright.platforms.job import is_secret
 from meshwright.runs.training.prepare import (
     divide,
 )
@@ -22,6 +21,7 @@ from meshwright.runs.training.session import training_in
 from meshwright.values.errors import ConfigError
 from meshwright.values.hardware.parse import find_server
 from meshwright.values.layout import Layout, parse_layout
+from meshwright.values.secrets import is_secret
 from meshwright.values.units import parse_tokens
 
 __all__ = ["Asked", "asked_of", "environment_of", "job_of_flags", "quota_bytes", "settings_of"]

@@ -18,6 +18,7 @@ from typing import Any, Literal, Protocol
 from meshwright.platforms.files import replace_file
 from meshwright.platforms.job import Job, JobText
 from meshwright.values.errors import ConfigError, LauncherError, LauncherSilent
+from meshwright.values.secrets import holds_secret
 
 __all__ = [
     "UNKNOWN",
@@ -190,6 +191,9 @@ def put_job(run: Path, job: Job, text: JobText) -> Path:
         for file in job.files:
             if file.executable:
                 (folder / file.name).chmod(0o755)
+        for name, content in [(text.file_name, text.text), *own]:
+            if holds_secret(content):
+                (folder / name).chmod((folder / name).stat().st_mode & 0o700)
     except OSError as error:
         raise LauncherError(
             f"{folder}: the job could not be written: {error.strerror or error}"

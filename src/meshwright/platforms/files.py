@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from meshwright.values.errors import ConfigError
+from meshwright.values.secrets import holds_secret
 from meshwright.values.units import MIB
 
 __all__ = [
@@ -23,6 +24,8 @@ __all__ = [
 _HEAD_BYTES = 4096
 """Within these first bytes a file of ours has its mark."""
 
+_SEARCHED_BYTES = MIB
+"""Of a file, in which secrets are looked for: scripts and configurations are below it."""
 MOST_BYTES = 256 * MIB
 """The largest file that is read into memory whole: a plan of a million chips has below 20 MiB."""
 
@@ -62,9 +65,10 @@ def put_file(
 
     Nothing of another's is written over unless `force` is given: ConfigError says so. `mark` stands
     near the start of each file that the same command writes, such as a table's header, and tells
-    ours; without one, a file with other contents is taken for another's. With `private` only its
-    owner can read the file. ConfigError where the place cannot be written; its cause is the
-    OSError, by which the command line tells a full disk from a wrong name.
+    ours; without one, a file with other contents is taken for another's. With `private`, and where
+    it holds a secret's value, only its owner can read a new file. ConfigError where it cannot
+    be written; its cause is the OSError, by which the command line tells a full disk from a wrong
+    name.
     """
     data = content.encode("utf-8") if isinstance(content, str) else content
     try:
@@ -74,7 +78,9 @@ def put_file(
             return
         if not force:
             _refuse_another(path, mark or data)
-        mode = 0o600 if private else _mode(target) | (0o111 if executable else 0)
+        private = private or (not target.exists() and _holds_secret(data))
+        mode = (0o600 if private else _mode(target)) | (0o111 if executable else 0)
+        mode &= 0o700 if private else 0o7777
         replace_file(target, data, mode=mode)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be written ({error.strerror or error})") from error
@@ -139,6 +145,10 @@ def write_all(handle: int, data: bytes) -> None:
     """Write bytes to an open file, in as many calls as that takes."""
     while data:
         data = data[os.write(handle, data) :]
+
+
+def _holds_secret(data: bytes) -> bool:
+    return holds_secret(data[:_SEARCHED_BYTES].decode("utf-8", "replace"))
 
 
 def _mode(target: Path) -> int:

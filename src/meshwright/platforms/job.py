@@ -14,6 +14,7 @@ from meshwright.values.errors import ConfigError, UnknownNameError
 from meshwright.values.hardware.cluster import Pool
 from meshwright.values.lines import check_line, check_lines, check_no_option, check_text
 from meshwright.values.options import Option
+from meshwright.values.secrets import holds_secret
 from meshwright.values.units import parse_duration
 
 __all__ = [
@@ -28,7 +29,6 @@ __all__ = [
     "Mount",
     "check_fields",
     "dns_label",
-    "is_secret",
     "job_of",
     "mount_of",
     "no_files",
@@ -55,7 +55,6 @@ _OPTIONAL = (*BATCH, *SIZES, "words", "secrets")
 IMAGE = "nvcr.io/nvidia/pytorch:25.04-py3"
 """An example."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_SECRET = re.compile(r"(?:^|_)(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)S?(?:_|$)", re.I)
 SECRETS_OF = "meshwright"
 """The secret of a platform's store whose keys are the names of a job's secrets."""
 
@@ -227,11 +226,6 @@ def _check_name(name: str) -> None:
         )
 
 
-def is_secret(name: str) -> bool:
-    """Whether a variable of that name holds what nobody else may read, as WANDB_API_KEY does."""
-    return _SECRET.search(name) is not None
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobOptions:
     """Fields of a job file, and flags of `meshwright export` (docs/jobs.md)."""
@@ -276,6 +270,11 @@ class JobOptions:
         """Check what is not checked by the job itself."""
         check_lines(self)
         check_amounts(self, ["cpus"], least=1)
+        if any(map(holds_secret, self.words)):
+            raise ConfigError(
+                "words: one of them holds a secret's value, which would stand in the job's script;"
+                " name the secret (`train --env NAME`), and set it where you submit"
+            )
         if self.start is not None and self.start not in get_args(Launch):
             raise UnknownNameError("way to start processes", self.start, get_args(Launch))
 

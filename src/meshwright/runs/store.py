@@ -14,6 +14,7 @@ from typing import Any, Generic
 from uuid import uuid4
 
 from meshwright.platforms.files import replace_file, write_all
+from meshwright.platforms.hidden import hide
 from meshwright.runs.record import DIGITS, AnyRun, Event, record_of
 from meshwright.values.errors import ConfigError, StudyError
 from meshwright.values.text import html_table, read_yaml
@@ -96,12 +97,12 @@ class Store(Generic[AnyRun]):
         folder = self.run_folder(record.run_id)
         with _writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
-        write_whole(folder / _RUN, json.dumps(record.to_dict(), indent=1) + "\n")
+        write_whole(folder / _RUN, hide(json.dumps(record.to_dict(), indent=1)) + "\n")
         return self.add(record, event)
 
     def add(self, record: AnyRun, event: Event) -> AnyRun:
         """Append an event to a run, on the disk before this returns."""
-        line = json.dumps(event.to_dict()) + "\n"
+        line = hide(json.dumps(event.to_dict())) + "\n"
         append_line(self.run_folder(record.run_id) / _EVENTS, line)
         return record.after(event)
 

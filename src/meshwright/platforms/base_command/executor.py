@@ -109,7 +109,7 @@ class BaseCommandOptions:
     def __post_init__(self) -> None:
         check_lines(self)
         check_amounts(self, ["time_limit_s"], least=1)
-        check_amounts(self, ["log_every_s", "patience_s"])
+        check_amounts(self, ["log_every_s", "patience_s"], least=0)
 
 
 class BaseCommandExecutor:

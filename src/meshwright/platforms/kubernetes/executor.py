@@ -124,7 +124,7 @@ class KubernetesOptions:
     def __post_init__(self) -> None:
         check_lines(self)
         check_amounts(self, ["time_limit_s"], least=1)
-        check_amounts(self, ["patience_s"])
+        check_amounts(self, ["patience_s"], least=0)
         if self.kind not in get_args(KubernetesKind):
             raise UnknownNameError("kind of job on Kubernetes", self.kind, get_args(KubernetesKind))
 

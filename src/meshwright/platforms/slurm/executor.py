@@ -154,7 +154,7 @@ class SlurmOptions:
     def __post_init__(self) -> None:
         check_lines(self)
         check_amounts(self, ["time_limit_s", "array_at_once"], least=1)
-        check_amounts(self, ["patience_s"])
+        check_amounts(self, ["patience_s"], least=0)
 
 
 class SlurmExecutor:

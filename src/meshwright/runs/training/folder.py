@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from meshwright.platforms.executor import JobState
 from meshwright.platforms.given import load_profile
+from meshwright.platforms.hidden import hide
 from meshwright.runs.outcome import Failure, read_run_logs
 from meshwright.runs.store import append_line, read_form, read_lines, refuse_foreign, write_whole
 from meshwright.runs.training.request import TrainRequest
@@ -120,7 +121,7 @@ class TrainFolder:
 
     def add_event(self, event: str, *, at_s: float, **values: Any) -> None:
         """Append what happened, on the disk before this returns."""
-        line = json.dumps({"event": event, "at_s": at_s, **values}) + "\n"
+        line = hide(json.dumps({"event": event, "at_s": at_s, **values})) + "\n"
         append_line(self.folder / _EVENTS, line)
 
     def events(self) -> Iterator[dict[str, Any]]:

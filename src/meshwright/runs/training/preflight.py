@@ -16,12 +16,13 @@ import numpy as np
 from meshwright.cost.ends import padded_vocab
 from meshwright.data.indexed import IndexedFile
 from meshwright.data.verifying import quick_look, verify
-from meshwright.platforms.job import Mount, is_secret, parse_mount
+from meshwright.platforms.job import Mount, parse_mount
 from meshwright.runs.training.prepare import Prepared, divide
 from meshwright.runs.training.request import held_out, written
 from meshwright.runs.trial import OWN_TRAINER
 from meshwright.trainer.checks import VOCAB_MULTIPLE
 from meshwright.values.errors import ConfigError, UnknownNameError
+from meshwright.values.secrets import is_secret
 from meshwright.values.units import GIB, HOUR_S, counted, format_count, format_digits
 
 __all__ = ["Finding", "Look", "preflight", "problems", "require_clear"]
