@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
@@ -25,15 +26,19 @@ from meshwright.report.charts.forms import (
     Stack,
     Timeline,
 )
+from meshwright.report.charts.labels import placed_labels
 from meshwright.report.charts.svg import (
     MEMORY_COLOURS,
+    NARROW,
     TIME_COLOURS,
     Scale,
     cell_words,
     number,
     ramp,
+    text_width,
 )
 from meshwright.report.parts.computed import stage_time_info
+from meshwright.report.parts.part import apart
 
 STACK = Stack(
     key="time",
@@ -136,7 +141,8 @@ def test_the_best_cell_is_framed_and_those_without_a_value_say_why() -> None:
     drawn = draw(HEAT)
     assert drawn.count('class="frame"') == 1
     assert "<title>tp 1, pp 1\nneeds 90 GiB</title>" in drawn
-    assert "fill:url(#cells-920-hatch)" in drawn and "<title>tp 2, pp 2\nheads</title>" in drawn
+    assert drawn.count('class="hatch"') == 2  # the key's, and the cell that memory forbids
+    assert "<title>tp 2, pp 2\nheads</title>" in drawn
 
 
 def test_operations_lie_where_they_ran() -> None:
@@ -269,3 +275,44 @@ def test_parts_that_touch_are_told_apart_by_every_kind_of_sight(
 def test_the_scale_of_a_map_grows_darker_step_by_step() -> None:
     light = [sum(int(ramp(k / 10)[i : i + 2], 16) for i in (1, 3, 5)) for k in range(11)]
     assert light == sorted(light, reverse=True)
+
+
+def test_names_of_points_lie_on_no_mark_and_on_no_other_name() -> None:
+    points = [(100.0 + 3 * k, 100.0 + 2 * k, f"operator {k}") for k in range(6)]
+    plane = (0.0, 0.0, 900.0, 300.0)
+    labels = placed_labels(points, [(x, y) for x, y, _ in points], plane)
+    assert [label.words for label in labels] == [words for *_, words in points]
+    rects = []
+    for label in labels:
+        wide = text_width(label.words)
+        left = {"start": label.x, "end": label.x - wide, "middle": label.x - wide / 2}[label.anchor]
+        rects.append((left, label.y - 10, left + wide, label.y + 2))
+    for place, one in enumerate(rects):
+        assert one[0] >= 0
+        assert one[2] <= 900
+        for other in rects[:place]:
+            beside = one[2] <= other[0] or other[2] <= one[0]
+            assert beside or one[3] <= other[1] or other[3] <= one[1]
+        for x, y, _ in points:
+            assert not (one[0] < x < one[2] and one[1] < y < one[3])
+
+
+def test_what_all_bars_have_is_cut_short_and_the_table_has_it_whole() -> None:
+    bars = (Bar(label="one", values=(9.0, 2.0)), Bar(label="two", values=(10.0, 1.0)))
+    stack = apart(replace(STACK, bars=bars, limit=None))
+    assert stack.shared == (9.0, 1.0)
+    assert [row[1:3] for row in stack.data.rows] == [(9.0, 2.0), (10.0, 1.0)]
+    drawn = draw(stack)
+    assert "the same in all: 10.00 s" in drawn
+    assert drawn.count('class="cut"') == 2
+    same = replace(stack, bars=bars[:1] * 2, shared=())
+    assert apart(same).shared == ()
+
+
+def test_a_narrow_page_has_the_sums_in_sight() -> None:
+    drawn = draw(STACK, NARROW)
+    assert f'viewBox="0 0 {NARROW:.0f} ' in drawn
+    ends = re.findall(
+        rf'<text x="{NARROW:.1f}" y="[\d.]+" class="strong" text-anchor="end">', drawn
+    )
+    assert len(ends) == len(STACK.bars)

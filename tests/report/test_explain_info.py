@@ -167,7 +167,8 @@ def test_rivals_are_stacked_with_their_own_terms_and_those_that_do_not_fit_are_i
     assert rows[0][:4] == ("pp 2 -> 4", "slower", 2.5, 25.0)
     assert (
         stack.sentence
-        == "No single change of an axis makes it faster and leaves the headroom free."
+        == "No single change of an axis makes it faster and leaves the headroom free. All have"
+        " 1.90 s alike; to its right is what tells them apart."
     )
     assert rows[0][-1] == "pipeline bubble +600 ms, tensor-parallel -100 ms"
     assert rows[2] == (
@@ -199,7 +200,8 @@ def test_a_faster_rival_that_needs_the_headroom_is_said_to_be_at_risk() -> None:
     }
     assert (
         rival_steps_info(record).sentence
-        == "Faster: vpp 1 -> 2. Faster, but at risk of running out of memory: pp 2 -> 1."
+        == "Faster: vpp 1 -> 2. Faster, but at risk of running out of memory: pp 2 -> 1. All have"
+        " 1.80 s alike; to its right is what tells them apart."
     )
     assert rivals_info(record).rows[0][5] == "at risk"
 

@@ -55,7 +55,10 @@ def test_an_answer_of_none_names_the_nearest_miss_and_what_would_do() -> None:
 
 def test_the_table_has_every_plan_with_its_figures_and_leaves_out_axes_that_nobody_uses() -> None:
     grid = plans_info(ANSWER)
-    assert [each.key for each in grid.columns][:6] == ["rank", "tp", "pp", "dp", "mbs", "recompute"]
+    keys = [each.key for each in grid.columns]
+    assert keys[:7] == ["rank", "layout", "tp", "pp", "dp", "mbs", "recompute"]
+    shown = [each.key for each in grid.columns if not each.hidden]
+    assert shown[:5] == ["rank", "layout", "step_s", "likely", "beats_next"]
     assert column(grid, "recompute") == ["none", "layernorm+mlp"]
     assert column(grid, "step_s") == [2.0, 2.5]
     assert column(grid, "mfu_percent") == pytest.approx([45.0, 36.0])

@@ -8,6 +8,7 @@ from tests.report.answers import LAYOUT
 from meshwright.report.parts.study import (
     history_info,
     predicted_info,
+    regret_info,
     runs_info,
     study_answer_info,
     study_part,
@@ -122,3 +123,12 @@ def test_a_study_without_a_finished_run_says_so() -> None:
     part = study_part(record, "x", None)
     assert part.answer == "llama3-8b on 16 x h100: no run has finished (0 measured, 0 failed)."
     assert part.charts == ()
+
+
+def test_regret_is_against_the_fastest_that_was_measured() -> None:
+    """Runs of 1.2, then 0.6 s: after the first the best is 100 % longer than the fastest."""
+    chart = regret_info(STUDY)
+    best, own = chart.groups
+    assert [(point.x, point.y) for point in best.points][:2] == [(1, pytest.approx(100)), (3, 0)]
+    assert [point.named for point in own.points][:2] == [False, True]
+    assert chart.sentence.startswith("After run 3 of ")

@@ -19,6 +19,8 @@ from meshwright.report.page import page_html
 from meshwright.report.parts.answers import part_of
 from meshwright.report.parts.part import Part, Record
 from meshwright.runs.counts import refused_record
+from meshwright.runs.training.folder import read_folder
+from meshwright.runs.training.progress import training_record
 from meshwright.runs.tune import study_record, work_of_problem
 from meshwright.search.mixed.problem import MixedProblem
 from meshwright.search.problem import Problem
@@ -117,7 +119,10 @@ def read_result(result: str | Path | Mapping[str, Any]) -> Record:
     if isinstance(result, Mapping):
         return result
     if str(result) != STANDARD_INPUT and Path(result).is_dir():
-        return _counted(study_record(Path(result)))
+        training = read_folder(Path(result))
+        return (
+            _counted(study_record(Path(result))) if training is None else training_record(training)
+        )
     try:
         text = (
             sys.stdin.read()
@@ -138,7 +143,15 @@ def read_result(result: str | Path | Mapping[str, Any]) -> Record:
             f"{result}: expected one JSON object, as commands print with --json, got"
             f" {type(content).__name__}"
         )
-    return content
+    return _with_steps(content)
+
+
+def _with_steps(content: dict[str, Any]) -> Record:
+    """What `train --json` printed with the steps of its folder, where that is to be seen."""
+    if not {"training", "done_steps", "jobs"} <= set(content) or "series" in content:
+        return content
+    training = read_folder(Path(str(content["training"])))
+    return content if training is None else training_record(training)
 
 
 def _counted(study: Record) -> Record:

@@ -48,6 +48,8 @@ class Column:
     digit."""
     wide: bool = False
     """Whether it holds sentences."""
+    hidden: bool = False
+    """Whether it is for filters and a CSV alone, as another column says it to people."""
 
     @property
     def is_number(self) -> bool:
@@ -56,11 +58,15 @@ class Column:
 
 
 def columns_of(*specs: tuple[Any, ...]) -> tuple[Column, ...]:
-    """Return columns from (key, title), (key, title, digits) or (key, title, "wide")."""
+    """Return columns from (key, title), (key, title, digits) or (key, title, "wide"); "hidden" is
+    text that is not shown, "hidden 3" a number."""
 
     def column(key: str, title: str, form: int | str | None = None) -> Column:
-        digits = form if isinstance(form, int) else None
-        return Column(key=key, title=title, digits=digits, wide=form == "wide")
+        hidden, _, number = (form if isinstance(form, str) else "").partition(" ")
+        digits = int(number) if number else form if isinstance(form, int) else None
+        return Column(
+            key=key, title=title, digits=digits, wide=form == "wide", hidden=hidden == "hidden"
+        )
 
     return tuple(column(*spec) for spec in specs)
 
@@ -144,6 +150,9 @@ class Stack:
     limit: float | None = None
     """A line that bars should stay within."""
     limit_words: str = ""
+    shared: tuple[float, ...] = ()
+    """Of each part, what every bar has: it is drawn as one piece, cut short, so that what tells the
+    bars apart has the room."""
 
     @property
     def data(self) -> Grid:

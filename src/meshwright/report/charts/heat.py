@@ -33,9 +33,7 @@ def draw_heat(chart: Heat, wide: float = WIDTH) -> str:
     each = min(WIDEST, (wide - LEFT) / len(chart.columns))
     values = [cell.value for cells in chart.cells for cell in cells if cell.value is not None]
     best, worst = (min(values), max(values)) if values else (0.0, 0.0)
-    name = f"{chart.key}-{wide:.0f}"  # a page may hold the chart in two widths
-    keys, top = _key(chart, best, worst, name, wide)
-    parts = [_hatch(name), *keys]
+    parts, top = _key(chart, best, worst, wide)
     top += 26.0
     for place, column in enumerate(chart.columns):
         words = f"{chart.column_axis} {column}"
@@ -47,21 +45,23 @@ def draw_heat(chart: Heat, wide: float = WIDTH) -> str:
         for place, (column, cell) in enumerate(zip(chart.columns, cells, strict=True)):
             title = f"{chart.row_axis} {row}, {chart.column_axis} {column}"
             x = LEFT + place * each
-            parts += _cell(chart, cell, title, name, (x, y, each), (best, worst))
+            parts += _cell(chart, cell, title, (x, y, each), (best, worst))
     high = top + len(chart.rows) * HIGH + 8
     return document(high, parts, label=f"{chart.title}. {chart.sentence}", wide=wide)
 
 
-def _hatch(key: str) -> str:
-    line = '<path class="hatch" d="M-2 2l4-4M0 8l8-8M6 10l4-4"/>'
-    pattern = (
-        f'<pattern id="{key}-hatch" width="8" height="8"'
-        f' patternUnits="userSpaceOnUse">{line}</pattern>'
-    )
-    return f"<defs>{pattern}</defs>"
+def _hatch(x: float, y: float, wide: float, high: float) -> str:
+    """Lines from the lower left to the upper right, cut at a rectangle's sides; a pattern would do
+    on a screen, and fills paper with pictures of a megabyte."""
+    lines = []
+    for start in range(8, int(wide + high), 8):
+        left, low = max(0.0, start - high), min(float(start), high)
+        right, top = min(float(start), wide), max(0.0, start - wide)
+        lines.append(f"M{x + left:.1f} {y + low:.1f}L{x + right:.1f} {y + top:.1f}")
+    return f'<path class="hatch" d="{"".join(lines)}"/>'
 
 
-def _key(chart: Heat, best: float, worst: float, name: str, wide: float) -> tuple[list[str], float]:
+def _key(chart: Heat, best: float, worst: float, wide: float) -> tuple[list[str], float]:
     """What the colours and the hatching mean."""
     steps, words = 24, f"{chart.value_title}: {number(best)}"
     parts = [soft(0, 12, words)]
@@ -72,10 +72,7 @@ def _key(chart: Heat, best: float, worst: float, name: str, wide: float) -> tupl
             f' fill="{ramp(step / (steps - 1))}"/>'
         )
     parts.append(soft(x + 6 * steps + 8, 12, number(worst)))
-    hatched = (
-        f'<rect y="0" width="14" height="12" class="rule" fill="url(#{name}-hatch)"'
-        f' style="fill:url(#{name}-hatch)"/>'
-    )
+    hatched = f'<rect width="14" height="12" class="rule"/>{_hatch(0, 0, 14, 12)}'
     never = soft(4, 10, NEVER)
     entries = [(hatched, "does not fit: GiB too much, at the least"), (never, "breaks a rule")]
     more, top = legend(entries, 22.0, wide)
@@ -86,7 +83,6 @@ def _cell(
     chart: Heat,
     cell: HeatCell,
     title: str,
-    name: str,
     at: tuple[float, float, float],
     ends: tuple[float, float],
 ) -> list[str]:
@@ -95,8 +91,9 @@ def _cell(
     place = f'x="{x + 1:.1f}" y="{y + 1:.1f}" width="{wide - 2:.1f}" height="{HIGH - 2:.1f}"'
     middle = (x + wide / 2, y + HIGH / 2 + 4)
     if cell.value is None:
-        fill = f' style="fill:url(#{name}-hatch)"' if cell.possible else ' style="fill:none"'
-        parts = [tipped(f'<rect {place} class="rule"{fill}/>', f"{title}\n{cell.reason}")]
+        parts = [_hatch(x + 1, y + 1, wide - 2, HIGH - 2)] if cell.possible else []
+        void = f'<rect {place} class="rule" style="fill:transparent"/>'
+        parts.append(tipped(void, f"{title}\n{cell.reason}"))
         if not cell.possible:
             return [*parts, soft(*middle, NEVER, anchor="middle")]
         if cell.short:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from meshwright.report.charts.svg import text_width
 
 __all__ = ["Label", "placed_labels"]
 
 HIGH = 14.0
+BOLD = 1.12
+"""How much wider names are, which are bold."""
 """Of a line of words."""
 MARK = 7.0
 """Half the room that a mark takes."""
@@ -26,31 +29,54 @@ class Label:
 
     words: str
     x: float
-    """Left end."""
+    """The end that is nearer to the point, or the middle."""
     y: float
     """Base line."""
+    anchor: str
     leader: tuple[float, float, float, float] | None
     """A line from the point to the name, where they are apart."""
 
 
 def placed_labels(
-    points: Sequence[tuple[float, float, str]], marks: Sequence[tuple[float, float]], plane: Rect
+    points: Sequence[tuple[float, float, str]],
+    marks: Sequence[tuple[float, float]],
+    plane: Rect,
+    *,
+    first: Literal["beside", "below"] = "beside",
 ) -> list[Label]:
-    """Return where names can be read; one without room is left out. `marks` are all points."""
+    """Return where names can be read; one without room is left out. `marks` are all points; below
+    their marks names are clear of a line from left to right."""
     taken = [(x - MARK, y - MARK, x + MARK, y + MARK) for x, y in marks]
     found: list[Label] = []
     for x, y, words in points:
-        for rect, leader in _candidates(x, y, text_width(words)):
+        for rect, leader in _candidates(x, y, BOLD * text_width(words), first):
             if _inside(rect, plane) and not any(_meet(rect, other) for other in taken):
                 taken.append(rect)
-                found.append(Label(words=words, x=rect[0], y=rect[3] - 3.5, leader=leader))
+                found.append(_label(words, rect, leader, x))
                 break
     return found
 
 
+def _label(
+    words: str, rect: Rect, leader: tuple[float, float, float, float] | None, x: float
+) -> Label:
+    """A name in a rectangle, held at the side of its point, as fonts differ in width."""
+    if rect[0] >= x:
+        at, anchor = rect[0], "start"
+    elif rect[2] <= x:
+        at, anchor = rect[2], "end"
+    else:
+        at, anchor = (rect[0] + rect[2]) / 2, "middle"
+    return Label(words=words, x=at, y=rect[3] - 3.5, anchor=anchor, leader=leader)
+
+
 def _candidates(
-    x: float, y: float, wide: float
+    x: float, y: float, wide: float, first: Literal["beside", "below"]
 ) -> Iterator[tuple[Rect, tuple[float, float, float, float] | None]]:
+    if first == "below":
+        for down in (17.0, -15.0):
+            middle = y + down
+            yield (x - wide / 2, middle - HIGH / 2, x + wide / 2, middle + HIGH / 2), None
     for step in STEPS:
         for up in (0.0, -step, step):
             for side in (1, -1):

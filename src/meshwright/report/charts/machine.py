@@ -21,6 +21,7 @@ from html import escape
 
 from meshwright.report.charts.forms import Machine
 from meshwright.report.charts.svg import (
+    NARROW,
     WIDTH,
     document,
     legend,
@@ -51,7 +52,8 @@ NAMES: dict[RankAxis, str] = {
 }
 SIZES = (26.0, 23.0, 20.0, 18.0, 16.0, 14.0, 12.0, 10.0, 8.0)
 """Of a square, the largest that fits."""
-MOST_HIGH = 430.0
+MOST_HIGH, MOST_NARROW = 430.0, 820.0
+"""Of all squares; more on a narrow page, where one scrolls anyway."""
 GAP, LABEL = 14.0, 15.0
 """Between boxes, and for the name over each."""
 ONE_STAGE = "#3b82c9"
@@ -212,7 +214,8 @@ def _columns(chips: int) -> int:
 
 
 def _size(boxes: list[Box], wide: float) -> float:
-    fits = (size for size in SIZES if _height(boxes, size, wide) <= MOST_HIGH)
+    most = MOST_NARROW if wide <= NARROW else MOST_HIGH
+    fits = (size for size in SIZES if _height(boxes, size, wide) <= most)
     return next(fits, SIZES[-1])
 
 

@@ -93,17 +93,24 @@ def _names(
     wide: float,
 ) -> list[str]:
     """The names of points that have one, where they can be read."""
-    every = [point for group in chart.groups for point in group.points]
     marked = [point for group in chart.groups if group.mark != "none" for point in group.points]
     around = (0.0, plane[1] - 6, wide, plane[3])
-    named = [(across(point.x), up(point.y), point.label) for point in every if point.named]
     marks = [(across(point.x), up(point.y)) for point in marked]
     parts = []
-    for label in placed_labels(named, marks, around):
+    labels = []
+    for joined in (False, True):
+        named = [
+            (across(point.x), up(point.y), point.label)
+            for group in chart.groups
+            for point in group.points
+            if point.named and (group.joined == "line") == joined
+        ]
+        labels += placed_labels(named, marks, around, first="below" if joined else "beside")
+    for label in labels:
         if label.leader is not None:
             x, y, to_x, to_y = label.leader
             parts.append(f'<path class="rule" d="M{x:.1f} {y:.1f}L{to_x:.1f} {to_y:.1f}"/>')
-        parts.append(text(label.x, label.y, label.words, kind="strong halo"))
+        parts.append(text(label.x, label.y, label.words, kind="strong halo", anchor=label.anchor))
     return parts
 
 

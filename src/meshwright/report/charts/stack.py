@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from functools import partial
-from html import escape
 
 from meshwright.report.charts.forms import Bar, Stack
 from meshwright.report.charts.svg import (
-    LETTER,
     NARROW,
     WIDTH,
     Scale,
@@ -31,7 +29,10 @@ MOST_LABEL = 300.0
 """Width that the names of bars may take."""
 LEAST_MARK = 0.4
 """Parts that are thinner are not drawn."""
-NAME_HIGH, LINE = 20.0, 16.0
+SAME = '<rect width="12" height="12" rx="2" class="same"/>'
+CUT = 74.0
+"""Of the piece that stands for what all bars share."""
+NAME_HIGH, LINE = 20.0, 15.0
 """Of a name over its bar, and of a line of words."""
 
 
@@ -40,6 +41,8 @@ def draw_stack(stack: Stack, wide: float = WIDTH) -> str:
     squares = [
         (f'<rect width="12" height="12" rx="2" fill="{s.colour}"/>', s.title) for s in stack.series
     ]
+    if stack.shared:
+        squares.insert(0, (SAME, "the same in all, cut short"))
     parts, top = legend(squares, 0.0, wide)
     narrow = wide <= NARROW
     if stack.limit is not None:
@@ -48,23 +51,32 @@ def draw_stack(stack: Stack, wide: float = WIDTH) -> str:
     else:
         lines = []
         top += 8
+    cut = CUT if stack.shared else 0.0
+    base = sum(stack.shared)
     longest = max(text_width(bar.label) for bar in stack.bars)
     left = 0.0 if narrow else min(MOST_LABEL, longest + 12)
-    above = NAME_HIGH * narrow
-    ends = [max(bar.total, bar.high or 0.0) for bar in stack.bars]
+    names = [_lines(bar, left, wide, _total(stack, bar)) for bar in stack.bars]
+    above = (NAME_HIGH + LINE * (max(map(len, names)) - 1)) * narrow
+    ends = [bar.total if stack.shared else max(bar.total, bar.high or 0.0) for bar in stack.bars]
     most = max(*ends, stack.limit or 0.0) or 1.0
     figures = 0.0 if narrow else max(text_width(_total(stack, bar)) for bar in stack.bars) + 14
-    along = Scale(0.0, most * 1.02, start=left, end=wide - max(figures, 0.0 if narrow else 86.0))
-    each = STACK_HIGH + GAP + above
+    end = wide - max(figures, 0.0 if narrow else 86.0)
+    along = Scale(base, base + (most - base) * 1.02, start=left + cut, end=end)
+    beside = 0.0 if narrow else LINE * (max(map(len, names)) - 1)
+    each = max(STACK_HIGH + GAP, beside + GAP + 14) + above
     bottom = top + len(stack.bars) * each
     parts += _axis(along, top, bottom, stack.unit, wide)
     for place, bar in enumerate(stack.bars):
         y = top + place * each
-        parts += _names(stack, bar, along, y, left, wide)
-        parts += _bar(stack, bar, along, y + above)
+        parts += _names(stack, bar, names[place], along, y, left, wide)
+        parts += _bar(stack, bar, along, y + above, left)
     if stack.limit is not None:
         x = along(stack.limit)
-        parts.append(f'<path class="limit" d="M{x:.1f} {top - 6:.1f}V{bottom:.1f}"/>')
+        path = f"M{x:.1f} {top - 6:.1f}V{bottom:.1f}"
+        if narrow:  # over the bars stand their sums, which no line may cross
+            starts = (top + place * each + above - 3 for place in range(len(stack.bars)))
+            path = "".join(f"M{x:.1f} {y:.1f}v{STACK_HIGH + 6:.0f}" for y in starts)
+        parts.append(f'<path class="limit" d="{path}"/>')
         for line, words in enumerate(reversed(lines)):
             end = min(max(x + 4, text_width(words)), wide)
             y = top - 11 - LINE * line
@@ -91,40 +103,34 @@ def _total(stack: Stack, bar: Bar) -> str:
     return bar.words or f"{number(bar.total)} {stack.unit}"
 
 
-def _names(stack: Stack, bar: Bar, along: Scale, y: float, left: float, wide: float) -> list[str]:
+def _lines(bar: Bar, left: float, wide: float, total: str) -> list[str]:
+    """A bar's name in the lines that it takes: beside the bar, or over it beside the sum."""
+    room = left - 12 if left else wide - text_width(total) - 12
+    return wrapped(bar.label, room)
+
+
+def _names(
+    stack: Stack, bar: Bar, lines: list[str], along: Scale, y: float, left: float, wide: float
+) -> list[str]:
     """A bar's name and its sum: on either side of it, or over it on a narrow page."""
     total = _total(stack, bar)
     if left:
-        most = round((left - 12) / LETTER)
-        label = bar.label if len(bar.label) <= most else f"{bar.label[: most - 1]}…"
-        total_x = along(bar.total) + 8
-        return [
-            tipped_text(text(0, y + 17, label, kind="ink"), bar.label),
-            text(total_x, y + 17, total, kind="strong"),
-        ]
-    most = round((wide - text_width(total) - 12) / LETTER)
-    label = bar.label if len(bar.label) <= most else f"{bar.label[: most - 1]}…"
-    return [
-        tipped_text(text(0, y + 13, label, kind="ink"), bar.label),
-        text(wide, y + 13, total, kind="strong", anchor="end"),
-    ]
+        first = y + 17 - LINE / 2 * (len(lines) - 1)
+        figure = text(along(bar.total) + 8, y + 17, total, kind="strong")
+    else:
+        first = y + 13
+        figure = text(wide, y + 13, total, kind="strong", anchor="end")
+    names = [text(0, first + LINE * at, words, kind="ink") for at, words in enumerate(lines)]
+    return [*names, figure]
 
 
-def tipped_text(drawn: str, whole: str) -> str:
-    """Give words that may have been cut their whole as a tip."""
-    return (
-        drawn.replace("</text>", f"<title>{escape(whole)}</title></text>")
-        if "…" in drawn
-        else drawn
-    )
-
-
-def _bar(stack: Stack, bar: Bar, along: Scale, y: float) -> list[str]:
-    parts = []
-    done = 0.0
-    for series, value in zip(stack.series, bar.values, strict=True):
-        start, end = along(done), along(done + value)
-        done += value
+def _bar(stack: Stack, bar: Bar, along: Scale, y: float, left: float) -> list[str]:
+    done = sum(stack.shared)
+    parts = _shared(stack, along, y, left) if stack.shared else []
+    same = stack.shared or (0.0,) * len(bar.values)
+    for series, value, own in zip(stack.series, bar.values, same, strict=True):
+        start, end = along(done), along(done + value - own)
+        done += value - own
         if end - start < LEAST_MARK:
             continue
         rect = (
@@ -132,15 +138,28 @@ def _bar(stack: Stack, bar: Bar, along: Scale, y: float) -> list[str]:
             f' fill="{series.colour}" class="gap"/>'
         )
         share = f", {value / bar.total:.1%}" if bar.total else ""
-        tip = f"{bar.label}\n{series.title}: {number(value, digits=4)} {stack.unit}{share}"
+        more = f"\n{number(value - own)} more than the least of them" if stack.shared else ""
+        tip = f"{bar.label}\n{series.title}: {number(value, digits=4)} {stack.unit}{share}{more}"
         parts.append(tipped(rect, tip))
-        words = number(value)
+        words = number(value - own)
         if end - start > text_width(words) + 8:
             kind = on_colour(series.colour)
             parts.append(text((start + end) / 2, y + 17, words, kind=kind, anchor="middle"))
-    if bar.low is not None and bar.high is not None:
+    if bar.low is not None and bar.high is not None and not stack.shared:
         parts.append(_whisker(along(bar.low), along(bar.high), y + STACK_HIGH + 3))
     return parts
+
+
+def _shared(stack: Stack, along: Scale, y: float, left: float) -> list[str]:
+    """What all bars have, as a piece of one length with a cut through it."""
+    base, middle = sum(stack.shared), left + 0.62 * CUT
+    rect = (
+        f'<rect x="{left:.1f}" y="{y:.1f}" width="{along(base) - left:.1f}"'
+        f' height="{STACK_HIGH:.0f}" class="same"/>'
+    )
+    cut = f'<path class="cut" d="M{middle + 4:.1f} {y - 1:.1f}l-8 {STACK_HIGH + 2:.0f}"/>'
+    tip = f"the same in all: {number(base, digits=4)} {stack.unit}"
+    return [tipped(rect, tip), cut, text(left + 5, y + 17, number(base), kind="ink")]
 
 
 def _whisker(low: float, high: float, y: float) -> str:

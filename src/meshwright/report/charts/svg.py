@@ -109,7 +109,7 @@ text{font:12px system-ui,-apple-system,"Segoe UI","DejaVu Sans",sans-serif;font-
 .whisker{stroke:@ink;stroke-width:1.5;fill:none}.gap{stroke:@card;stroke-width:1}.frame{stroke:@ink;stroke-width:2.5;fill:none}
 .hatch{stroke:@soft;stroke-width:1.2;fill:none}.void{fill:@card}.ground{fill:@card}
 .halo{paint-order:stroke;stroke:@card;stroke-width:4px;stroke-linejoin:round}.letters{font-weight:700}
-.cell{stroke:@soft;stroke-width:.6}.window{stroke:@ink;stroke-width:1.5;fill:none}.busy{fill:@accent}
+.same{fill:@page;stroke:@soft}.cut{stroke:@card;stroke-width:4;fill:none}.cell{stroke:@soft;stroke-width:.6}.window{stroke:@ink;stroke-width:1.5;fill:none}.busy{fill:@accent}
 """  # noqa: E501
 
 
@@ -260,7 +260,7 @@ def scale_of(axis: Axis, values: Sequence[float], *, start: float, end: float) -
         air = (high / low) ** 0.06 if high > low else 2.0
         return Scale(low / air, high * air, start=start, end=end, log=True)
     if axis.from_zero:
-        return Scale(0.0, 1.08 * high, start=start, end=end)
+        return Scale(0.0, 1.08 * high or 1.0, start=start, end=end, whole=axis.whole)
     air = 0.06 * (high - low) or abs(high) * 0.1 or 1.0
     return Scale(low - air, high + air, start=start, end=end, whole=axis.whole)
 

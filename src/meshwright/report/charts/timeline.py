@@ -2,7 +2,7 @@
 
 To show one elsewhere: `draw_timeline(timeline)` is an SVG that needs `chart_css()`, and
 `page/timeline.js` (`pictures_script()` of `report.page`), which moves its window:
-`meshwrightPictures.timeline(figure)`. It opens on `Timeline.opening_s`; without the script it stays
+`meshwrightPictures.timeline(drawn)`. It opens on `Timeline.opening_s`; without the script it stays
 there. `parts.computed.timeline_info(plan, problem)` makes the values.
 """
 
@@ -12,7 +12,16 @@ from collections.abc import Sequence
 from functools import partial
 
 from meshwright.report.charts.forms import Op, Timeline
-from meshwright.report.charts.svg import WIDTH, Scale, document, legend, number, text, tick_words
+from meshwright.report.charts.svg import (
+    NARROW,
+    WIDTH,
+    Scale,
+    document,
+    legend,
+    number,
+    text,
+    tick_words,
+)
 
 __all__ = ["KINDS", "UNITS", "draw_timeline"]
 
@@ -21,8 +30,8 @@ MOST_HIGH, LEAST_HIGH, ALL_HIGH = 28.0, 8.0, 460.0
 """Of a stage's row at the most and at the least, and of all rows where they are more."""
 TIMELINE_LEFT = 66.0
 MOST_DRAWN = 20_000
-"""Operations that are drawn one by one, about 0.6 MB; of more those of the opening alone, and how
-busy stages are behind it."""
+"""Operations that are drawn one by one, about 0.6 MB; of more, and on a narrow page, those of the
+opening alone, and how busy stages are behind it."""
 STRIP_HIGH, STRIP_ROWS = 9.0, 16
 """Of a row of the strip, and how many there are at the most: more stages share one."""
 UNITS = 40_000
@@ -56,8 +65,11 @@ def draw_timeline(chart: Timeline, wide: float = WIDTH) -> str:
             f' width="{wide - TIMELINE_LEFT:.1f}" height="{high:.1f}" class="rule"/>'
         )
     opening = UNITS if chart.opening_s is None else _unit(chart.opening_s, chart)
-    plot = "".join(_paths(chart, stage, kind) for stage in range(chart.stages) for kind in kinds)
-    if len(chart.ops) > MOST_DRAWN:
+    narrow = wide <= NARROW
+    plot = "".join(
+        _paths(chart, stage, kind, narrow) for stage in range(chart.stages) for kind in kinds
+    )
+    if opening < UNITS and (narrow or len(chart.ops) > MOST_DRAWN):
         plot += "".join(_behind(chart, stage, opening) for stage in range(chart.stages))
     parts.append(
         f'<svg class="plot" x="{TIMELINE_LEFT:.0f}" y="{top:.1f}"'
@@ -122,7 +134,7 @@ def _timeline_axis(along: Scale, y: float, wide: float) -> str:
     )
 
 
-def _paths(chart: Timeline, stage: int, kind: str) -> str:
+def _paths(chart: Timeline, stage: int, kind: str, narrow: bool) -> str:
     """Operations of a kind on a stage, those of the opening apart, so that paper needs no others;
     `data-ops` has `chunk.microbatch` of each, for tips."""
     own = [op for op in chart.ops if op.stage == stage and op.kind == kind]
@@ -130,7 +142,8 @@ def _paths(chart: Timeline, stage: int, kind: str) -> str:
     opening, behind = (
         [op for op in own if (op.start_s < end) == before] for before in (True, False)
     )
-    parts = (opening, behind) if len(chart.ops) <= MOST_DRAWN else (opening,)
+    few = len(chart.ops) <= MOST_DRAWN and not narrow
+    parts = (opening, behind) if few else (opening,)
     return "".join(_path(chart, stage, kind, ops) for ops in parts if ops)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from importlib import resources
 from typing import Any
@@ -24,7 +25,7 @@ def page_html(parts: Sequence[Part], *, title: str, made: str) -> str:
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
-    environment.filters["cell"] = cell_words
+    environment.filters.update(cell=cell_words, breakable=_breakable)
     environment.globals.update(
         draw=_drawn, kind_of=_kind_of, every_width=(("wide", WIDTH), ("narrow", NARROW))
     )
@@ -54,6 +55,20 @@ def _raw(text: str) -> Any:
     import markupsafe
 
     return markupsafe.Markup(text)
+
+
+def _breakable(words: str) -> Any:
+    """Let long words without a space be cut behind their signs, so that tables stay narrow."""
+    import markupsafe
+
+    cut = _LONG_WORD.sub(
+        lambda found: _SIGN.sub(r"\1<wbr>", found[0]), str(markupsafe.escape(words))
+    )
+    return _raw(cut)
+
+
+_LONG_WORD = re.compile(r"[^\s&;]{15,}")
+_SIGN = re.compile(r"([._/,+-])")
 
 
 def _drawn(block: Any, part: int, wide: float) -> Any:

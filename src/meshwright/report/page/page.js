@@ -9,6 +9,10 @@
     if (!cell.classList.contains("n")) return cell.textContent;
     return cell.dataset.v === "" ? NaN : Number(cell.dataset.v);
   };
+  all(document, "table").forEach((table) => {  // on a narrow page each cell says its heading
+    const titles = all(table, "th").map((heading) => heading.textContent);
+    all(table, "td").forEach((cell) => { cell.dataset.t = titles[cell.cellIndex]; });
+  });
   const order = (a, b) => {
     if (typeof a === "string") return a.localeCompare(b, "en", { numeric: true });
     return Number.isNaN(a) ? (Number.isNaN(b) ? 0 : 1) : Number.isNaN(b) ? -1 : a - b;
@@ -94,7 +98,7 @@
 
   // Pictures that answer: timeline.js and machine.js.
   const pictures = globalThis.meshwrightPictures, zooms = new Map();
-  all(document, "figure.timeline").forEach((figure) => zooms.set(figure, pictures.timeline(figure)));
+  all(document, "figure.timeline").forEach((figure) => zooms.set(figure, all(figure, "svg.chart").map((drawn) => pictures.timeline(drawn))));
   all(document, "figure.machine").forEach((figure) => {
     const field = figure.querySelector(".chip"), said = figure.querySelector(".said");
     const map = pictures.machine(figure, (words, rank) => { said.textContent = words; field.value = rank; });
@@ -109,19 +113,16 @@
       root.dataset.ground = dark ? "light" : "dark";
     },
     print: () => print(),
-    csv: (box, named) => save(`${named}.csv`, "text/csv", box.matches(".timeline") ? zooms.get(box).csv() : csvOf(box.querySelector("table"))),
+    csv: (box, named) => save(`${named}.csv`, "text/csv", box.matches(".timeline") ? zooms.get(box)[0].csv() : csvOf(box.querySelector("table"))),
     svg: (box, named) => save(`${named}.svg`, "image/svg+xml", svgOf(box)),
     png: (box, named) => savePng(box, `${named}.png`),
   };
   document.addEventListener("click", (event) => {
     const button = event.target.closest("button");
-    if (!button) {  // a row with sentences opens, and closes unless its text is being selected
-      if (event.target.closest(".clip") && getSelection().isCollapsed) event.target.closest("tr").classList.toggle("open");
-      return;
-    }
+    if (!button) return;
     if (button.matches(".sort")) return sortBy(button.parentElement);
     const box = button.closest("[data-name]"), what = button.dataset.do;
-    if (zooms.get(box)?.moves[what]) zooms.get(box).moves[what]();
+    if (zooms.get(box)?.[0].moves[what]) zooms.get(box).forEach((zoom) => zoom.moves[what]());
     else if (actions[what]) actions[what](box, box?.dataset.name);
   });
   all(document, ".table").forEach((box) => {
@@ -139,7 +140,7 @@
   });
   document.addEventListener("pointermove", (event) => {
     const mark = event.target.closest?.("[data-tip],[data-ops]");
-    const words = !mark ? "" : mark.dataset.tip ?? zooms.get(mark.closest("figure")).tipAt(mark, event);
+    const words = !mark ? "" : mark.dataset.tip ?? zooms.get(mark.closest("figure")).find((zoom) => zoom.drawn === mark.closest("svg.chart")).tipAt(mark, event);
     tip.hidden = !words;
     if (!words) return;
     tip.textContent = words;

@@ -1,10 +1,11 @@
 "use strict";
 // A pipeline's timeline: an inner SVG whose window moves over the step.
-// `meshwrightPictures.timeline(figure)` makes the `.plot` in it answer to drags and to the wheel with
-// Ctrl, and returns `{ moves: { in, out, left, right, opening, whole }, tipAt(path, event), csv() }`.
+// `meshwrightPictures.timeline(drawn)` makes the `.plot` of an `svg.chart` answer to drags and to the
+// wheel with Ctrl. It returns `{ drawn, moves, tipAt(path, event), csv() }`; `moves` has the functions
+// in, out, left, right, opening and whole.
 globalThis.meshwrightPictures = globalThis.meshwrightPictures ?? {};
-globalThis.meshwrightPictures.timeline = (figure) => {
-  const UNITS = 40000, plot = figure.querySelector(".plot"), ticks = figure.querySelector(".ticks"), frame = figure.querySelector(".window");
+globalThis.meshwrightPictures.timeline = (drawn) => {
+  const UNITS = 40000, plot = drawn.querySelector(".plot"), ticks = drawn.querySelector(".ticks"), frame = drawn.querySelector(".window");
   const { left: at, right: end, y: below, high } = ticks.dataset, [left, right, y] = [Number(at), Number(end), Number(below)], step = Number(ticks.dataset.step);
   const tall = plot.getAttribute("viewBox").split(" ")[3], opening = Number(ticks.dataset.open), paths = [...plot.querySelectorAll("path[data-ops]")];
   const zoom = { from: 0, to: opening };
@@ -65,7 +66,7 @@ globalThis.meshwrightPictures.timeline = (figure) => {
   };
   const wide = () => zoom.to - zoom.from, zoomBy = (factor, about) => move(about - (about - zoom.from) * factor, wide() * factor);
   const placeOf = (event) => {
-    const box = plot.ownerSVGElement.getBoundingClientRect(), start = box.left + (left / right) * box.width;
+    const box = drawn.getBoundingClientRect(), start = box.left + (left / right) * box.width;
     return zoom.from + ((event.clientX - start) / (box.right - start || 1)) * wide();
   };
   show();
@@ -81,6 +82,7 @@ globalThis.meshwrightPictures.timeline = (figure) => {
   addEventListener("beforeprint", () => move(0, opening));
   const middle = () => (zoom.from + zoom.to) / 2;
   return {
+    drawn,
     moves: {
       in: () => zoomBy(0.5, middle()), out: () => zoomBy(2, middle()), left: () => move(zoom.from - 0.25 * wide(), wide()),
       right: () => move(zoom.from + 0.25 * wide(), wide()), opening: () => move(0, opening), whole: () => move(0, UNITS),

@@ -27,6 +27,7 @@ from meshwright.report.parts.plan import plan_part
 from meshwright.report.parts.serving import loads_part, serving_part
 from meshwright.report.parts.sizing import estimate_part, size_part
 from meshwright.report.parts.study import study_part
+from meshwright.report.parts.training import training_part
 from meshwright.values.errors import ConfigError
 
 __all__ = ["accuracy_part", "error_info", "part_of", "report_record"]
@@ -155,6 +156,7 @@ _KINDS: tuple[tuple[set[str], Make], ...] = (
     ({"request", "plans", "rejected", "search"}, plan_part),
     ({"terms", "layers", "rivals", "binding"}, explain_part),
     ({"study", "runs", "gpu_hours"}, study_part),
+    ({"training", "series", "parts", "goodput"}, training_part),
     ({"makespan_s", "ttft_s", "e2e_s"}, loads_part),
     ({"ladder", "largest_term"}, memory_part),
     ({"plan", "run", "classic", "constants"}, estimate_part),

@@ -21,6 +21,7 @@ from meshwright.report.parts.part import (
     Part,
     Record,
     Resolve,
+    apart,
     asked_words,
     between_words,
     figure_tiles,
@@ -160,7 +161,10 @@ def roofline_info(record: Record) -> Points | None:
 def _operator_point(row: Mapping[str, Any]) -> Point:
     label = f"{row['block']}: {row['name']}"
     return Point(
-        x=row["flops"] / row["moved_bytes"], y=row["flops"] / row["forward_s"] / TERA, label=label
+        x=row["flops"] / row["moved_bytes"],
+        y=row["flops"] / row["forward_s"] / TERA,
+        label=label,
+        named=True,
     )
 
 
@@ -249,12 +253,8 @@ def rival_steps_info(record: Record) -> Stack:
     )
     if risky:
         sentence += f" Faster, but at risk of running out of memory: {', '.join(risky)}."
-    return time_stack(
-        bars,
-        key="rivals-steps",
-        title=f"What one change of {short_words(record)} does",
-        sentence=sentence,
-    )
+    title = f"What one change of {short_words(record)} does"
+    return apart(time_stack(bars, key="rivals-steps", title=title, sentence=sentence))
 
 
 def errors_info(record: Record) -> Grid:

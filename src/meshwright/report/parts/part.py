@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
@@ -26,6 +26,7 @@ __all__ = [
     "Tile",
     "Words",
     "anything_part",
+    "apart",
     "asked_of",
     "asked_words",
     "between_words",
@@ -229,6 +230,19 @@ def time_stack(bars: Sequence[tuple[str, Record]], *, key: str, title: str, sent
     return Stack(
         key=key, title=title, sentence=sentence, unit="s", series=series, bars=drawn, over="layout"
     )
+
+
+def apart(stack: Stack) -> Stack:
+    """Return bars of which what all have is cut short, so that the eye sees what differs; as they
+    are where they do not differ."""
+    shared = tuple(map(min, zip(*(bar.values for bar in stack.bars), strict=True)))
+    most = max(bar.total for bar in stack.bars)
+    if most - sum(shared) <= 1e-6 * most:
+        return stack
+    words = (
+        f"All have {number(sum(shared))} {stack.unit} alike; to its right is what tells them apart."
+    )
+    return replace(stack, shared=shared, sentence=f"{stack.sentence} {words}".strip())
 
 
 def memory_stack(

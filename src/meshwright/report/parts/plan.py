@@ -47,6 +47,7 @@ from meshwright.report.parts.part import (
     Section,
     Tile,
     Words,
+    apart,
     asked_of,
     asked_words,
     between_words,
@@ -221,24 +222,25 @@ def plans_info(record: Record) -> Grid:
     plans = record["plans"]
     usual = {**_USUAL, "gbs": record["request"]["gbs"]}
     axes = [
-        (axis, axis, None if axis in ("sharding", "schedule") else 9, _axis(axis))
+        (axis, axis, "hidden" if axis in ("sharding", "schedule") else "hidden 9", _axis(axis))
         for axis in _AXES
         if axis not in usual or any(plan["layout"][axis] != usual[axis] for plan in plans)
     ]
     return table_of(
         plans,
         ("rank", "#", 6, "rank"),
+        ("layout", "--layout", "wide", layout_words),
         *axes,
-        ("recompute", "recompute", None, lambda plan: recompute_words(plan["layout"])),
+        ("recompute", "recompute", "hidden", lambda plan: recompute_words(plan["layout"])),
         ("step_s", "step, s", 4, "step_s"),
-        ("step_s_low", "low", 3, lambda plan: _step_ends(plan)[0]),
-        ("step_s_high", "high", 3, lambda plan: _step_ends(plan)[1]),
+        ("likely", "80 %", None, _likely),
+        ("step_s_low", "low", "hidden 3", lambda plan: _step_ends(plan)[0]),
+        ("step_s_high", "high", "hidden 3", lambda plan: _step_ends(plan)[1]),
+        ("beats_next", "beats the next by", "wide", _beats),
         ("tokens_per_s_per_gpu", "tokens/s/GPU", 4, "tokens_per_s_per_gpu"),
         ("mfu_percent", "MFU, %", 3, lambda plan: 100 * plan["mfu"]),
         ("peak_memory_gib", "peak, GiB", 3, lambda plan: max(plan["peak_memory_gib"])),
         ("fits", "fits", None, "fits"),
-        ("beats_next", "beats the next by", "wide", _beats),
-        ("layout", "--layout", "wide", layout_words),
         key="plans",
         title="Ranked plans",
         sentence=(
@@ -251,6 +253,14 @@ def plans_info(record: Record) -> Grid:
 
 def _axis(name: str) -> Callable[[Record], Cell]:
     return lambda plan: plan["layout"][name]
+
+
+def _likely(plan: Record) -> str:
+    return (
+        ""
+        if plan["interval"] is None
+        else between_words(plan["interval"]["step_s"]).replace(" ", "\N{NO-BREAK SPACE}")
+    )
 
 
 def _beats(plan: Record) -> str:
@@ -272,12 +282,11 @@ def time_info(record: Record) -> Stack:
         " the best plan's. "
     )
     bars = [(short_words(plan), plan) for plan in plans]
-    return time_stack(
-        bars,
-        key="time",
-        title="Step time by term",
-        sentence=f"{words}Whiskers: 80 % interval of the sum.",
-    )
+    title = "Step time by term"
+    if len(plans) == 1:
+        words = f"{words}Whiskers: 80 % interval of the sum."
+        return time_stack(bars, key="time", title=title, sentence=words)
+    return apart(time_stack(bars, key="time", title=title, sentence=words.strip()))
 
 
 def whole_memory_info(record: Record, *, limit_gib: float | None) -> Stack:

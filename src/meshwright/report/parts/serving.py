@@ -48,8 +48,8 @@ def serving_part(record: Record, name: str, resolve: object) -> Part:
     )
     rules = (*asked, _definitions(record), *present(_rejected(record)))
     sections = sections_of(
-        ("options", "Deployments", (options_info(record),) if shown else ()),
         ("front", "Throughput against speed", charts),
+        ("options", "Deployments", (options_info(record),) if shown else ()),
         ("rules", "What the figures are", rules),
     )
     return Part(
@@ -119,9 +119,18 @@ def _tiles(best: Mapping[str, Any]) -> tuple[Tile, ...]:
     )
 
 
+def _option_words(option: Mapping[str, Any]) -> str:
+    """Name all that tells one deployment from another."""
+    return (
+        f"{parts_words(option)}; {option['mode']}, {option['weights']} weights,"
+        f" {option['cache']} cache"
+    )
+
+
 _OPTION_COLUMNS: tuple[tuple[Any, ...], ...] = (
     ("rank", "#", 6, "rank"),
-    ("mode", "mode", None, "mode"),
+    ("what", "deployment", "wide", _option_words),
+    ("mode", "mode", "hidden", "mode"),
     ("concurrency", "requests", 6, "concurrency"),
     ("ttft_ms", "TTFT, ms", 4, lambda option: 1e3 * option["ttft_s"]),
     ("tpot_ms", "TPOT, ms", 3, lambda option: 1e3 * option["tpot_s"]),
@@ -131,9 +140,9 @@ _OPTION_COLUMNS: tuple[tuple[Any, ...], ...] = (
     ("usd", "$ / 1M tokens", 3, "usd_per_million_tokens"),
     ("chips", "chips", 6, "chips"),
     ("peak_gib", "peak, GiB", 3, lambda o: max(part["peak_memory_gib"] for part in o["parts"])),
-    ("weights", "weights", None, "weights"),
-    ("cache", "cache", None, "cache"),
-    ("deployment", "deployment", None, parts_words),
+    ("weights", "weights", "hidden", "weights"),
+    ("cache", "cache", "hidden", "cache"),
+    ("deployment", "deployment", "hidden", parts_words),
 )
 
 
@@ -157,7 +166,10 @@ def options_info(record: Record) -> Grid:
 
 def serving_front_info(record: Record) -> Points:
     """Return tokens per GPU against tokens per user: the front, and what keeps the limits."""
-    front = [_front_point(option, named=False) for option in record["pareto"]]
+    ends = (0, len(record["pareto"]) - 1)
+    front = [
+        _front_point(option, named=place in ends) for place, option in enumerate(record["pareto"])
+    ]
     ranked = [
         _front_point(option, named=place == 0) for place, option in enumerate(record["plans"])
     ]
@@ -168,8 +180,8 @@ def serving_front_info(record: Record) -> Points:
             f"No deployment has both more per GPU and more per user than the {len(front)} of the"
             " front."
         ),
-        x=Axis(key="tokens_per_s_per_user", title="new tokens/s per user", log=True),
-        y=Axis(key="tokens_per_s_per_gpu", title="new tokens/s per GPU", log=True),
+        x=Axis(key="tokens_per_s_per_user", title="new tokens/s per user", from_zero=True),
+        y=Axis(key="tokens_per_s_per_gpu", title="new tokens/s per GPU", from_zero=True),
         groups=(
             Group(
                 title="front of all that fit",

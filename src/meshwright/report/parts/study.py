@@ -22,6 +22,7 @@ from meshwright.values.units import GIB, counted
 __all__ = [
     "history_info",
     "predicted_info",
+    "regret_info",
     "runs_info",
     "study_answer_info",
     "study_part",
@@ -29,10 +30,15 @@ __all__ = [
 ]
 
 
+NEAR_PERCENT = 2.0
+"""Within which a layout counts as found, as in `tune --replay`."""
+
+
 def study_part(record: Record, name: str, resolve: object) -> Part:
     """Return what was measured, how far off predictions were, and why each run was chosen."""
     measured = _measured(record)
-    charts = (history_info(record), predicted_info(record)) if measured else ()
+    found = (regret_info(record), history_info(record)) if measured else ()
+    charts = (predicted_info(record),) if measured else ()
     nothing = Words(
         lines=("No run has finished yet; the table has what was chosen and what failed.",)
     )
@@ -42,8 +48,8 @@ def study_part(record: Record, name: str, resolve: object) -> Part:
         answer=study_answer_info(record),
         tiles=study_tiles_info(record),
         sections=sections_of(
-            ("history", "How it was found", charts[:1] or (nothing,)),
-            ("predicted", "Predicted against measured", charts[1:]),
+            ("history", "How it was found", found or (nothing,)),
+            ("predicted", "Predicted against measured", charts),
             ("runs", "Runs", (runs_info(record),)),
         ),
     )
@@ -118,6 +124,58 @@ def study_tiles_info(record: Record) -> tuple[Tile, ...]:
 def _is_inside(run: Mapping[str, Any]) -> bool:
     low, high = run["predicted"]["step_interval_s"]
     return bool(low <= run["measured"]["step_s"] <= high)
+
+
+def regret_info(record: Record) -> Points:
+    """Return, by run, how much longer a step of the best so far takes than that of the fastest run
+    of all, and how much longer each run's own."""
+    measured = _measured(record)
+    fastest = min(float(run["measured"]["step_s"]) for run in measured)
+
+    def over(step_s: float) -> float:
+        return 100 * (step_s / fastest - 1)
+
+    best_s, path = float("inf"), []
+    for run in measured:
+        best_s = min(best_s, float(run["measured"]["step_s"]))
+        path.append(Point(x=run["number"], y=over(best_s), label=f"best after run {run['number']}"))
+    last = max(run["number"] for run in record["runs"])
+    path.append(Point(x=last, y=0.0, label=f"best after run {last}"))
+    within = next(point for point in path if point.y <= NEAR_PERCENT)
+    own = tuple(
+        Point(
+            x=run["number"],
+            y=over(run["measured"]["step_s"]),
+            label=f"run {run['number']}: {short_words(run)}",
+            detail=str(run["chosen_because"]),
+            named=run["measured"]["step_s"] == fastest,
+        )
+        for run in measured
+    )
+    return Points(
+        key="regret",
+        title="Regret by run",
+        sentence=(
+            f"After run {within.x:.0f} of {len(record['runs'])} the best is within"
+            f" {NEAR_PERCENT:.0f} % of the fastest that the study measured."
+        ),
+        x=Axis(key="run", title="run", whole=True),
+        y=Axis(key="regret_percent", title="longer than the fastest, %", from_zero=True),
+        groups=(
+            Group(
+                title="best so far", colour=BEST, points=tuple(path), mark="none", joined="steps"
+            ),
+            Group(title="a run", colour=SEQUENCE[0], points=own),
+        ),
+        guides=(
+            Guide(
+                title=f"within {NEAR_PERCENT:.0f} %",
+                points=((own[0].x, NEAR_PERCENT), (last, NEAR_PERCENT)),
+            ),
+        )
+        if last > own[0].x
+        else (),
+    )
 
 
 def history_info(record: Record) -> Points:
@@ -217,25 +275,30 @@ def _reserved_gib(run: Mapping[str, Any]) -> float | None:
 def _failed(run: Mapping[str, Any]) -> str:
     failure = run.get("failure")
     if not failure:
-        return ""
+        return str(run["state"])
     evidence = failure.get("evidence") or ""
     return f"{failure['failure_class']}: {failure['message']} {evidence}".strip()
 
 
 _RUN_COLUMNS: tuple[tuple[Any, ...], ...] = (
     ("number", "run", 6, "number"),
-    ("layout", "layout", None, short_words),
-    ("state", "state", None, "state"),
+    ("layout", "layout", "wide", short_words),
+    ("state", "state", "hidden", "state"),
     ("predicted_s", "predicted, s", 4, lambda run: run["predicted"]["step_s"]),
-    ("low", "low", 3, lambda run: run["predicted"]["step_interval_s"][0]),
-    ("high", "high", 3, lambda run: run["predicted"]["step_interval_s"][1]),
+    ("low", "low", "hidden 3", lambda run: run["predicted"]["step_interval_s"][0]),
+    ("high", "high", "hidden 3", lambda run: run["predicted"]["step_interval_s"][1]),
     ("measured_s", "measured, s", 4, lambda run: _of_measured(run, "step_s")),
     ("off", "measured / predicted", 3, lambda run: _off(run) if run.get("measured") else None),
     ("tokens_per_s", "tokens/s", 4, lambda run: _of_measured(run, "tokens_per_s")),
-    ("predicted_gib", "predicted, GiB", 3, lambda run: run["predicted"]["peak_bytes"] / GIB),
+    (
+        "predicted_gib",
+        "predicted, GiB",
+        "hidden 3",
+        lambda run: run["predicted"]["peak_bytes"] / GIB,
+    ),
     ("reserved_gib", "reserved, GiB", 3, _reserved_gib),
     ("why", "chosen because", "wide", "chosen_because"),
-    ("failure", "failure", "wide", _failed),
+    ("failure", "how it ended", "wide", _failed),
 )
 
 
