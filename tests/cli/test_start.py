@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
+import meshwright.__main__ as entry
 from meshwright.cli.start import ask_command
 
 
@@ -85,3 +86,21 @@ def test_a_pipe_gets_the_help() -> None:
         check=True,
     )
     assert ended.stdout.startswith("Usage: meshwright")
+
+
+def test_ctrl_c_while_the_command_line_loads_is_quiet(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Python runs the handler of the signal inside whatever is being imported."""
+
+    class Interrupted:
+        def find_spec(self, name: str, *_: object) -> None:
+            if name == "meshwright.cli":
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys, "meta_path", [Interrupted(), *sys.meta_path])
+    monkeypatch.delitem(sys.modules, "meshwright.cli")
+    with pytest.raises(SystemExit) as ended:
+        entry.main()
+    assert ended.value.code == 130
+    assert capsys.readouterr().err == "interrupted\n"
