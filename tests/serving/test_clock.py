@@ -52,3 +52,18 @@ def test_right_guesses_speed_answers_up_and_wrong_ones_slow_them_down() -> None:
     assert right.running_s(4, 1000) < plain.running_s(4, 1000) < wrong.running_s(4, 1000)
     with pytest.raises(ConfigError, match="accepted=2"):
         Speculation(drafted=1, accepted=2)
+
+
+def test_drafts_by_n_grams_cost_the_check_alone() -> None:
+    """Worked: 4 tokens of each of 8 sequences are checked; EAGLE's layer is as wide as the model's
+    own for multi-token prediction."""
+    plain = clock()
+    own, eagle, looked_up = (
+        replace(plain, speculation=Speculation(drafted=3, accepted=1.0, method=method))
+        for method in ("mtp", "eagle", "ngram")
+    )
+    each = plain.tokens_s[8] / plain.prices.model.num_layers + plain.head_s[8]
+    assert own.running_s(8, 1000) == eagle.running_s(8, 1000)
+    assert own.running_s(8, 1000) - looked_up.running_s(8, 1000) == pytest.approx(3 * each / 2)
+    for one in (own, looked_up):
+        assert one.running_column_s(1000.0)[8] == pytest.approx(one.running_s(8, 1000))

@@ -10,7 +10,7 @@ from meshwright import serving
 from meshwright.serving.candidates import workers
 from meshwright.serving.clock import Speculation
 from meshwright.serving.engine import Worker, find_engine
-from meshwright.serving.request import ServingRequest
+from meshwright.serving.request import ServingRequest, parse_speculation
 from meshwright.serving.result import ServingOption, pareto_front
 from meshwright.serving.search import plan, predict
 from meshwright.values.errors import ConfigError
@@ -336,3 +336,18 @@ def test_what_no_chip_holds_is_refused_in_words(
     assert not found.options
     assert not found.pareto
     assert all("GiB short of one request" in reason for reason in found.rejected)
+
+
+def test_drafts_are_by_what_is_named() -> None:
+    assert parse_speculation("3,1.4") == Speculation(drafted=3, accepted=1.4)
+    found = parse_speculation("3, 1.4, eagle")
+    assert (found.drafted, found.accepted, found.method) == (3, 1.4, "eagle")
+    with pytest.raises(ConfigError, match="way of drafting"):
+        parse_speculation("3,1.4,medusa")
+    with pytest.raises(ConfigError, match=r"such as 3,1\.4"):
+        parse_speculation("3")
+    with pytest.raises(ConfigError, match=r"--speculate 3,1\.4,eagle"):
+        replace(CHAT, speculation=parse_speculation("3,1.4"))
+    asked = replace(CHAT, speculation=parse_speculation("3,1.4,ngram"), modes=("aggregated",))
+    assert asked.to_dict()["drafted_by"] == "ngram"
+    assert plan(asked).options[0].tpot_s > 0

@@ -360,3 +360,10 @@ def test_ray_serve_refuses_what_its_builder_does_not_start(
 ) -> None:
     with pytest.raises(CannotExpress, match=words):
         export_serving(chosen, target="ray-serve", where=Where(path="org/model"))
+
+
+def test_drafts_of_an_unnamed_drafter_are_refused() -> None:
+    asked = {"engine": "vllm", "drafted": 3, "drafted_by": "eagle"}
+    content = {"request": asked, "plans": [{"rank": 1}]}
+    with pytest.raises(CannotExpress, match="drafted by eagle: which drafter"):
+        read_choice(content, rank=1, what="plans.json")

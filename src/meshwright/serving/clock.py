@@ -6,6 +6,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from functools import cached_property
 from math import log
+from typing import Literal
 
 import numpy as np
 
@@ -13,21 +14,33 @@ from meshwright.serving.kernels import Floats
 from meshwright.serving.prices import Prices
 from meshwright.values.errors import ConfigError
 
-__all__ = ["Clock", "Speculation", "clock_of"]
+__all__ = ["Clock", "Drafting", "Speculation", "clock_of"]
 
 _PER_DOUBLING = 2
 _SINGLE = 24
 """Token counts up to this are priced one by one: the time of small products is a stair."""
 
 
+Drafting = Literal["mtp", "eagle", "ngram"]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Speculation:
-    """Tokens drafted ahead by layers for multi-token prediction, and checked together."""
+    """Tokens drafted ahead and checked together."""
 
     drafted: int
-    """Tokens drafted per iteration, one layer's work each."""
+    """Tokens drafted per iteration."""
     accepted: float
     """Of them, how many are right on average: an iteration gives 1 + accepted tokens."""
+    method: Drafting = "mtp"
+    """By the model's own layers for multi-token prediction, or by EAGLE's layer of the same width
+    (arXiv:2401.15077): one layer's and the head's work each; or by looking the last tokens up in
+    the prompt (n-grams), which takes the device no time."""
+
+    @property
+    def passes(self) -> int:
+        """Passes of one layer and the head that an iteration's drafts take."""
+        return 0 if self.method == "ngram" else self.drafted
 
     def __post_init__(self) -> None:
         if self.drafted < 1:
@@ -132,7 +145,7 @@ class Clock:
         prompts.
 
         Formula:  one iteration; with speculation one of batch * (1 + drafted) tokens and drafted
-                  passes of one layer and the head, over 1 + accepted tokens
+                  passes of one layer and the head (none by n-grams), over 1 + accepted tokens
         """
         guess = self.speculation
         each = 1 if guess is None else 1 + guess.drafted
@@ -143,7 +156,7 @@ class Clock:
         if guess is None:
             return device + self.head_s[batch]
         layer_s = self.tokens_s[batch] / self.prices.model.num_layers
-        draft = guess.drafted * (layer_s + self.head_s[batch])
+        draft = guess.passes * (layer_s + self.head_s[batch])
         return (device + draft + self.head_s[tokens]) / (1.0 + guess.accepted)
 
     @cached_property
@@ -169,7 +182,7 @@ class Clock:
             found = device + heads[batch]
             if guess is not None:
                 layer = told[batch] / self.prices.model.num_layers
-                draft = guess.drafted * (layer + heads[batch])
+                draft = guess.passes * (layer + heads[batch])
                 found = (device + draft + heads[tokens]) / (1.0 + guess.accepted)
             self._columns[context] = found
         return self._columns[context]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from dataclasses import fields as dataclass_fields
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, cast, get_args
 
 from meshwright.search.problem import dims_of
-from meshwright.serving.clock import Speculation
+from meshwright.serving.clock import Drafting, Speculation
 from meshwright.serving.engine import (
     CACHES,
     QUANTISATIONS,
@@ -53,10 +53,16 @@ def parse_words(text: str) -> tuple[Any, ...]:
 
 
 def parse_speculation(text: str) -> Speculation:
-    """Read `3,1.4`."""
-    drafted, _, accepted = text.partition(",")
+    """Read `3,1.4` and `3,1.4,eagle`."""
+    drafted, _, rest = text.partition(",")
+    accepted, _, given = rest.partition(",")
+    method = given.strip() or "mtp"
+    if method not in get_args(Drafting):
+        raise UnknownNameError("way of drafting", method, get_args(Drafting))
     try:
-        return Speculation(drafted=int(drafted), accepted=float(accepted))
+        return Speculation(
+            drafted=int(drafted), accepted=float(accepted), method=cast("Drafting", method)
+        )
     except ValueError as error:
         if isinstance(error, ConfigError):
             raise
@@ -134,9 +140,9 @@ class ServingRequest:
     speculation: Annotated[
         Speculation | None,
         Option(
-            "Tokens drafted per step by the model's own layers, and how many are right.",
+            "Tokens drafted per step, how many are right, and by what: mtp (the model's layers).",
             ("--speculate",),
-            metavar="N,ACCEPTED",
+            metavar="N,ACCEPTED[,mtp|eagle|ngram]",
             kind=str,
             read=parse_speculation,
         ),
@@ -205,9 +211,11 @@ class ServingRequest:
                     f"{self.engine.name} runs on chips of {' and '.join(self.engine.vendors)}"
                     f" alone, not on {chip.name} of {chip.vendor}; engines that do: {others}"
                 )
-        if self.speculation is not None and not self.model.mtp_layers:
+        drafts = self.speculation is not None and self.speculation.method == "mtp"
+        if drafts and not self.model.mtp_layers:
             raise ConfigError(
-                f"{self.model.name} has no layers for multi-token prediction, which drafting needs"
+                f"{self.model.name} has no layers for multi-token prediction, which drafting needs;"
+                " name another way behind the numbers, such as --speculate 3,1.4,eagle"
             )
         if "static" in self.modes and (self.cached_share or self.speculation is not None):
             given = f"prefix hit share {self.cached_share}" if self.cached_share else "speculation"
@@ -263,6 +271,7 @@ class ServingRequest:
             "dims": dims_of(self.model),
             "nodes": nodes,
             "drafted": None if self.speculation is None else self.speculation.drafted,
+            "drafted_by": None if self.speculation is None else self.speculation.method,
         }
 
 

@@ -180,6 +180,7 @@ def read_choice(content: Mapping[str, Any], *, rank: int, what: str) -> ServingC
                 else f"{what}: holds no plan"
             )
         engine = find_engine(request["engine"])
+        _require_own_drafts(request, engine)
         return ServingChoice(
             model=model_of(request["dims"]),
             engine=engine,
@@ -194,6 +195,15 @@ def read_choice(content: Mapping[str, Any], *, rank: int, what: str) -> ServingC
         raise ConfigError(
             f"{what}: no plan of serving, as `meshwright serving plan --json` prints it ({error!r})"
         ) from None
+
+
+def _require_own_drafts(request: Mapping[str, Any], engine: Engine) -> None:
+    """Refuse drafts that are not the model's own layers': their checkpoint or table is not told."""
+    method = request.get("drafted_by") or "mtp"
+    if method != "mtp":
+        reason = f"tokens drafted by {method}: which drafter, no plan says"
+        near = "a plan without --speculate, with the engine's own words for drafts added by hand"
+        raise CannotExpress(engine.name, reason, nearest=near)
 
 
 def _part(
