@@ -234,8 +234,26 @@ def test_what_a_platform_cannot_do_without_is_a_finding(capsys: Capture) -> None
         "30",
     ]
     more = ["--launcher", "k8s", "--mount", "pvc=runs:/runs", "--save-dir", "/runs/a"]
-    assert cli.run([*words, *more, "--dry-run"]) == 1
-    out = capsys.readouterr().out
-    assert "STOP  job          k8s-trainjob needs image, such as nvcr.io" in out
+    assert cli.run([*words, *more]) == 1
+    err = capsys.readouterr().err
+    assert "STOP  job          k8s-trainjob needs image, such as nvcr.io" in err
+    assert cli.run([*words, *more, "--dry-run"]) == 0
+    assert "missing: --image: k8s-trainjob needs image" in capsys.readouterr().out
     assert cli.run([*words, *more, "--image", "pytorch:25.04", "--dry-run"]) == 0
     assert "kind: TrainJob" in capsys.readouterr().out
+
+
+def test_a_job_is_shown_with_what_is_missing(capsys: Capture) -> None:
+    """Five days of an 8B: the steps that they reach, not a length of another model."""
+    words = ["train", "llama3-8b", "--cluster", "h100:16", "--seq", "8192", "--launcher", "bcp"]
+    words += ["--time", "5d", "--layout", "tp=2,sp=1,mbs=1,gbs=256"]
+    assert cli.run([*words, "--dry-run", "--priority", "low", "--order", "3"]) == 0
+    out = capsys.readouterr().out
+    missing = [line for line in out.splitlines() if line.startswith("missing: ")]
+    assert [line.split()[1].rstrip(":") for line in missing] == [
+        *("--mount", "--steps", "--image", "--instance")
+    ]
+    assert "5d reaches --steps " in missing[1] and "2M" not in out
+    for line in ("--image IMAGE", "--workspace WORKSPACE:/mount/data:RW", "--priority LOW"):
+        assert line in out
+    assert "5d reaches" in error_of(words, capsys)

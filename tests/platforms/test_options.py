@@ -32,6 +32,9 @@ FULL = {
     "memory": "1000Gi",
     "shared_memory": "256Gi",
     "priority": "5",
+    "order": 50,
+    "preempt": "RESUMABLE",
+    "min_timeslice": "2H",
     "words": ["--qos=high"],
 }
 
@@ -62,9 +65,13 @@ def test_every_option_reaches_the_job() -> None:
         memory="1000Gi",
         shared_memory="256Gi",
         priority="5",
+        order=50,
+        preempt="RESUMABLE",
+        min_timeslice="2H",
         words=("--qos=high",),
     )
     plain = replace(found, cpus=None, memory=None, shared_memory=None, priority=None)
+    plain = replace(plain, order=None, preempt=None, min_timeslice=None)
     assert "--container-mounts=/a:/b:ro,/c:/d" in job_text(plain, launcher="slurm").text
     with pytest.raises(
         ConfigError, match="slurm has no word for cpus, memory, shared_memory, priority"

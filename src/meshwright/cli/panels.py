@@ -74,7 +74,8 @@ PANELS: dict[str, tuple[str, ...]] = {
     "Job": (
         *("launcher", "job", "kind", "name", "start", "time", "most_jobs", "image"),
         *("mounts", "workdir", "account", "partition", "instance", "log_dir", "cpus", "memory"),
-        *("shared_memory", "priority", "words", "allow", "port", "follow"),
+        *("shared_memory", "priority", "order", "preempt", "min_timeslice", "words", "allow"),
+        *("port", "follow"),
     ),
     "Words and tokens": (
         *("tokenizer_type", "vocab_file", "merge_file", "vocab_size", "tiktoken_pattern"),

@@ -14,6 +14,7 @@ from meshwright.cli.flags import HfFlag, JobFileFlag
 from meshwright.cli.options import Given, argument, command, fields_of, layout_words, option
 from meshwright.cli.terminal import INTERRUPTED, JsonFlag, QuietFlag, keep_quiet, print_json, tell
 from meshwright.cli.train_jobs import dry_record, print_dry_run, print_findings, print_state
+from meshwright.cli.train_missing import shown
 from meshwright.cli.train_source import (
     Asked,
     asked_of,
@@ -42,7 +43,7 @@ def train(
     output: Path | None = option(
         None, "The training [default: train-MODEL-CLUSTER].", "--output", "-o", metavar="DIR"
     ),
-    tokens: str | None = option(None, "Length: 300B, 2M [default: 20 per parameter]."),
+    tokens: str | None = option(None, "Length: 300B, 15T; or --steps."),
     steps: int | None = option(None, "Length in steps, instead of --tokens."),
     data: list[str] | None = option(
         None, "A corpus as .bin/.idx; several are a blend.", metavar="PREFIX[=WEIGHT]"
@@ -89,6 +90,7 @@ def train(
     options: Given = fields_of(
         JobOptions,
         *("start", "image", "mounts", "workdir", "account", "partition", "instance", "words"),
+        *("priority", "order", "preempt", "min_timeslice"),
     ),
     quiet: QuietFlag = False,
     json_output: JsonFlag = False,
@@ -153,8 +155,12 @@ def _train(
     json_output: bool,
 ) -> None:
     """Look, and send what is to be sent."""
+    missing: list[str] = []
     try:
-        start = api.prepare_training(found.request, folder=found.folder, layout=found.layout)
+        if dry_run:
+            start, missing = shown(found)
+        else:
+            start = api.prepare_training(found.request, folder=found.folder, layout=found.layout)
     except NothingFits as error:
         _print_miss(error)
         raise typer.Exit(1) from None
@@ -164,6 +170,7 @@ def _train(
         _print_dry(
             start,
             findings,
+            missing,
             with_jobs=not stops,
             json_output=json_output,
         )
@@ -196,11 +203,18 @@ def _train(
 
 
 def _print_dry(
-    start: Start, findings: Sequence[Finding], *, with_jobs: bool, json_output: bool
+    start: Start,
+    findings: Sequence[Finding],
+    missing: list[str],
+    *,
+    with_jobs: bool,
+    json_output: bool,
 ) -> None:
     if json_output:
-        print_json(dry_record(start, findings, with_jobs=with_jobs))
+        print_json({**dry_record(start, findings, with_jobs=with_jobs), "missing": missing})
         return
+    for text in missing:
+        print(f"missing: {text}")
     print_findings(start, findings, file=sys.stdout)
     print()
     if with_jobs:

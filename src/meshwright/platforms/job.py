@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from meshwright.software.contract import EnvVar, Exported, ExportedFile, RunsOn
 from meshwright.values.amounts import check_amounts
-from meshwright.values.errors import ConfigError, UnknownNameError
+from meshwright.values.errors import ConfigError, MissingWord, UnknownNameError
 from meshwright.values.hardware.cluster import Pool
 from meshwright.values.lines import check_line, check_lines, check_no_option, check_text
 from meshwright.values.options import Option
@@ -20,6 +20,7 @@ from meshwright.values.units import parse_duration
 __all__ = [
     "BATCH",
     "IMAGE",
+    "QUEUE",
     "SECRETS_OF",
     "SIZES",
     "Job",
@@ -51,7 +52,9 @@ SIZES = ("cpus", "memory", "shared_memory", "priority")
 _TEXTS = tuple(name for name in (*BATCH, *SIZES) if name not in ("mounts", "port", "cpus"))
 _DEFAULTS = ("account", "partition", "instance", "image", "time_limit_s")
 """What executors have options for."""
-_OPTIONAL = (*BATCH, *SIZES, "words", "secrets")
+QUEUE = ("order", "preempt", "min_timeslice")
+"""How Base Command queues a job, beside its priority."""
+_OPTIONAL = (*BATCH, *SIZES, *QUEUE, "words", "secrets")
 IMAGE = "nvcr.io/nvidia/pytorch:25.04-py3"
 """An example."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -129,6 +132,12 @@ class Job:
     """Of one node: 256Gi."""
     priority: str | None = None
     """In the platform's words."""
+    order: int | None = None
+    """Among jobs of one priority, 1 to 99, the first before."""
+    preempt: str | None = None
+    """What becomes of it when another takes its nodes, in the platform's words."""
+    min_timeslice: str | None = None
+    """How long it runs before another may: 2H."""
     words: tuple[str, ...] = ()
     """More options for the platform's own command, as they are."""
 
@@ -260,7 +269,16 @@ class JobOptions:
     shared_memory: Annotated[
         str | None, Option("Shared memory of one node, 256Gi.", metavar="SIZE")
     ] = None
-    priority: Annotated[str | None, Option("In the platform's words.")] = None
+    priority: Annotated[
+        str | None, Option("In the platform's words: bcp's HIGH, NORMAL, LOW; pai-dlc's 1 to 9.")
+    ] = None
+    order: Annotated[int | None, Option("bcp: among jobs of one priority, 1 to 99.")] = None
+    preempt: Annotated[
+        str | None, Option("bcp: RUNONCE, RESUMABLE or RESTARTABLE.", metavar="CLASS")
+    ] = None
+    min_timeslice: Annotated[
+        str | None, Option("bcp: how long it runs before another may: 2h.", metavar="TIME")
+    ] = None
     words: Annotated[
         tuple[str, ...],
         Option("One more option for the platform, as it is.", ("--launcher-word",), metavar="WORD"),
@@ -310,7 +328,7 @@ def _list(key: str, value: Any) -> tuple[str, ...]:
 
 
 _READERS: Mapping[str, Callable[[str, Any], Any]] = MappingProxyType(
-    {"mounts": _list, "words": _list, "cpus": _number}
+    {"mounts": _list, "words": _list, "cpus": _number, "order": _number}
 )
 
 
@@ -337,6 +355,9 @@ def job_of(exported: Exported, *, model: str, pool: Pool, options: JobOptions) -
         files=exported.files if reads else (),
         words=options.words,
         cpus=options.cpus,
+        order=options.order,
+        preempt=options.preempt,
+        min_timeslice=options.min_timeslice,
         **{name: getattr(options, name) for name in _TEXTS},
     )
 
@@ -367,7 +388,9 @@ def required(job: Job, platform: str, field: str, example: str) -> str:
     """Return a field that the platform cannot do without."""
     value = getattr(job, field)
     if value is None:
-        raise ConfigError(f"{platform} needs {field}, such as {example}")
+        raise MissingWord(
+            f"{platform} needs {field}, such as {example}", field=field, value=field.upper()
+        )
     return str(value)
 
 

@@ -4,6 +4,7 @@ MeshwrightError
 ├── ConfigError (also ValueError)    what the user gave is wrong: one clear line, exit code 2
 │   ├── UnknownNameError             a model, chip, key or option that does not exist, with the
 │                                    nearest names
+│   ├── MissingWord                  a word without which a job can't be written, and its place
 │   ├── LayoutError                  a layout that breaks a rule of the training software
 │   └── CannotExpress                a plan that the training software it is exported to has no
 │                                    words for
@@ -32,6 +33,7 @@ __all__ = [
     "LayoutError",
     "MeshwrightError",
     "MissingExtraError",
+    "MissingWord",
     "ServerError",
     "StudyError",
     "UnknownNameError",
@@ -48,6 +50,15 @@ class MeshwrightError(Exception):
 
 class ConfigError(MeshwrightError, ValueError):
     """The user's input is wrong; the message says what was given and expected, and what to do."""
+
+
+class MissingWord(ConfigError):
+    """A word is missing without which a job can't be written."""
+
+    def __init__(self, message: str, *, field: str, value: Any) -> None:
+        """Keep its field, and what stands in its place where a job is only shown."""
+        super().__init__(message)
+        self.field, self.value = field, value
 
 
 class LayoutError(ConfigError):

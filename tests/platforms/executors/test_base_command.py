@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 from tests.platforms.executors.harness import Harness, bash, programs
@@ -21,7 +21,9 @@ from meshwright.platforms.base_command.executor import (
     _number,
     _status_of,
 )
+from meshwright.platforms.base_command.script import one_gpu_instance
 from meshwright.platforms.executor import JobState
+from meshwright.platforms.registry import job_text
 from meshwright.values.errors import ConfigError, LauncherError, LauncherSilent
 
 FIELDS = {"image": "nvcr.io/nvidia/pytorch:25.04-py3", "instance": "dgxa100.80g.8.norm"}
@@ -73,6 +75,43 @@ def test_options_and_organizations(harness: Harness) -> None:
     assert "@ours:" in handle
     assert harness.end(handle)[handle].state == "succeeded"
     assert BaseCommandExecutor().find(label, directory=directory) == handle
+
+
+def test_how_a_job_is_queued(harness: Harness) -> None:
+    """NGC CLI's own choices, which the stand-in has too."""
+    asked = replace(
+        bash("true"),
+        priority="high",
+        order=10,
+        preempt="resumable",
+        min_timeslice="1h30m",
+        **FIELDS,
+    )
+    text = job_text(asked, launcher="bcp").text
+    for line in ("--priority HIGH", "--order 10", "--preempt RESUMABLE", "--min-timeslice 1H30M"):
+        assert line in text
+    handle = harness.submit(replace(asked, image=None, instance=None))
+    assert harness.end(handle)[handle].state == "succeeded"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ({"priority": "URGENT"}, "known: HIGH, LOW, NORMAL"),
+        ({"preempt": "RUNTWICE"}, "did you mean 'RUNONCE'"),
+        ({"order": 100}, "order=100: bcp has 1, the first, to 99"),
+        ({"min_timeslice": "soon"}, "min_timeslice"),
+    ],
+)
+def test_a_queue_that_base_command_has_not(words: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        job_text(replace(bash("true"), **FIELDS, **words), launcher="bcp")
+
+
+def test_checks_take_one_gpu() -> None:
+    assert one_gpu_instance("dgxa100.80g.8.norm") == "dgxa100.80g.1.norm"
+    assert one_gpu_instance("dgxa100.80g.2.norm") == "dgxa100.80g.2.norm"
+    assert one_gpu_instance("cpu.x86.tiny") == "cpu.x86.tiny"
 
 
 def test_a_queue_that_does_not_start_it(harness: Harness) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from meshwright.compat.autoconfigurator.settings import JOB_NAME_PREFIX
 from meshwright.platforms.base_command.allocation import Allocation, allocation_here
 from meshwright.platforms.executor import Executor
-from meshwright.platforms.job import JobOptions
+from meshwright.platforms.job import QUEUE, JobOptions
 from meshwright.platforms.registry import executor
 from meshwright.values.errors import ConfigError
 
@@ -107,6 +107,7 @@ def cluster_platform(
         partition=cluster.get("partition") or cluster.get("ace"),
         instance=cluster.get("instance"),
         words=tuple(more.get(launcher, ())),
+        **{name: cluster.get(name) for name in ("priority", *QUEUE) if launcher == "bcp"},
     )
     namespace = cluster.get("namespace") if launcher == "k8s" else None
     starter = {"namespace": namespace} if namespace else {}

@@ -338,6 +338,7 @@ def clusters() -> dict[str, dict[str, Any]]:
     more = {"mem": 0, "srun_args": ["--no-container-mount-home"]}
     ngc: dict[str, Any] = {"ace": None, "org": None, "team": None}
     ngc |= {"instance": "dgxa100.80g.8.norm", "workspace": None}
+    ngc |= dict.fromkeys(("priority", "order", "preempt", "min_timeslice"))
     k8s = {"namespace": "default", "volume": None, "nfs_server": None, "nfs_path": None}
     return {
         "bcm": {**slurm, "gpus_per_task": None, **common, **more},

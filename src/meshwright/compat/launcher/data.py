@@ -138,6 +138,7 @@ class _Jobs:
                 programs=() if words[0] == "python3" else ("meshwright",),
                 file=file,
                 setup=self.setup,
+                checks=name == "verify",
             )
         )
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from meshwright.compat.launcher.line import Line
+from meshwright.platforms.base_command.script import one_gpu_instance
 from meshwright.platforms.job import Job, parse_mount
 from meshwright.platforms.shell import Copy, on_nodes
 from meshwright.software.contract import EnvVar, ExportedFile
@@ -49,10 +50,12 @@ def step(
     secrets: Sequence[str] = (),
     setup: str | None = None,
     copy: Copy | None = None,
+    checks: bool = False,
 ) -> Step:
     """Return the job of a stage on the line's platform; without GPUs a process runs on each node.
 
-    A node logs to `logs`, and looks for what the job needs before it starts.
+    A node logs to `logs`, and looks for what the job needs before it starts. With `checks` it asks
+    for one GPU on Base Command.
     """
     words, inside = line.platform.job, line.platform.launcher in ("bcprun", "local")
     job = Job(
@@ -71,7 +74,11 @@ def step(
         mounts=() if inside else tuple(map(parse_mount, words.mounts)),
         account=words.account,
         partition=words.partition,
-        instance=words.instance,
+        instance=one_gpu_instance(words.instance) if checks else words.instance,
+        priority=words.priority,
+        order=words.order,
+        preempt=words.preempt,
+        min_timeslice=words.min_timeslice,
         words=words.words,
     )
     whole = on_nodes(job, logs=logs, needs=needs, programs=programs, setup=setup, copy=copy)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from meshwright.platforms.job import (
     BATCH,
     IMAGE,
+    QUEUE,
     SECRETS_OF,
     Job,
     JobText,
@@ -30,10 +32,10 @@ from meshwright.platforms.shell import (
     script,
     title,
 )
-from meshwright.values.errors import ConfigError
-from meshwright.values.units import DAY_S, HOUR_S, MINUTE_S
+from meshwright.values.errors import ConfigError, UnknownNameError
+from meshwright.values.units import DAY_S, HOUR_S, MINUTE_S, parse_duration
 
-__all__ = ["base_command_script", "base_command_time", "node_lines"]
+__all__ = ["base_command_script", "base_command_time", "node_lines", "one_gpu_instance"]
 
 RESULT_DIR = "/results"
 """Where Base Command's own examples mount the results of a job."""
@@ -46,7 +48,7 @@ _RANKS = (
 
 def base_command_script(job: Job) -> JobText:
     """Write a script that submits a job; bcprun starts the ranks of several nodes."""
-    check_fields(job, "bcp", (*BATCH, "words", "secrets"))
+    check_fields(job, "bcp", (*BATCH, *QUEUE, "priority", "words", "secrets"))
     ranks = job.nodes > 1 and job.runs_on == "rank"
     way(job, "bcp", ("ranks",) if ranks else ("torchrun",))
     blocks = [
@@ -84,6 +86,7 @@ def _submit(job: Job) -> list[str]:
         # A graceful stop: the job is told to end, and is killed later.
         *(("--total-runtime", base_command_time(job.time_limit_s)) if job.time_limit_s else ()),
     ]
+    words += _queue_words(job)
     for mount in job.mounts:
         words += _mount_words(mount_of(mount, "bcp", ("workspace", "dataset")))
     # SECRET:KEY:VARIABLE, by ngcsdk 3.59 (basecommand/command/batch.py).
@@ -94,6 +97,38 @@ def _submit(job: Job) -> list[str]:
         *lines_of([*words, *job.words]),
         '--commandline "$commandline"',
     ]
+
+
+_PRIORITIES = ("HIGH", "NORMAL", "LOW")
+_CLASSES = ("RUNONCE", "RESUMABLE", "RESTARTABLE")
+_LAST_ORDER = 99
+"""Choices of `ngc base-command job run` of NGC CLI 4.19.1."""
+
+
+def _queue_words(job: Job) -> list[str]:
+    """How the job is queued; ConfigError for what NGC CLI has no choice for."""
+    words: list[str] = []
+    for name, given, known in (
+        ("priority", job.priority, _PRIORITIES),
+        ("preempt", job.preempt, _CLASSES),
+    ):
+        if given is not None:
+            if given.upper() not in known:
+                raise UnknownNameError(f"{name} of bcp", given, known)
+            words += [f"--{name}", given.upper()]
+    if job.order is not None:
+        if not 1 <= job.order <= _LAST_ORDER:
+            raise ConfigError(f"order={job.order}: bcp has 1, the first, to {_LAST_ORDER}")
+        words += ["--order", str(job.order)]
+    if job.min_timeslice is not None:
+        seconds = parse_duration(job.min_timeslice, name="min_timeslice")
+        words += ["--min-timeslice", base_command_time(seconds)]
+    return words
+
+
+def one_gpu_instance(instance: str | None) -> str | None:
+    """Return the instance of one GPU beside one of eight, `dgxa100.80g.1.norm`; another stays."""
+    return None if instance is None else re.sub(r"\.8\.(\w+)$", r".1.\1", instance)
 
 
 def _mount_words(mount: Mount) -> list[str]:

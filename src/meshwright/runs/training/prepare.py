@@ -36,7 +36,7 @@ from meshwright.software.defaults import complete_settings, train_steps
 from meshwright.software.plan import plan_of
 from meshwright.software.registry import find_target
 from meshwright.software.settings import TrainingSettings
-from meshwright.values.errors import ConfigError
+from meshwright.values.errors import ConfigError, MissingWord
 from meshwright.values.layout import Layout
 from meshwright.values.models.params import model_params
 from meshwright.values.units import GB, counted, format_count, parse_duration
@@ -376,15 +376,19 @@ def prepare(
     return prepared
 
 
-def _no_length(request: TrainRequest, problem: Problem, *, gbs: int, step_s: float) -> str:
+def _no_length(request: TrainRequest, problem: Problem, *, gbs: int, step_s: float) -> ConfigError:
     """Say that a length is needed, and how far the time reaches, where one is given."""
     needed = "a training needs its length where it has no data:"
     if request.time is not None:
         steps = int(parse_duration(request.time, name="time") // step_s)
         tokens = format_count(steps * gbs * problem.setting.work.seq_len)
-        return f"{needed} {request.time} reaches --steps {steps} of {step_s:.3g} s, {tokens} tokens"
+        return MissingWord(
+            f"{needed} {request.time} reaches --steps {steps} of {step_s:.3g} s, {tokens} tokens",
+            field="train_steps",
+            value=max(1, steps),
+        )
     tokens = format_count(TOKENS_PER_PARAM * model_params(problem.setting.model).total)
-    return (
+    return ConfigError(
         f"{needed} --steps 100 to try it, or --tokens {tokens}, {TOKENS_PER_PARAM:g} for each"
         " parameter"
     )
@@ -408,7 +412,7 @@ def settings_of(
             )
     lengths = (asked.train_steps, asked.train_samples, asked.train_tokens)
     if lengths == (None, None, None) and not asked.data:
-        raise ConfigError(_no_length(request, problem, gbs=gbs, step_s=step_s))
+        raise _no_length(request, problem, gbs=gbs, step_s=step_s)
     work = replace(problem.setting.work, gbs=gbs)
     save_dir = request.save_dir or str(folder / "checkpoints")
     steps = train_steps(complete_settings(asked, model=problem.setting.model, work=work), work)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from meshwright.data.fetching import find_corpus
 from meshwright.data.footprint import footprint_of, needs_of
 from meshwright.data.workers import format_size
+from meshwright.platforms.base_command.script import one_gpu_instance
 from meshwright.platforms.job import Job, JobText
 from meshwright.platforms.registry import job_text
 from meshwright.runs.workflows.spec import WorkflowSpec, read_spec
@@ -153,9 +154,12 @@ def workflow(
 
 
 def _rendered(number: int, stage: Stage, launcher: str) -> RenderedJob:
-    folder = f"{number}-{stage.name}"
+    folder, job = f"{number}-{stage.name}", stage.job
+    if launcher == "bcp" and stage.name == "verify":
+        # A check asks for no more GPUs than Base Command makes it.
+        job = replace(job, instance=one_gpu_instance(job.instance))
     try:
-        text = job_text(stage.job, launcher=launcher)
+        text = job_text(job, launcher=launcher)
     except ConfigError as error:
         way_out = "; notebook=null does" if stage.name == "notebook" else ""
         raise ConfigError(f"{stage.name}: {error}{way_out}") from None
