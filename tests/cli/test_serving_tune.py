@@ -125,7 +125,7 @@ def test_a_dry_run_starts_nothing(
         ),
         (["--cluster", "local:1", "--input-len", "0"], "input_len=0: expected 1 to"),
         (["--cluster", "local:1", "--launcher", "slrm"], "launcher"),
-        (["--cluster", "local:1", "--max-runs", "0"], "max_runs=0: expected 1 or more"),
+        (["--cluster", "local:1", "--max-runs", "0"], "max_runs=0: expected a number from 1"),
     ],
 )
 def test_bad_words_are_one_line(

@@ -232,7 +232,7 @@ def test_a_second_process_is_refused(torchrun: Path, capsys: Capture) -> None:
             [*HERE, "--setting", "learning_rate=1"],
             "--setting learning_rate: of no effect with the embedded trainer",
         ),
-        ([*HERE, "--max-runs", "0"], "max_runs=0: expected 1 or more"),
+        ([*HERE, "--max-runs", "0"], "max_runs=0: expected a number from 1"),
         (
             [*HERE, "--max-steps-per-run", "3"],
             "max_steps_per_run=3: expected 7 or more: the first are warm-up",

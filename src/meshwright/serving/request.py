@@ -140,9 +140,9 @@ class ServingRequest:
     speculation: Annotated[
         Speculation | None,
         Option(
-            "Tokens drafted per step, how many are right, and by what: mtp (the model's layers).",
+            "Tokens drafted per step, how many are right, and how: mtp (usual), eagle or ngram.",
             ("--speculate",),
-            metavar="N,ACCEPTED[,mtp|eagle|ngram]",
+            metavar="N,ACCEPTED[,WAY]",
             kind=str,
             read=parse_speculation,
         ),
