@@ -5,18 +5,24 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshwright.api import plan
+from meshwright.runs.candidates import candidates_of
 from meshwright.search.explain import explain
 from meshwright.search.plan import search_plans
 from meshwright.search.problem import resolve
 from meshwright.search.request import PlanRequest
 from meshwright.values.errors import ConfigError
+from meshwright.values.hardware.catalogue import find_chip
+from meshwright.values.units import format_count, parse_number
 
 PLANS = int(os.environ.get("MESHWRIGHT_RANDOM_PLANS", "6"))
 """Random questions per rule; a night sets more."""
@@ -80,6 +86,89 @@ def test_the_rules_are_asked_of_plans_that_there_are() -> None:
     asked = {"model": "tiny-llama", "kind": "h100", "count": 8, "seq_len": 512, "gbs": 16}
     assert 0 < fastest(asked) < 60
     assert 0 < fastest(asked, cluster="h100:4,a100-80:4") < 60
+    with TemporaryDirectory() as folder:
+        slow = fastest(asked, cluster=cluster_file(Path(folder), asked, memory_gb_per_s=300))
+        assert fastest(asked) < slow < 60
+    assert candidates_of(resolve(request(asked)), lambda layout: None).members
+
+
+def cluster_file(folder: Path, question: dict[str, Any], name: str = "mine", **changes: Any) -> str:
+    """Write the question's chips as a file, with other figures or another name."""
+    pool = {name: changes.pop(name) for name in ("network", "oversubscription") if name in changes}
+    content: dict[str, Any] = {
+        "chips": {name: {"like": question["kind"], **changes}},
+        "pools": [{"chip": name, "count": question["count"], **pool}],
+    }
+    path = folder / f"{name}-{abs(hash((str(changes), str(pool))))}.yaml"
+    path.write_text(yaml.safe_dump(content))
+    return str(path)
+
+
+@settings(max_examples=PLANS)
+@given(question=questions(), share=st.sampled_from([1.1, 1.5, 3.0]))
+def test_faster_memory_is_never_slower(question: dict[str, Any], share: float) -> None:
+    rate = find_chip(question["kind"]).memory_bytes_per_s / 1e9
+    with TemporaryDirectory() as folder:
+        own, faster = (
+            fastest(question, cluster=cluster_file(Path(folder), question, memory_gb_per_s=one))
+            for one in (rate, share * rate)
+        )
+    assert faster <= own
+
+
+@settings(max_examples=PLANS)
+@given(question=questions(), gbps=st.sampled_from([25, 100, 200]))
+def test_a_faster_network_is_never_slower(question: dict[str, Any], gbps: int) -> None:
+    with TemporaryDirectory() as folder:
+        slow, fast = (
+            fastest(question, cluster=cluster_file(Path(folder), question, network=rate))
+            for rate in (gbps, 2 * gbps)
+        )
+    assert fast <= slow
+
+
+@settings(max_examples=PLANS)
+@given(question=questions())
+def test_the_name_of_a_chip_changes_nothing(question: dict[str, Any]) -> None:
+    with TemporaryDirectory() as folder:
+        one, other = (
+            fastest(question, cluster=cluster_file(Path(folder), question, name))
+            for name in ("alpha", "zulu-9")
+        )
+    assert one == other
+
+
+@settings(max_examples=max(2, PLANS // 3))
+@given(question=questions(), other=st.sampled_from(CHIPS))
+def test_a_pool_more_never_lengthens_the_step(question: dict[str, Any], other: str) -> None:
+    if other != question["kind"]:
+        own = f"{question['kind']}:8"
+        assert fastest(question, cluster=f"{own},{other}:4") <= fastest(question, cluster=own) * (
+            1 + 1e-12
+        )
+
+
+@settings(max_examples=PLANS)
+@given(question=questions())
+def test_tune_predicts_what_plan_and_explain_say(question: dict[str, Any]) -> None:
+    try:
+        problem = resolve(request(question))
+        members = candidates_of(problem, lambda layout: None).members
+    except ConfigError:
+        return
+    for member in members[:2]:
+        quote = explain(member.layout, problem).quote
+        assert member.predicted.step_s == quote.step_s
+
+
+@settings(max_examples=100 * PLANS)
+@given(count=st.floats(1, 9.99e14))
+def test_a_count_reads_back_as_it_is_written(count: float) -> None:
+    written = format_count(count)
+    assert parse_number(written, name="n", whole=False, thousand=1000) == pytest.approx(
+        count, rel=0.0051
+    )
+    assert "e" not in written
 
 
 @settings(max_examples=PLANS)
