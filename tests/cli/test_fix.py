@@ -46,19 +46,6 @@ export CUDA_DEVICE_MAX_CONNECTIONS=1
 torchrun --nproc-per-node 8 --nnodes 2 pretrain_gpt.py ${MODEL_ARGS[@]} \\
     ${MODEL_PARALLEL_ARGS[@]} ${TRAINING_ARGS[@]} --data-path $DATA --save $CKPT --load $CKPT
 """
-NEMO = """
-trainer: {num_nodes: 2, devices: 8, precision: bf16}
-model:
-  micro_batch_size: 4
-  global_batch_size: 256
-  tensor_model_parallel_size: 1
-  pipeline_model_parallel_size: 1
-  encoder_seq_length: 2048
-  num_layers: 24
-  hidden_size: 2048
-  num_attention_heads: 16
-  tokenizer: {library: megatron, type: GPT2BPETokenizer}
-"""
 ON = ["--cluster", "h100:16"]
 
 
@@ -148,15 +135,27 @@ def test_a_ramp_and_chunks_go_by_whole_micro_batches(tmp_path: Path, capsys: Cap
     assert starts(after)
 
 
-def test_what_is_not_edited_is_refused(tmp_path: Path, capsys: Capture) -> None:
-    path = tmp_path / "nemo.yaml"
-    path.write_text(NEMO, encoding="utf-8")
-    assert run(["fix", str(path), *ON]) == 2
-    assert "is not edited in place" in capsys.readouterr().err
-
-
 def test_a_script_that_no_layout_fits_is_an_answer(tmp_path: Path, capsys: Capture) -> None:
     path = tmp_path / "gpt.sh"
     path.write_text(ARRAYS, encoding="utf-8")
     assert run(["fix", str(path), "--cluster", "rtx4090:1", "--gbs", "8"]) == 1
-    assert "no layout fits on rtx4090:1" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "no layout fits on rtx4090:1" in said
+    assert "memory: more than a chip has" in said
+    assert "GiB too much on its fullest stage" in said
+
+
+def test_where_no_edit_mends_it_the_broken_rule_is_said(tmp_path: Path, capsys: Capture) -> None:
+    path = tmp_path / "odd.sh"
+    path.write_text(
+        "torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 31 --hidden-size 4096"
+        " --num-attention-heads 31 --kv-channels 128 --seq-length 8192 --micro-batch-size 1"
+        " --max-position-embeddings 8192 --global-batch-size 7 --bf16 --swiglu"
+        " --position-embedding-type rope --tensor-model-parallel-size 2 --train-iters 100"
+        " --lr 1e-4 --tokenizer-type NullTokenizer --vocab-size 128255 --mock-data\n",
+        encoding="utf-8",
+    )
+    assert run(["fix", str(path), "--cluster", "h100:64"]) == 2
+    said = capsys.readouterr().err
+    assert "heads=31 is not divisible by tp=2" in said
+    assert "gbs=7 is not divisible by mbs * dp" in said

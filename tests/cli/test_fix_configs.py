@@ -1,4 +1,4 @@
-"""`meshwright fix` on configuration files: torchtitan's TOML and nanotron's YAML."""
+"""`meshwright fix` on configuration files: torchtitan's TOML, nanotron's YAML, and NeMo's."""
 
 from __future__ import annotations
 
@@ -176,3 +176,34 @@ def test_a_batch_that_follows_from_the_replicas_is_kept(tmp_path: Path, capsys: 
     assert "gbs=128" in str(found["layout"])
     after = tomllib.loads(path.read_text(encoding="utf-8"))["training"]
     assert after["global_batch_size"] == 128
+
+
+@pytest.mark.parametrize(
+    ("target", "name", "nodes"),
+    [
+        ("megatron-bridge", "overrides.yaml", None),
+        ("nemo2", "recipe.yaml", "num_nodes: 2"),
+        ("nemo1", "conf/training/meshwright/plan.yaml", "num_nodes: 2"),
+    ],
+)
+def test_files_of_nemo_and_bridge_keep_all_but_the_layout(
+    target: str, name: str, nodes: str | None, tmp_path: Path, capsys: Capture
+) -> None:
+    """The micro batch does not fit one server, and the file was for two."""
+    words = ["--cluster", "h100:16", "--seq", "8192", "--gbs", "64", "--layout", "tp=4,mbs=4"]
+    assert run(["export", "llama3-8b", *words, "--to", target, "-o", str(tmp_path)]) == 0
+    path = tmp_path / name
+    old = path.read_text(encoding="utf-8")
+    old = old.replace("micro_batch_size: 4", "micro_batch_size: 64  # mine")
+    path.write_text(old, encoding="utf-8")
+    capsys.readouterr()
+    assert run(["fix", str(path), "--cluster", "h100:8", "--write"]) == 0
+    new = path.read_text(encoding="utf-8")
+    gone = {line.strip() for line in set(old.splitlines()) - set(new.splitlines())}
+    allowed = ("micro_batch_size", "model_parallel_size", "context_parallel", "sequence_parallel")
+    assert gone >= {"micro_batch_size: 64  # mine", *([] if nodes is None else [nodes])}
+    assert all(line.startswith((*allowed, "tensor", "num_nodes")) for line in gone)
+    assert "  # mine" in new
+    assert len(new.splitlines()) == len(old.splitlines())
+    assert run(["why-oom", str(path), "--cluster", "h100:8"]) == 0
+    assert "fits: yes" in capsys.readouterr().out

@@ -11,7 +11,7 @@ from typing import Any
 
 from meshwright.api.existing import Run, price_of, read_run
 from meshwright.api.problems import problem_of
-from meshwright.search.plan import fitting_plans
+from meshwright.search.plan import fitting_plans, search_problem
 from meshwright.search.problem import Asked, Problem
 from meshwright.search.quote import Quote
 from meshwright.search.request import PlanRequest
@@ -20,8 +20,9 @@ from meshwright.software.contract import Mended, import_text
 from meshwright.software.plan import plan_of
 from meshwright.values.errors import ConfigError
 from meshwright.values.layout import Layout
+from meshwright.values.units import GIB
 
-__all__ = ["Fixed", "fix_run"]
+__all__ = ["Fixed", "fix_run", "why_none"]
 
 _GROUPS: Mapping[str, tuple[str, ...]] = {
     "sharding": ("sharding",),
@@ -38,6 +39,8 @@ _GROUPS: Mapping[str, tuple[str, ...]] = {
 """What is changed together; those that train the same numbers in the same order come first."""
 _MOST_GROUPS = 3
 """Changes that are tried together before all may change: 129 searches of a few layouts each."""
+_MOST_REASONS = 3
+"""Named where no layout fits."""
 _MOST_PLANS = 50
 """Looked through for one that an edit writes."""
 
@@ -110,7 +113,14 @@ def fix_run(path: Path, fields: Mapping[str, Any], *, best: bool = False) -> Fix
     if before is not None and as_it_is is not None and before.verdict == "yes" and not best:
         edit = edits.written(as_it_is)
     else:
-        edit = edits.best() if best else edits.nearest()
+        try:
+            edit = edits.best() if best else edits.nearest()
+        except ConfigError as error:
+            if refused is None:
+                raise
+            raise ConfigError(
+                f"{refused}; of the layouts that do run none is an edit of the file alone: {error}"
+            ) from None
         if edit is None and as_it_is is not None and before is not None:
             edit = edits.written(as_it_is) if before.verdict == "at risk" else None
         edit = edit or edits.at_risk()
@@ -125,6 +135,26 @@ def fix_run(path: Path, fields: Mapping[str, Any], *, best: bool = False) -> Fix
         refused=refused,
         notes=(*edit.mended.notes, *_risk(edit.asked)),
     )
+
+
+def why_none(path: Path, fields: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return why no layout fits where `fix_run` found none: what turned most of them away, and the
+    nearest miss."""
+    run = read_run(path, dict(fields), option="")
+    problem = run.as_it_is(problem_of(PlanRequest.of({**run.fields(), **fields})))
+    known = dict.fromkeys([run.found.layout.get("sharding", "none"), *run.source.shardings])
+    pins = {"sharding": list(known), **problem.request.pins}
+    request = problem.request.model_copy(update={"pins": pins, "top": 1})
+    try:
+        found = search_problem(replace(problem, request=request))
+    except ConfigError as error:
+        return (str(error),)
+    reasons = [f"{count:,} layouts: {reason}" for reason, count in found.rejected.items()]
+    miss = found.nearest_miss
+    if miss is None:
+        return tuple(reasons[:_MOST_REASONS])
+    over = f"{miss.over_bytes / GIB:.1f} GiB too much on its fullest stage"
+    return (*reasons[:_MOST_REASONS], f"nearest miss: {miss.layout.words()}, {over}")
 
 
 def _risk(asked: Asked) -> tuple[str, ...]:

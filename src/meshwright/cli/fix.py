@@ -7,7 +7,7 @@ from pathlib import Path
 
 import typer
 
-from meshwright.api.fixing import Fixed, changes, fix_run
+from meshwright.api.fixing import Fixed, changes, fix_run, why_none
 from meshwright.api.problems import read_text
 from meshwright.cli.flags import HfFlag, model_words
 from meshwright.cli.options import REQUIRED, Given, argument, command, fields_of, option
@@ -42,12 +42,13 @@ def fix(
 ) -> None:
     """Edit a launch script or a configuration in place, by as little as makes it fit and run.
 
-    The file is a Megatron-LM script, torchtitan's TOML, nanotron's YAML, or what TRL, Axolotl,
-    LLaMA-Factory, torchtune, DeepSpeed and Accelerate are configured with. The layout that changes
-    the fewest of its settings, fits in memory and keeps the software's rules is taken; with --best
-    the fastest one. One at risk of running out of memory is taken only where no other is found, and
-    that is said. Values change where they are set; a new one goes to the end of its block.
-    Comments, `$1`, data paths and all other bytes stay. What the file switches off stays off.
+    The file is a Megatron-LM script, torchtitan's TOML, or what Megatron-Bridge, NeMo, Primus,
+    nanotron, TRL, Axolotl, LLaMA-Factory, torchtune, DeepSpeed and Accelerate are configured with.
+    The layout that changes the fewest of its settings, fits in memory and keeps the software's
+    rules is taken; with --best the fastest one. One at risk of running out of memory is taken only
+    where no other is found, and that is said. Values change where they are set; a new one goes to
+    the end of its block. Comments, `$1`, data paths and all other bytes stay. What the file
+    switches off stays off.
 
     Prints a unified diff for `patch -p1`, and on stderr both layouts with their prices. Nothing is
     written without --write. The edited text is read again first, and must say the layout. Exit code
@@ -67,10 +68,10 @@ def fix(
         given["model"] = model_words(given.get("model"), hf)
     fixed = fix_run(script, given, best=best)
     if fixed is None:
-        tell(
-            f"{script}: no layout fits on {given['cluster']}; `meshwright plan --from {script}"
-            f" --cluster {given['cluster']}` says why"
-        )
+        tell(f"{script}: no layout fits on {given['cluster']}:")
+        for line in why_none(script, given):
+            tell(f"  {line}")
+        tell(f"`meshwright plan --from {script} --cluster {given['cluster']}` shows what would fit")
         raise typer.Exit(1)
     if json_output:
         print_json(fixed.to_dict())

@@ -8,7 +8,14 @@ from dataclasses import replace
 from typing import Any, cast
 
 from meshwright.search.started import started_stack
-from meshwright.software.contract import BF16_GRADIENTS, Imported, ImportSource, left_off
+from meshwright.software.contract import (
+    BF16_GRADIENTS,
+    Imported,
+    ImportSource,
+    Mended,
+    left_off,
+)
+from meshwright.software.megatron_bridge.export import MEGATRON_BRIDGE
 from meshwright.software.megatron_bridge.sections import (
     DECAYS,
     NAME,
@@ -26,6 +33,8 @@ from meshwright.software.megatron_core.layout import (
     read_recompute,
 )
 from meshwright.software.megatron_core.model import read_model, take_loss
+from meshwright.software.mending import like_export
+from meshwright.software.plan import TrainingPlan
 from meshwright.software.settings import Activation, Dataset, TrainingSettings
 from meshwright.software.text import Taken
 from meshwright.software.words import shares
@@ -162,6 +171,15 @@ def _matches(name: str, text: str) -> bool:
     )
 
 
+def _mended(text: str, found: Imported, plan: TrainingPlan) -> Mended:
+    del found
+    return like_export(text, plan, target=MEGATRON_BRIDGE, read=_read)
+
+
 BRIDGE_SOURCE = ImportSource(
-    name=NAME, title="Megatron-Bridge's YAML", matches=_matches, read=_read
+    name=NAME,
+    title="Megatron-Bridge's YAML",
+    matches=_matches,
+    read=_read,
+    mend=_mended,
 )

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from meshwright.software.contract import Imported, ImportSource
+from meshwright.software.contract import Imported, ImportSource, Mended
 from meshwright.software.megatron_core.model import read_model
-from meshwright.software.nemo1.export import ACTIVATIONS, NAME, NULL_VOCABULARY, WORDS
+from meshwright.software.mending import like_export
+from meshwright.software.nemo1.export import ACTIVATIONS, NAME, NEMO1, NULL_VOCABULARY, WORDS
 from meshwright.software.nemo1.training import LINEAR
+from meshwright.software.plan import TrainingPlan
 from meshwright.software.settings import DecayStyle, TrainingSettings
 from meshwright.software.text import Taken
 from meshwright.software.words import blend, shares
@@ -274,4 +276,15 @@ def _matches(name: str, text: str) -> bool:
     )
 
 
-NEMO1_SOURCE = ImportSource(name=NAME, title="NeMo 1.x's YAML", matches=_matches, read=_read)
+def _mended(text: str, found: Imported, plan: TrainingPlan) -> Mended:
+    del found
+    return like_export(text, plan, target=NEMO1, read=_read)
+
+
+NEMO1_SOURCE = ImportSource(
+    name=NAME,
+    title="NeMo 1.x's YAML",
+    matches=_matches,
+    read=_read,
+    mend=_mended,
+)

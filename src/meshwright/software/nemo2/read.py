@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from meshwright.software.contract import BF16_GRADIENTS, Imported, ImportSource
+from meshwright.software.contract import BF16_GRADIENTS, Imported, ImportSource, Mended
 from meshwright.software.megatron_core.layout import (
     read_context,
     read_ddp,
@@ -14,8 +14,10 @@ from meshwright.software.megatron_core.layout import (
     read_recompute,
 )
 from meshwright.software.megatron_core.model import read_model, take_loss
+from meshwright.software.mending import like_export
 from meshwright.software.nemo2.encoders import encoder_kind, read_encoder
-from meshwright.software.nemo2.export import ACTIVATION_TARGETS, NAME, WORDS
+from meshwright.software.nemo2.export import ACTIVATION_TARGETS, NAME, NEMO2, WORDS
+from meshwright.software.plan import TrainingPlan
 from meshwright.software.settings import (
     Activation,
     ModelDetails,
@@ -206,4 +208,15 @@ def _matches(name: str, text: str) -> bool:
     )
 
 
-NEMO2_SOURCE = ImportSource(name=NAME, title="NeMo 2.0's YAML", matches=_matches, read=_read)
+def _mended(text: str, found: Imported, plan: TrainingPlan) -> Mended:
+    del found
+    return like_export(text, plan, target=NEMO2, read=_read)
+
+
+NEMO2_SOURCE = ImportSource(
+    name=NAME,
+    title="NeMo 2.0's YAML",
+    matches=_matches,
+    read=_read,
+    mend=_mended,
+)
