@@ -237,7 +237,7 @@ def test_a_second_process_is_refused(torchrun: Path, capsys: Capture) -> None:
             [*HERE, "--max-steps-per-run", "3"],
             "max_steps_per_run=3: expected 7 or more: the first are warm-up",
         ),
-        ([*HERE, "--max-minutes-per-run", "0"], "minutes_per_run=0: expected a positive number"),
+        ([*HERE, "--max-minutes-per-run", "0"], "minutes_per_run=0.0: expected a positive number"),
         ([*HERE, "--budget", "nan"], "budget=nan: expected GPU-hours, dollars or runs"),
         ([*HERE, "--tolerance", "1"], "tolerance=1: expected a share of the step time"),
         ([*HERE, "--precision", "fp8"], "has no fp8 matrix unit"),
