@@ -15,9 +15,10 @@ from tests.report.answers import plan_answer, plan_of
 from meshwright import api
 from meshwright.api.report import write_report
 from meshwright.report.charts.draw import draw
-from meshwright.report.charts.forms import Machine, Waterfall
-from meshwright.report.charts.machine import DOT, LETTERS, MOST_CELLS, first_chips, marks_of
+from meshwright.report.charts.forms import Machine, Op, Timeline, Waterfall
+from meshwright.report.charts.machine import DOT, LETTERS, MOST_SQUARES, first_chips, marks_of
 from meshwright.report.charts.svg import NARROW, WIDTH
+from meshwright.report.parts.computed import timeline_info
 from meshwright.report.parts.lost import ideal_s, lost_info, rivals_waterfall_info
 from meshwright.report.parts.machine import machine_info
 from meshwright.search.request import PlanRequest
@@ -110,7 +111,7 @@ def test_a_million_chips_are_a_small_picture_with_the_same_groups() -> None:
     machine = machine_of(LARGE)
     starts = first_chips(machine)
     assert LARGE.num_chips == 1_048_576
-    assert len(starts) <= MOST_CELLS
+    assert len(starts) <= MOST_SQUARES
     drawn = draw(machine)
     assert len(drawn) < 150_000
     assert drawn.count('class="cell" x=') == len(starts)
@@ -167,3 +168,42 @@ def test_the_page_marks_the_same_groups(browser: Browser, tmp_path: Path) -> Non
         figure.locator("svg.chart:visible g[data-ink] > rect.cell").nth(9).hover()
         assert figure.get_by_role("status").inner_text().startswith("Chip 9, node 1, stage 0.")
         assert said == []
+
+
+def test_a_long_pipeline_is_drawn_by_how_busy_it_is() -> None:
+    """Beyond what is drawn one by one each stage is an outline; nothing of the table is lost."""
+    ops = tuple(
+        Op(stage=0, kind="F", chunk=0, microbatch=k, start_s=float(k), end_s=k + 0.5)
+        for k in range(9000)
+    )
+    steps = Timeline(
+        key="timeline",
+        title="Long",
+        sentence="By hand.",
+        stages=1,
+        step_s=9000.0,
+        ops=ops,
+        opening_s=100.0,
+        density=((0.5,) * 240,),
+    )
+    drawn = draw(steps)
+    [names] = re.findall(r'data-ops="([^"]+)"', drawn)
+    assert len(names.split()) == 100
+    assert drawn.count('<path class="busy"') == 2  # behind the opening, and in the strip
+    assert "share that works" in drawn
+    assert 'viewBox="0 0 444 36.0"' in drawn  # 100 of 9,000 s, of 40,000
+    assert len(steps.data.rows) == 9000
+
+
+def test_a_pipeline_opens_on_its_warm_up_and_two_rounds(plan: dict[str, Any]) -> None:
+    best = plan["plans"][0]
+    problem = api.problem_of(PlanRequest.of(plan["request"]))
+    steps = timeline_info(best, problem)
+    assert isinstance(steps, Timeline)
+    assert steps.opening_s is not None
+    backs = [op for op in steps.ops if op.stage == 0 and op.kind == "B"]
+    within = [op for op in backs if op.end_s <= steps.opening_s]
+    assert len(within) == 2 * best["layout"]["pp"] * best["layout"]["vpp"] < len(backs)
+    for stage, shares in enumerate(steps.density):
+        worked = sum(op.end_s - op.start_s for op in steps.ops if op.stage == stage)
+        assert sum(shares) / len(shares) * steps.step_s == pytest.approx(worked)

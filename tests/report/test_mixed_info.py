@@ -6,7 +6,7 @@ import pytest
 
 from meshwright import api
 from meshwright.api.report import find_chart, report_parts
-from meshwright.report.charts.forms import Stack, Timeline
+from meshwright.report.charts.forms import Machine, Stack, Timeline
 from meshwright.search.mixed.front import mixed_layout_of
 from meshwright.search.mixed.problem import resolve_mixed
 from meshwright.search.request import PlanRequest
@@ -63,3 +63,16 @@ def test_chunks_read_back_are_those_of_the_plan(answer: dict[str, Any]) -> None:
     )
     assert mixed_layout_of(unlike, problem).chunks == (11, 9, 9, 11)
     assert mixed_layout_of(even, problem).chunks is None
+
+
+def test_the_map_of_several_kinds_has_the_plan_s_stages_and_seconds(answer: dict[str, Any]) -> None:
+    best = answer["plans"][0]
+    machine = find_chart(report_parts([answer]), "machine")
+    assert isinstance(machine, Machine)
+    layout = mixed_layout_of(best, resolve_mixed(PlanRequest.of(answer["request"])))
+    assert [stage.count for stage in machine.stages] == [
+        stage.tp * stage.dp * layout.cp for stage in layout.stages
+    ]
+    shown = {one.term: one.step_s for one in machine.exchanges if one.step_s > 0}
+    assert shown == {t: s for t, s in best["time"].items() if t.endswith("_comm") and s > 0}
+    assert all("a800 " in one.link and "h800 " in one.link for one in machine.exchanges)

@@ -58,6 +58,18 @@ def test_seconds_are_those_of_the_plan() -> None:
     }
 
 
+def test_what_is_hidden_is_there_with_its_bytes() -> None:
+    """A ring of two passes a rank's keys and values on once; here products hide all of it."""
+    stack = replace(STACK, cp_overlap=1.0, context_exchange="ring")
+    there = replace(setting(), stack=stack)
+    layout = Layout(cp=2, gbs=8)
+    [quote] = quotes([layout], there)
+    [one] = [each for each in exchanges_of(layout, there, quote.time_s) if each.term == "cp_comm"]
+    assert one.step_s == 0
+    pairs = WORK.seq_len / 2 * LLAMA.num_kv_heads * 2 * LLAMA.head_dim
+    assert one.sent_bytes == pairs * HALF
+
+
 def test_experts_exchange_over_ep() -> None:
     one = found(Layout(dp=4, ep=4, gbs=8, sharding="zero1"), MOE)["ep_comm"]
     assert one.axis == "ep"

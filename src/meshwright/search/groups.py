@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from meshwright.cost.layer import price_layer
 from meshwright.cost.once import exchanged_bytes, gathered_bytes
-from meshwright.cost.stages import place_stages
+from meshwright.cost.operators import Site
+from meshwright.cost.stages import distinct_shapes, place_stages
 from meshwright.cost.step import price_stages
 from meshwright.cost.weights import layer_params
-from meshwright.search.operators import layer_tables
 from meshwright.search.quote import Setting
 from meshwright.search.titles import TIME_READINGS, Bound, link_words
 from meshwright.values.layout import Layout, Layouts
@@ -80,19 +81,20 @@ def exchanges_of(
 
 
 def _layer_bytes(layout: Layout, setting: Setting) -> dict[str, tuple[float, str]]:
-    """Of the mean layer's forward pass."""
-    tables = layer_tables(layout, setting)
-    layers = sum(table.num_layers for table in tables)
-
-    def of(term: str) -> float:
-        return sum(
-            table.num_layers * row.sent_bytes
-            for table in tables
-            for row in table.rows
-            if row.term == term
-        )
-
-    return {term: (of(term) / layers, _PER_LAYER) for term in ("tp_comm", "cp_comm", "ep_comm")}
+    """Of the mean layer's forward pass, what is hidden too."""
+    model = setting.model
+    shapes, _ = distinct_shapes(Layouts.of([layout]))
+    site = Site(
+        model=model, work=setting.work, stack=setting.stack, pool=setting.pool, shapes=shapes
+    )
+    sums = dict.fromkeys(("tp_comm", "cp_comm", "ep_comm"), 0.0)
+    for segment in model.segments:
+        for _, count, parts in price_layer(site, segment).parts:
+            for part in parts:
+                if part.term in sums:
+                    size = float(np.ravel(part.sent_bytes)[0])
+                    sums[part.term] += segment.num_layers * count * size
+    return {term: (size / model.total_layers, _PER_LAYER) for term, size in sums.items()}
 
 
 def _step_bytes(layout: Layout, setting: Setting) -> dict[str, tuple[float, str]]:

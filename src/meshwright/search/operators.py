@@ -33,8 +33,6 @@ class OperatorRow:
     """Of the forward pass, on matrix units."""
     moved_bytes: float = 0.0
     """Of device memory, by the forward pass."""
-    sent_bytes: float = 0.0
-    """Of an exchange, by the forward pass: the sizes of its collectives and messages."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -129,7 +127,6 @@ def _row(block: str, part: Part, count: float) -> OperatorRow:
         saved_bytes=count * _number(part.saved_bytes),
         flops=count * _number(part.flops),
         moved_bytes=count * _number(part.moved_bytes),
-        sent_bytes=count * _number(part.sent_bytes),
     )
 
 

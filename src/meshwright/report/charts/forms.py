@@ -404,8 +404,6 @@ class Machine:
     """`node`, or `domain`."""
     exchanges: tuple[Exchange, ...]
     step_s: float
-    idle: int = 0
-    """Chips that are left out."""
 
     @property
     def num_chips(self) -> int:

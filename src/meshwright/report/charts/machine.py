@@ -39,6 +39,9 @@ __all__ = ["LETTERS", "MOST_CELLS", "draw_machine", "first_chips", "marks_of", "
 
 soft = partial(text, kind="soft")
 MOST_CELLS = 1024
+"""Chips that are drawn one by one."""
+MOST_SQUARES = 512
+"""Squares of a larger cluster, so large that letters can be read."""
 LETTERS: dict[RankAxis, str] = {"tp": "T", "cp": "C", "ep": "E", "dp": "D", "pp": "P"}
 """What stands on the chips of a group; hues alone tell nothing."""
 DOT = "\u25cf"
@@ -52,7 +55,9 @@ NAMES: dict[RankAxis, str] = {
 }
 SIZES = (26.0, 23.0, 20.0, 18.0, 16.0, 14.0, 12.0, 10.0, 8.0)
 """Of a square, the largest that fits."""
-MOST_HIGH, MOST_NARROW = 430.0, 820.0
+THICK_FROM = 16.0
+"""Size of a square from which its frame is thick."""
+MOST_HIGH, MOST_NARROW = 480.0, 820.0
 """Of all squares; more on a narrow page, where one scrolls anyway."""
 GAP, LABEL = 14.0, 15.0
 """Between boxes, and for the name over each."""
@@ -78,7 +83,9 @@ class Box:
 def unit_of(machine: Machine) -> int:
     """Return the chips that one square stands for."""
     unit = 1
-    while sum(-(-stage.count // unit) for stage in machine.stages) > MOST_CELLS:
+    if machine.num_chips <= MOST_CELLS:
+        return unit
+    while sum(-(-stage.count // unit) for stage in machine.stages) > MOST_SQUARES:
         if unit > max(stage.count for stage in machine.stages):
             break
         unit *= 2
@@ -158,7 +165,8 @@ def mark_of(x: float, y: float, size: float, words: str, ink: str) -> str:
     inner = size - 2
     high = min(13.0, (inner - 2) / max(1.0, 0.62 * len(words)), inner - 1)
     return (
-        f'<rect class="frame" x="{x:g}" y="{y:g}" width="{inner:g}" height="{inner:g}"/>'
+        f'<rect class="frame" x="{x:g}" y="{y:g}" width="{inner:g}" height="{inner:g}"'
+        f' style="stroke-width:{2.5 if size >= THICK_FROM else 1.2}px"/>'
         f'<text class="{ink} letters" style="font-size:{high:.1f}px" text-anchor="middle"'
         f' x="{x + inner / 2:.1f}" y="{y + inner / 2 + 0.36 * high:.1f}">{words}</text>'
     )
@@ -183,7 +191,7 @@ def _boxes(machine: Machine) -> Iterator[Box]:
         for place, stage in enumerate(machine.stages):
             chips = f"chips {stage.first:,} to {stage.first + stage.count - 1:,}"
             cells = -(-stage.count // unit)
-            columns = min(cells, 32)
+            columns = min(cells, 16)
             title = f"stage {place}: {chips}"
             short = f"stage {place}"
             yield Box(title=title, short=short, first=0, cells=cells, columns=columns)
@@ -286,7 +294,7 @@ def _exchanges(machine: Machine, wide: float, top: float) -> tuple[list[str], fl
         parts.append(text(4, top + 19, LETTERS[one.axis], kind="strong"))
         head = f"{one.title} ({one.axis})"
         share = f"{100 * one.step_s / machine.step_s:.1f} %"
-        waited = f"{number(one.step_s)} s of the step, {share}"
+        waited = f"{number(one.step_s)} s of the step, {share}" if one.step_s else "hidden"
         parts.append(text(26, top + 19, head, kind="strong"))
         if 26 + text_width(head) + 20 + text_width(waited) <= wide:
             parts.append(text(wide, top + 19, waited, kind="strong", anchor="end"))

@@ -29,9 +29,9 @@ soft = partial(text, kind="soft")
 MOST_HIGH, LEAST_HIGH, ALL_HIGH = 28.0, 8.0, 460.0
 """Of a stage's row at the most and at the least, and of all rows where they are more."""
 TIMELINE_LEFT = 66.0
-MOST_DRAWN = 20_000
-"""Operations that are drawn one by one, about 0.6 MB; of more, and on a narrow page, those of the
-opening alone, and how busy stages are behind it."""
+MOST_DRAWN, MOST_OPENED, MOST_NARROW = 8_000, 20_000, 2_000
+"""Operations that are drawn one by one in a step, in its opening, and in the opening on a narrow
+page. Where they are more it is drawn how busy stages are: 20,000 are 0.6 MB."""
 STRIP_HIGH, STRIP_ROWS = 9.0, 16
 """Of a row of the strip, and how many there are at the most: more stages share one."""
 UNITS = 40_000
@@ -47,10 +47,15 @@ KINDS = {
 def draw_timeline(chart: Timeline, wide: float = WIDTH) -> str:
     """Draw a row per stage; what is empty is waiting. Below, how busy each is in the whole step."""
     kinds = [kind for kind in KINDS if any(op.kind == kind for op in chart.ops)]
+    opening = UNITS if chart.opening_s is None else _unit(chart.opening_s, chart)
+    ops, from_unit = _drawn_ops(chart, opening, wide)
     marks = [
         (f'<rect width="12" height="12" rx="2" fill="{KINDS[kind][1]}"/>', KINDS[kind][0])
         for kind in kinds
+        if ops
     ]
+    if from_unit < UNITS:
+        marks.append(('<rect y="4" width="12" height="8" class="busy"/>', "share that works"))
     waiting = '<rect width="12" height="12" rx="2" class="rule"/>'
     parts, top = legend([*marks, (waiting, "waiting")], 0.0, wide)
     top += 6
@@ -64,13 +69,15 @@ def draw_timeline(chart: Timeline, wide: float = WIDTH) -> str:
             f'<rect x="{TIMELINE_LEFT}" y="{y:.1f}"'
             f' width="{wide - TIMELINE_LEFT:.1f}" height="{high:.1f}" class="rule"/>'
         )
-    opening = UNITS if chart.opening_s is None else _unit(chart.opening_s, chart)
-    narrow = wide <= NARROW
     plot = "".join(
-        _paths(chart, stage, kind, narrow) for stage in range(chart.stages) for kind in kinds
+        _path(chart, stage, kind, own)
+        for stage in range(chart.stages)
+        for kind in kinds
+        for group in ops
+        if (own := [op for op in group if op.stage == stage and op.kind == kind])
     )
-    if opening < UNITS and (narrow or len(chart.ops) > MOST_DRAWN):
-        plot += "".join(_behind(chart, stage, opening) for stage in range(chart.stages))
+    if from_unit < UNITS:
+        plot += "".join(_behind(chart, stage, from_unit) for stage in range(chart.stages))
     parts.append(
         f'<svg class="plot" x="{TIMELINE_LEFT:.0f}" y="{top:.1f}"'
         f' width="{wide - TIMELINE_LEFT:.0f}"'
@@ -134,25 +141,25 @@ def _timeline_axis(along: Scale, y: float, wide: float) -> str:
     )
 
 
-def _paths(chart: Timeline, stage: int, kind: str, narrow: bool) -> str:
-    """Operations of a kind on a stage, those of the opening apart, so that paper needs no others;
-    `data-ops` has `chunk.microbatch` of each, for tips."""
-    own = [op for op in chart.ops if op.stage == stage and op.kind == kind]
+def _drawn_ops(chart: Timeline, opening: int, wide: float) -> tuple[tuple[list[Op], ...], int]:
+    """Operations that are drawn one by one, those of the opening apart, so that paper needs no
+    others; and where in their place it is drawn how busy stages are."""
     end = chart.opening_s or chart.step_s
-    opening, behind = (
-        [op for op in own if (op.start_s < end) == before] for before in (True, False)
-    )
-    few = len(chart.ops) <= MOST_DRAWN and not narrow
-    parts = (opening, behind) if few else (opening,)
-    return "".join(_path(chart, stage, kind, ops) for ops in parts if ops)
+    first, behind = ([op for op in chart.ops if (op.start_s < end) == own] for own in (True, False))
+    narrow = wide <= NARROW
+    if len(first) > (MOST_NARROW if narrow else MOST_OPENED) and chart.density:
+        return (), 0
+    if behind and chart.density and (narrow or len(chart.ops) > MOST_DRAWN):
+        return (first,), opening
+    return (first, behind), UNITS
 
 
-def _behind(chart: Timeline, stage: int, opening: int) -> str:
-    """How busy a stage is behind the opening, in place of its operations."""
+def _behind(chart: Timeline, stage: int, from_unit: int) -> str:
+    """How busy a stage is from there on, in place of its operations."""
     pitch, high = _pitch(chart)
     base, shares = stage * pitch + high, chart.density[stage]
     piece = UNITS / len(shares)
-    first = int(opening / piece) + 1
+    first = int(from_unit / piece) + (from_unit > 0)
     levels = "".join(f"V{base - share * high:.1f}h{piece:.0f}" for share in shares[first:])
     return f'<path class="busy" d="M{first * piece:.0f} {base:.1f}{levels}V{base:.1f}z"/>'
 

@@ -48,7 +48,7 @@ globalThis.meshwrightPictures.machine = (box, say = () => {}) => {
     for (const [place, words] of marks) {
       const cell = map.cells[place], x = Number(cell.getAttribute("x")), y = Number(cell.getAttribute("y"));
       const high = Math.min(13, (inner - 2) / Math.max(1, 0.62 * words.length), inner - 1);
-      add(group, "rect", { class: "frame", x, y, width: inner, height: inner });
+      add(group, "rect", { class: "frame", x, y, width: inner, height: inner }).style.strokeWidth = map.size >= 16 ? "2.5px" : "1.2px";
       const letters = add(group, "text", { class: `${cell.parentNode.dataset.ink} letters`, "text-anchor": "middle", x: (x + inner / 2).toFixed(1), y: (y + inner / 2 + 0.36 * high).toFixed(1) });
       letters.style.fontSize = `${high.toFixed(1)}px`;
       letters.textContent = words;

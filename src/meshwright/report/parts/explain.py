@@ -17,6 +17,7 @@ from meshwright.report.charts.forms import (
     table_of,
 )
 from meshwright.report.charts.svg import TIME_COLOURS, number
+from meshwright.report.parts.lost import lost_info
 from meshwright.report.parts.part import (
     Part,
     Record,
@@ -333,7 +334,7 @@ def explain_part(record: Record, name: str, resolve: Resolve) -> Part:
         answer=explain_answer_info(record),
         tiles=figure_tiles(record, limit_gib=record["limit_gib"]),
         sections=sections_of(
-            ("time", "Where the time goes", (time, terms_info(record))),
+            ("time", "Where the time goes", (lost_info(record), time, terms_info(record))),
             ("memory", "Where the memory goes", (stages_info(record),)),
             ("operators", "The operators", operators),
             ("rivals", "What one change does", (rival_steps_info(record), rivals_info(record))),

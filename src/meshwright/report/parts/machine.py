@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from meshwright.report.charts.forms import Machine
@@ -13,6 +14,7 @@ from meshwright.search.mixed.front import mixed_layout_of
 from meshwright.search.mixed.problem import MixedProblem
 from meshwright.search.problem import Problem
 from meshwright.values.hardware.cluster import Node
+from meshwright.values.mixed_layout import MixedLayout
 from meshwright.values.ranks import stage_ranks
 
 __all__ = ["machine_info", "mixed_machine_info"]
@@ -29,7 +31,6 @@ def machine_info(plan: Mapping[str, Any], problem: Problem) -> Machine:
     layout, setting = layout_of(plan["layout"]), problem.setting
     exchanges = exchanges_of(layout, setting, plan["time"])
     box, word = _box(setting.pool.node)
-    idle = setting.pool.num_chips - layout.num_chips
     return Machine(
         key="machine",
         title=f"Machine map of {short_words(plan)}",
@@ -39,7 +40,6 @@ def machine_info(plan: Mapping[str, Any], problem: Problem) -> Machine:
         box_word=word,
         exchanges=exchanges,
         step_s=plan["step_s"],
-        idle=max(0, idle),
     )
 
 
@@ -49,16 +49,40 @@ def mixed_machine_info(plan: Mapping[str, Any], problem: MixedProblem) -> Machin
     layout = mixed_layout_of(plan, problem)
     box = problem.parts[layout.stages[0].pool].setting.pool.node.chips_per_node
     chips = ", ".join(dict.fromkeys(stage.chip for stage in layout.stages))
+    exchanges = _mixed_exchanges(plan, layout, problem)
     return Machine(
         key="machine",
         title=f"Machine map of {short_words(plan)}",
-        sentence=f"Stages follow each other over {chips}; a chip's letters show its groups.",
+        sentence=f"Stages follow each other over {chips}. {_sentence(exchanges, plan['step_s'])}",
         stages=stage_ranks(layout),
         box=box,
         box_word="node",
-        exchanges=(),
+        exchanges=exchanges,
         step_s=plan["step_s"],
     )
+
+
+def _mixed_exchanges(
+    plan: Mapping[str, Any], layout: MixedLayout, problem: MixedProblem
+) -> tuple[Exchange, ...]:
+    """The plan's own seconds, with the link of each kind of chip; the bytes of the kind that sends
+    most."""
+    found: dict[str, list[tuple[str, Exchange]]] = {}
+    for pool in layout.pools:
+        at = next(place for place, stage in enumerate(layout.stages) if stage.pool == pool)
+        setting = problem.parts[pool].setting
+        for one in exchanges_of(layout.row(at), setting, plan["time"]):
+            found.setdefault(one.term, []).append((layout.stages[at].chip, one))
+    return tuple(_joined(every, problem) for every in found.values())
+
+
+def _joined(every: list[tuple[str, Exchange]], problem: MixedProblem) -> Exchange:
+    links = [f"{chip} {one.link}" for chip, one in every]
+    if every[0][1].axis == "pp" and len(every) > 1:
+        link = problem.cluster.pool_link
+        links.append(f"between kinds {'the slower network' if link is None else link.name}")
+    most = max((one for _, one in every), key=lambda one: one.sent_bytes)
+    return replace(most, link="; ".join(links))
 
 
 def _box(node: Node) -> tuple[int, str]:
