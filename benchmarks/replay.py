@@ -35,14 +35,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.runs.belief import Sizes
-from meshwright.runs.choose import (
-    Forecast,
-    Options,
-    Tried,
-    next_by_optuna,
-    options_of,
-    slopes_and_axes,
-)
+from meshwright.runs.choose import Tried, next_by_optuna
+from meshwright.runs.forecasts import Forecast, Options, options_of, slopes_and_axes
 from meshwright.runs.measured.cells import TruthTable, read_table_file
 from meshwright.runs.measured.predict import predict_rows
 from meshwright.runs.measured.rows import Case, read_table

@@ -22,7 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.platforms.given import cluster_from_flag
-from meshwright.runs.choose import Options, Stop, Tried, choose
+from meshwright.runs.choose import Stop, Tried, choose
+from meshwright.runs.forecasts import Options
 from meshwright.runs.loads.load import Lengths, closed_loop
 from meshwright.runs.serving.candidates import serving_candidates, serving_options
 from meshwright.runs.serving.trial import ServingTrial

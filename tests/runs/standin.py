@@ -16,7 +16,7 @@ from meshwright.platforms.executor import JobStatus
 from meshwright.platforms.job import Job, JobText
 from meshwright.runs.belief import Prior
 from meshwright.runs.candidates import Candidate
-from meshwright.runs.choose import Forecast, Options
+from meshwright.runs.forecasts import Forecast, Options
 from meshwright.runs.outcome import Failure
 from meshwright.runs.record import Outcome, RunRecord, run_id_of
 from meshwright.values.layout import Layout

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from meshwright.runs.belief import Prior
-from meshwright.runs.choose import Options
+from meshwright.runs.forecasts import Options
 from meshwright.runs.replay import Moment, judged
 
 ROOT = Path(__file__).resolve().parents[2]

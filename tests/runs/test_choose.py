@@ -12,12 +12,13 @@ from meshwright.runs.belief import Prior
 from meshwright.runs.choose import (
     STRATEGIES,
     Choice,
-    Options,
     Stop,
     Tried,
     chances_of,
     choose,
+    ends,
 )
+from meshwright.runs.forecasts import Options
 
 
 def options(
@@ -108,12 +109,13 @@ def test_of_two_leaders_within_the_noise_the_noisier_runs_again() -> None:
     """The third can't be the best; 1.00 +- 8 % and 1.03 +- 4 % may both be."""
     prior = options([1.0, 1.0, 3.0], common=0.01, own=0.01)
     runs = {0: Tried(step_s=1.0, noise=0.08), 1: Tried(step_s=1.03, noise=0.04)}
-    found = choose(prior, runs)
+    found = choose(prior, runs, confidence=0.8)
     assert isinstance(found, Choice)
     assert found.index == 0 and found.because.startswith("once more: ")
-    other = choose(prior, runs, repeats=False)
+    other = choose(prior, runs, confidence=0.8, repeats=False)
     assert isinstance(other, Choice) and other.index == 2
-    again = choose(prior, {**runs, 0: Tried(step_s=1.0, noise=0.08, pending=True)})
+    waits = {**runs, 0: Tried(step_s=1.0, noise=0.08, pending=True)}
+    again = choose(prior, waits, confidence=0.8)
     assert isinstance(again, Choice) and again.index == 2
 
 
@@ -186,3 +188,32 @@ def test_tpe_comes_to_prefer_the_better_half() -> None:
     runs = {i: Tried(step_s=1.0 if i < 8 else 10.0) for i in [*range(4), *range(20, 40)]}
     chosen = [choose(prior, runs, strategy="optuna", seed=seed) for seed in range(20)]
     assert sum(found.index < 16 for found in chosen if isinstance(found, Choice)) > 5
+
+
+def test_the_first_two_runs_go_by_expected_time_and_later_ones_by_their_chance() -> None:
+    """The second layout is predicted 3 % slower, and nothing that others show tells of the third,
+    5 % slower: its chance to be the fastest by 2 % is larger, its time is not."""
+    known = np.array([[0.0, 0.0, 0.0], [0.0, 0.0, 0.0], [0.0, 0.0, 0.2**2]])
+    mean = np.log([1.0, 1.03, 1.05, 9.0])
+    shared = np.zeros((4, 4))
+    shared[:3, :3] = known
+    never = Prior(mean=np.log(np.full(4, 0.1)), shared=np.full((4, 4), 0.01), own=0.01)
+    step = Prior(mean=mean, shared=shared, own=1e-4)
+    prior = Options(step=step, fill=never, axes=np.arange(4.0)[:, None])
+    first = choose(prior, {}, confidence=0.99)
+    second = choose(prior, {0: Tried(step_s=1.0)}, confidence=0.99)
+    failed = {0: Tried(step_s=1.0), 3: Tried()}
+    third = choose(prior, failed, confidence=0.99)
+    assert isinstance(first, Choice) and isinstance(second, Choice) and isinstance(third, Choice)
+    assert (first.index, second.index, third.index) == (0, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("sure", "lost", "over"), [(0.7, 0.09, True), (0.69, 0.0, False), (0.99, 0.11, False)]
+)
+def test_a_study_ends_when_it_is_sure_and_little_can_be_lost(
+    sure: float, lost: float, over: bool
+) -> None:
+    """Little is five tolerances."""
+    assert ends(sure, lost, confidence=0.7, tolerance=0.02) is over
+    assert not ends(sure, lost, confidence=0.7, tolerance=-1.0)

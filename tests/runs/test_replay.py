@@ -12,7 +12,7 @@ import pytest
 
 from meshwright.cli import run
 from meshwright.runs.belief import Prior
-from meshwright.runs.choose import Options, slopes_and_axes
+from meshwright.runs.forecasts import Options, slopes_and_axes
 from meshwright.runs.measured.cells import TruthTable
 from meshwright.runs.replay import SMALLEST_GROUP, forecasts_of, replay, sets_of
 

@@ -82,7 +82,7 @@ def autoconfigurator(
 
     Every layout is priced; the candidates are those that fit by prediction, best first, at most
     `limit_search_runs`. They are run a few steps each, those first that can matter, until no other
-    can be faster by more than `tolerance` (2 %) with `confidence` (80 %). `budget` ends it earlier,
+    can be faster by more than `tolerance` (2 %) with `confidence` (70 %). `budget` ends it earlier,
     `run_all` runs every candidate as the old tool does. cluster_type is bcm (Slurm), bcp, k8s, or
     interactive: this machine and the embedded trainer.
 

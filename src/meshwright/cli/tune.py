@@ -172,7 +172,7 @@ def _replay(
         print_json({"sets": [one.to_dict() for one in found]})
         return
     shown = plain_table(
-        f"{counted(len(found), 'study')} of {table.name}",
+        f"{counted(len(found), 'set')} of {table.name}",
         "group",
         *("layouts", "runs to 2 %", "stopped after", "said", "lost"),
     )

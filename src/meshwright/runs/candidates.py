@@ -9,7 +9,7 @@ from functools import cache
 from itertools import islice, zip_longest
 
 from meshwright.cost.flops import mfu, model_flops_per_token
-from meshwright.runs.choose import Forecast
+from meshwright.runs.forecasts import Forecast
 from meshwright.runs.measured.machines import Machines, stage_chips
 from meshwright.runs.measured.rows import Case
 from meshwright.runs.record import Predicted, RunRecord, run_id_of

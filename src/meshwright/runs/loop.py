@@ -11,15 +11,9 @@ from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from meshwright.platforms.executor import Executor, JobStatus
 from meshwright.platforms.job import Job
-from meshwright.runs.choose import (
-    Choice,
-    Options,
-    Stop,
-    Tried,
-    chances_of,
-    choose,
-)
+from meshwright.runs.choose import Choice, Stop, Tried, chances_of, choose
 from meshwright.runs.counts import RunWork
+from meshwright.runs.forecasts import Options
 from meshwright.runs.limits import StudyLimits
 from meshwright.runs.lock import Lock
 from meshwright.runs.outcome import (

@@ -8,17 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from meshwright.runs.choose import (
-    CONFIDENCE,
-    Forecast,
-    Options,
-    Stop,
-    Strategy,
-    Tried,
-    best_of,
-    choose,
-    options_of,
-)
+from meshwright.runs.choose import CONFIDENCE, Stop, Strategy, Tried, best_of, choose, ends
+from meshwright.runs.forecasts import Forecast, Options, options_of
 from meshwright.runs.measured.cells import TruthTable
 from meshwright.runs.measured.files import fit_known, step_time_of
 from meshwright.runs.measured.predict import Prediction, predict_rows
@@ -170,8 +161,8 @@ class Moment:
 
     def ends(self, confidence: float, *, tolerance: float) -> bool:
         """Whether a study would end here, as `choose` ends one."""
-        sure = self.confidence >= confidence and self.expected_loss <= tolerance
-        return self.best is not None and sure
+        told = ends(self.confidence, self.expected_loss, confidence=confidence, tolerance=tolerance)
+        return self.best is not None and told
 
 
 Answer = Callable[[int], Tried]

@@ -15,8 +15,9 @@ from meshwright.platforms.given import load_profile
 from meshwright.platforms.job import Job, JobOptions, JobText
 from meshwright.platforms.registry import executor, find_runner, job_text
 from meshwright.runs.candidates import Candidate, Candidates, Refusal, candidates_of
-from meshwright.runs.choose import Choice, Options, choose, options_of
+from meshwright.runs.choose import Choice, choose
 from meshwright.runs.counts import RunWork, least_step_s
+from meshwright.runs.forecasts import Options, options_of
 from meshwright.runs.limits import StudyLimits
 from meshwright.runs.lock import locked
 from meshwright.runs.loop import Choosable, Judge, Tuner, View, judge_runs, suspect_runs

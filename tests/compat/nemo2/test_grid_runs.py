@@ -137,13 +137,27 @@ def test_every_combination_runs_once_and_the_least_loss_is_first(
         assert json.loads(blend.partition("=")[2])[1] == str(
             Path("corpus").resolve()
         )  # a run starts in a folder of its own
-    assert "best loss 1.5000 (m_grid_search_2)" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "best loss 1.5000 (m_grid_search_2)" in said
+    assert "3 of 3 configurations ran: every candidate has been run" in said
     again = Launcher({})
     assert [one.losses for one in grid(base, tmp_path, again)] == [
         one.losses for one in found
     ] and not again.jobs
     with pytest.raises(StudyError, match="holds another study"):
         grid(base, tmp_path, again, max_steps_per_run=20)
+
+
+def test_a_budget_ends_a_grid(
+    base: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    launcher = Launcher({0: 2.5, 1: 1.5, 2: 1.0})
+    grid(base, tmp_path, launcher, budget="2runs")
+    assert len(launcher.jobs) == 2
+    said = capsys.readouterr().out
+    assert "2 of 3 configurations ran: 2 runs, as many as --budget 2runs allows" in said
+    with pytest.raises(ConfigError, match="no price is known here"):
+        grid(base, tmp_path, launcher, budget="$20")
 
 
 def test_a_script_of_nemo_runs_the_configuration(base: dict[str, Any], tmp_path: Path) -> None:

@@ -87,6 +87,11 @@ def test_runs_are_joined_by_name_and_failures_are_rows(
         "Top 2 configs sorted from fastest to slowest:" in said
         and f"Optimal config: {second} with 4.0000s per global step." in said
     )
+    last = said.splitlines()[-1]
+    assert last.startswith("Measured 2 of 4 configurations; with ")
+    assert "no other is faster than the best by more than 2.0%" in last
+    if "The next" in last:  # only what has not run may be next
+        assert last.endswith(f"The next worth a run: {fourth}.")
 
 
 @pytest.mark.parametrize("tag", ["train_step_timing in s", "train_step_timing_in_s"])
@@ -149,6 +154,8 @@ def test_nothing_measured_still_writes_both(
     get_results(None, runner, tmp_path)
     assert rows(tmp_path / "final_summary_1nodes.csv") == []
     assert len(rows(tmp_path / "failed_jobs_1nodes.csv")) == 4
-    assert "No run finished; 4 are in the list of failures." in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "No run finished; 4 are in the list of failures." in said
+    assert "Measured 0 of 4 configurations; nothing is known of the others." in said
     with pytest.raises(ConfigError, match="no such folder"):
         get_results(None, runner, tmp_path / "none")

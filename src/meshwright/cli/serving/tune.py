@@ -85,7 +85,7 @@ def tune(
             "Minutes after which a run is ended, with what it has measured"
             f" [default: {_RUN_MINUTES:g}]."
         ),
-        tolerance="Stop when no deployment is better by more than this share, with 80 %.",
+        tolerance="Stop when no deployment is better by more than this share.",
         strategy="predicted, grid, random or optuna [default: predicted; on processors grid].",
     ),
     ready_minutes: float = option(15.0, "Minutes that an engine may take until it is ready."),

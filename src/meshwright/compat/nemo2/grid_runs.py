@@ -19,8 +19,9 @@ from meshwright.platforms.executor import Executor
 from meshwright.platforms.job import Job, JobOptions, parse_mount
 from meshwright.platforms.registry import executor
 from meshwright.runs.belief import Prior
-from meshwright.runs.choose import Options
+from meshwright.runs.budget import Budget, read_budget
 from meshwright.runs.counts import RunWork
+from meshwright.runs.forecasts import Options
 from meshwright.runs.limits import StudyLimits
 from meshwright.runs.lock import locked
 from meshwright.runs.loop import Tuner, View, judge_runs
@@ -45,6 +46,7 @@ from meshwright.trainer.job import TrainJob
 from meshwright.values.errors import ConfigError
 from meshwright.values.stack import find_stack
 from meshwright.values.text import write_yaml
+from meshwright.values.units import counted
 
 __all__ = ["run_grid"]
 
@@ -257,6 +259,7 @@ def run_grid(
     launcher: str = "local",
     job: Mapping[str, Any] | None = None,
     parallel: int = 1,
+    budget: str | None = None,
     starter: Executor | None = None,
 ) -> tuple[GridResult, ...]:
     """Run every combination, or go on with them, and return what `get_grid_results` does: the best
@@ -266,7 +269,8 @@ def run_grid(
     configuration; without one the embedded trainer runs it on this machine, where it can: all
     weights, from the beginning, on .bin/.idx data of which the split holds out a part. `launcher`
     is local, slurm, k8s or bcp, `job` the fields of a job file (docs/jobs.md) in plain types,
-    `parallel` how many run at a time. Runs are kept in `<base_results_dir>/study`; those that
+    `parallel` how many run at a time, `budget` what all may cost (50gpuh or 6runs; dollars need a
+    price, which no configuration names). Runs are kept in `<base_results_dir>/study`; those that
     finished are never repeated. `starter` takes the launcher's place. Raises ConfigError for what
     can't be run, Interrupted after Ctrl-C.
     """
@@ -292,9 +296,24 @@ def run_grid(
         seconds=round(float(max_minutes_per_run) * 60),
     )
     minutes, most = float(max_minutes_per_run), len(configs) + 1
-    limits = StudyLimits(max_runs=most, parallel=parallel, minutes_per_run=minutes, strategy="grid")
+    limits = StudyLimits(
+        max_runs=most,
+        parallel=parallel,
+        minutes_per_run=minutes,
+        strategy="grid",
+        budget=_budget(budget),
+    )
     view = _run(grid, limits, folder / _STUDY, starter, launcher=launcher)
+    ended = sum(record.outcome is not None for record in view.records)
+    print(f"{ended} of {counted(len(configs), 'configuration')} ran: {view.stop}", flush=True)
     return grid_results(param_grid, folder, model_name=model_name, failures=_failures(view.records))
+
+
+def _budget(text: str | None) -> Budget | None:
+    found = None if text is None else read_budget(text)
+    if found is not None and found.unit == "usd":
+        raise ConfigError(f"budget={text}: no price is known here; give GPU-hours or runs")
+    return found
 
 
 def _failures(records: Iterable[GridRecord]) -> dict[str, tuple[str, str]]:

@@ -11,15 +11,19 @@ from typing import Any
 from meshwright.compat.nemo2.configurator import AutoConfigurator, Chosen
 from meshwright.cost.flops import model_flops_per_token
 from meshwright.platforms.executor import JobStatus
+from meshwright.runs.choose import CONFIDENCE, Stop, Tried, choose
 from meshwright.runs.counts import RunWork, configs_of, older_than
+from meshwright.runs.forecasts import options_of
+from meshwright.runs.limits import StudyLimits
 from meshwright.runs.outcome import Failure, Measured, RunLogs, outcome_of, read_run_logs
+from meshwright.runs.replay import NEAR
 from meshwright.runs.store import write_whole
 from meshwright.runs.tune import work_of_problem
 from meshwright.software.log import LogReading, Report
 from meshwright.software.nemo2.log import TIMINGS
 from meshwright.values.errors import ConfigError, MissingExtraError
 from meshwright.values.text import csv_text
-from meshwright.values.units import TERA
+from meshwright.values.units import TERA, counted
 
 __all__ = ["Result", "files_of", "get_results", "read_events", "read_scalars", "timings_of"]
 
@@ -112,6 +116,9 @@ def get_results(
     path_to_save: str | Path | None = None,
     output_top_n: int = 10,
     log_file_prefix: str = "log-",
+    *,
+    tolerance: float = NEAR,
+    confidence: float = CONFIDENCE,
 ) -> tuple[Result, ...]:
     """Write `final_summary_<n>nodes.csv` and `failed_jobs_<n>nodes.csv` of the runs below
     `path_to_save`, and print the fastest.
@@ -122,7 +129,12 @@ def get_results(
     memory, or that does not count as measured (cut short, too few steps, too fast for the chips, a
     log older than its configuration) is a row of the second file. Returns all, the fastest first,
     those that failed last.
+
+    The last line is ours: how many of the configurations were measured, how sure it is that no
+    other is faster than the best by more than `tolerance`, and where that is below `confidence`,
+    which one is worth the next run.
     """
+    StudyLimits(tolerance=tolerance, confidence=confidence)
     if train_config is None or path_to_save is None:
         raise ConfigError(
             f"{'train_config' if train_config is None else 'path_to_save'}: missing;"
@@ -150,8 +162,35 @@ def get_results(
     errors = csv_text((*ERROR_COLUMNS, *OURS_FAILED), failed)
     write_whole(folder / f"failed_jobs_{nodes}nodes.csv", errors)
     flops = _step_flops(train_config) / train_config.given.num_gpus
-    print("\n".join(_said(found, output_top_n, flops=flops)))
+    said = _said(found, output_top_n, flops=flops)
+    told = _how_sure(found, tolerance=tolerance, confidence=confidence)
+    print("\n".join((*said, told)))
     return tuple(found)
+
+
+def _how_sure(found: Sequence[Result], *, tolerance: float, confidence: float) -> str:
+    """How many were measured, and whether another is worth a run, as `tune` believes it."""
+    members = [one.chosen.candidate for one in found]
+    runs = {at: _tried(one) for at, one in enumerate(found) if _ran(one.outcome)}
+    measured = sum(isinstance(one.outcome, Measured) for one in found)
+    head = f"Measured {measured} of {counted(len(found), 'configuration')}"
+    forecasts = [member.forecast for member in members]
+    options = options_of(forecasts)
+    chosen = choose(options, runs, tolerance=tolerance, confidence=confidence, repeats=False)
+    sure = f"with {chosen.confidence:.0%} no other is faster than the best by more than"
+    words = f"{sure} {tolerance:.1%}" if measured else "nothing is known of the others"
+    if isinstance(chosen, Stop):
+        return f"{head}; {words}."
+    return f"{head}; {words}. The next worth a run: {found[chosen.index].chosen.name}."
+
+
+def _ran(outcome: Measured | Failure) -> bool:
+    return isinstance(outcome, Measured) or outcome.failure_class != "never_started"
+
+
+def _tried(one: Result) -> Tried:
+    record = replace(one.chosen.candidate.planned(number=1, because=""), outcome=one.outcome)
+    return Tried(step_s=record.cost_s, noise=record.noise, ran_out=record.ran_out)
 
 
 def _rank(result: Result) -> tuple[int, float]:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from meshwright.runs.belief import Prior, Sizes, correlations, hypotheses_of
 from meshwright.runs.candidates import MOST, nothing_runs
-from meshwright.runs.choose import NEW_KIND, SLOW, SWITCH, Options
+from meshwright.runs.forecasts import NEW_KIND, SLOW, SWITCH, Options
 from meshwright.runs.loads.load import Load
 from meshwright.runs.serving.record import (
     Deployment,

@@ -12,7 +12,7 @@ from meshwright.platforms.executor import Executor
 from meshwright.platforms.given import cluster_from_flag, find_local_cluster
 from meshwright.platforms.job import Job, JobOptions, JobText
 from meshwright.platforms.registry import executor, job_text
-from meshwright.runs.choose import Options
+from meshwright.runs.forecasts import Options
 from meshwright.runs.limits import StudyLimits
 from meshwright.runs.loads.figures import Limits
 from meshwright.runs.loads.load import Load
