@@ -21,12 +21,14 @@ from tests.software.frameworks import (
 )
 
 from meshwright.software.contract import export_plan, import_text
-from meshwright.software.nemo2.export import NEMO2
+from meshwright.software.nemo2.export import NEMO2, recipe
 from meshwright.software.nemo2.read import NEMO2_SOURCE
-from meshwright.software.plan import TrainingPlan
+from meshwright.software.plan import TrainingPlan, completed
 from meshwright.software.settings import Dataset, TrainingSettings
 from meshwright.values.errors import CannotExpress, ConfigError
-from meshwright.values.text import read_yaml
+from meshwright.values.models.catalogue import find_model
+from meshwright.values.stack import find_stack
+from meshwright.values.text import read_yaml, write_yaml
 
 
 def nemo_plan(
@@ -294,3 +296,59 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 def test_nemos_own_classes_take_the_exports(tmp_path: Path) -> None:
     assert write_exports(megatron_plans("megatron-bridge"), NEMO2, tmp_path) >= 40
     run_loader("nemo2.py", tmp_path, variable="MESHWRIGHT_NEMO2", what=NEMO2.versions)
+
+
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        # Classes of NeMo 2.5 (nemo/collections/llm/__init__.py) and their models.
+        ("qwen2.Qwen2Config500M", "qwen2-0.5b"),
+        ("qwen2.Qwen2Config1P5B", "qwen2-1.5b"),
+        ("qwen2.Qwen25Config1P5B", "qwen2.5-1.5b"),
+        ("qwen3.Qwen3Config600M", "qwen3-0.6b"),
+        ("qwen3.Qwen3Config1P7B", "qwen3-1.7b"),
+        ("qwen3.Qwen3Config30B_A3B", "qwen3-30b-a3b"),
+        ("deepseek.DeepSeekV2Config", "deepseek-v2"),
+        ("deepseek.DeepSeekV3Config", "deepseek-v3"),
+        ("phi3mini.Phi3ConfigMini", "phi3-mini"),
+        ("llama.Llama31Config405B", "llama3.1-405b"),
+        ("llama.CodeLlamaConfig34B", "codellama-34b"),
+        ("mistral.MistralNeMoConfig12B", "mistral-nemo-12b"),
+        ("nemotron.Nemotron4Config340B", "nemotron4-340b"),
+        ("base.GPTConfig126M", "gpt3-126m"),
+    ],
+)
+def test_classes_are_the_models_of_their_names(name: str, model: str) -> None:
+    tree = {
+        "model": {"config": {"_target_": f"nemo.collections.llm.gpt.model.{name}"}},
+        "trainer": {"devices": 8, "num_nodes": 1},
+        "data": {"seq_length": 2048, "micro_batch_size": 1, "global_batch_size": 8},
+    }
+    assert NEMO2_SOURCE.read(write_yaml(tree)).model == find_model(model)
+
+
+def test_checkpoints_are_the_ten_best_by_validation_loss() -> None:
+    said = replace(SETTINGS, eval_steps=32, eval_interval=100)
+    checkpoint = recipe(completed(nemo_plan(settings=said)))["log"]["ckpt"]
+    assert (checkpoint["monitor"], checkpoint["mode"], checkpoint["save_top_k"]) == (
+        *("val_loss", "min"),
+        10,
+    )
+    assert checkpoint["filename"] == "{model_name}--{val_loss:.2f}-{step}-{consumed_samples}"
+    assert checkpoint["save_last"] is True
+    without = recipe(completed(nemo_plan(settings=replace(said, eval_steps=0))))
+    assert "monitor" not in without["log"]["ckpt"]
+
+
+def test_a_release_before_the_split_has_even_stages() -> None:
+    for release, uneven in (("v2.3.0", False), ("v2.4.0", True), ("", True)):
+        plan = nemo_plan(cluster="h100:24", layout="pp=3,mbs=1,layers_per_stage=11+11+10", gbs=64)
+        plan = replace(plan, stack=replace(find_stack("nemo"), release=release))
+        plan = completed(plan)
+        if uneven:
+            assert "pipeline_model_parallel_layout" in recipe(plan)["trainer"]["strategy"]
+            continue
+        with pytest.raises(
+            CannotExpress, match=r"NeMo v2\.3\.0 has no pipeline_model_parallel_layout"
+        ):
+            recipe(plan)

@@ -6,6 +6,7 @@ import copy
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
+from inspect import signature
 from pathlib import Path
 from typing import Any, Literal
 
@@ -315,9 +316,23 @@ def refusal_for(given: Given, problem: Problem) -> Callable[[Layout], str | None
                 layout_values(plan)
         except ConfigError as error:
             return str(error)
-        return _of_encoders(given.model, layout)
+        return _of_release(given.recipe, layout) or _of_encoders(given.model, layout)
 
     return refusal
+
+
+_SPLIT = "pipeline_model_parallel_layout"
+
+
+def _of_release(recipe: Any, layout: Layout) -> str | None:
+    """Say why the NeMo that made a recipe can't cut stages unevenly: before v2.4 its strategy has
+    no word for them, and hands what it does not know to PyTorch's."""
+    if layout.layers_per_stage is None or not is_object(recipe):
+        return None
+    strategy = recipe.trainer.strategy
+    if not is_object(strategy) or _SPLIT in signature(strategy.__fn_or_cls__).parameters:
+        return None
+    return f"{_NAME}: before v2.4 stages are even; its MegatronStrategy has no {_SPLIT}"
 
 
 def _of_encoders(model: ModelSpec, layout: Layout) -> str | None:

@@ -38,6 +38,7 @@ from meshwright.software.settings import Activation
 from meshwright.software.text import Code, python_call
 from meshwright.software.words import WordTable, chosen, require_one_of, split_shares
 from meshwright.values.errors import CannotExpress
+from meshwright.values.switches import release_key
 from meshwright.values.text import read_yaml, write_yaml
 from meshwright.values.workload import Precision, Workload
 
@@ -225,7 +226,23 @@ def _context(plan: TrainingPlan) -> dict[str, Any]:
     return words
 
 
+_FIRST_SPLIT = "v2.4"
+"""The first release whose MegatronStrategy has pipeline_model_parallel_layout
+(nemo/lightning/pytorch/strategies/megatron_strategy.py)."""
+
+
+def _require_split(plan: TrainingPlan) -> None:
+    """Refuse uneven stages for a release that has no word for them."""
+    release = plan.stack.release if plan.stack.name == "nemo" else ""
+    if plan.layout.layers_per_stage is None or not release:
+        return
+    if release_key(release) < release_key(_FIRST_SPLIT):
+        reason = f"NeMo {release} has no pipeline_model_parallel_layout, so its stages are even"
+        raise CannotExpress(NAME, reason, nearest="even stages, or nemo@v2.4.0")
+
+
 def _strategy(plan: TrainingPlan) -> dict[str, Any]:
+    _require_split(plan)
     ddp = ddp_words(plan, name=NAME)
     fsdp = {"fsdp": "megatron"} if ddp.pop("use_megatron_fsdp", False) else {}
     instances = ddp.get("num_distributed_optimizer_instances", 1)
@@ -295,6 +312,16 @@ def _tokenizer(plan: TrainingPlan) -> dict[str, Any]:
     return {"tokenizer": {"_target_": target, kind[1]: plan.settings.tokenizer}}
 
 
+_BEST = {
+    "monitor": "val_loss",
+    "mode": "min",
+    "save_top_k": 10,
+    "filename": "{model_name}--{val_loss:.2f}-{step}-{consumed_samples}",
+}
+"""The ten best by validation loss, named as NeMo's recipes name them
+(nemo/collections/llm/recipes/log/default.py); without validation there is no such loss."""
+
+
 def _log(plan: TrainingPlan) -> dict[str, Any]:
     """Checkpoints lie in the folder of the logs."""
     words = {"_target_": "nemo.lightning.nemo_logger.NeMoLogger", "name": "meshwright"}
@@ -303,6 +330,7 @@ def _log(plan: TrainingPlan) -> dict[str, Any]:
     checkpoints = {
         "_target_": "nemo.lightning.pytorch.callbacks.model_checkpoint.ModelCheckpoint",
         **WORDS.written(plan, "log.ckpt."),
+        **(_BEST if plan.settings.eval_steps else {}),
         "save_last": True,
     }
     return {**words, **WORDS.written(plan, "log."), "ckpt": checkpoints}

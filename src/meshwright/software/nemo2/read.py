@@ -26,7 +26,7 @@ from meshwright.software.settings import (
 )
 from meshwright.software.text import Taken
 from meshwright.software.words import blend, shares
-from meshwright.values.errors import ConfigError
+from meshwright.values.errors import ConfigError, UnknownNameError
 from meshwright.values.models.catalogue import find_model
 from meshwright.values.models.spec import ModelSpec
 from meshwright.values.stack import find_stack
@@ -105,9 +105,11 @@ def _model(words: Taken) -> tuple[ModelSpec, ModelDetails]:
 
 def _model_name(target: str) -> str:
     """Return the model that a configuration class is called after: `Llama31Config70B` is
-    llama3.1-70b, `MixtralConfig8x7B` mixtral-8x7b."""
+    llama3.1-70b, `MixtralConfig8x7B` mixtral-8x7b, `Qwen2Config1P5B` qwen2-1.5b, `Qwen2Config500M`
+    qwen2-0.5b, `DeepSeekV3Config` deepseek-v3, `Phi3ConfigMini` phi3-mini."""
     match = re.fullmatch(
-        r"([A-Za-z]+?)(\d?)(\d?)Config(\d+x\d+B|[\d_]+[BM])?(_?A\d+B)?", target.rpartition(".")[2]
+        r"([A-Za-z]+?)(V?\d?)(\d?)Config(\d+x\d+B|[\d_P]+[BM]|Mini)?(_?A\d+B)?",
+        target.rpartition(".")[2],
     )
     if match is None:
         raise ConfigError(
@@ -115,10 +117,25 @@ def _model_name(target: str) -> str:
             " give num_layers and the rest"
         )
     family, major, minor, size, active = (part or "" for part in match.groups())
+    major = major.removeprefix("V")
     version = f"{major}.{minor}" if minor else major
     family = {"GPT": "gpt3"}.get(family, family.lower())
-    tail = "-".join(part.strip("_").replace("_", ".").lower() for part in (size, active) if part)
-    return f"{family}{version}-{tail}" if tail else f"{family}-v{version}"
+    sizes = (part.strip("_").replace("_", ".").replace("P", ".") for part in (size, active) if part)
+    tail = "-".join(part.lower() for part in sizes)
+    name = f"{family}{version}-{tail}" if tail else f"{family}-v{version}"
+    # A size in millions may be one in billions by the model's own name.
+    millions = re.fullmatch(r"(\d+)m", tail)
+    if millions is None or _is_known(name):
+        return name
+    return f"{family}{version}-{int(millions[1]) / 1000:g}b"
+
+
+def _is_known(name: str) -> bool:
+    try:
+        find_model(name)
+    except UnknownNameError:
+        return False
+    return True
 
 
 def _activation(target: Any) -> Activation | None:
