@@ -251,7 +251,7 @@ def _footing(result: PlanResult, *, reason: bool) -> list[str]:
     rejected = sum(result.rejected.values())
     lines.append(
         f"{result.layouts} layouts priced in {result.seconds:.2f} s, {rejected} rejected;"
-        f" {'; '.join(result.notes)}"
+        f" {'; '.join([*_proof_words(result), *result.notes])}"
     )
     if start := best.provenance.get("started_by"):
         lines.append(f"started by: {start}")
@@ -260,6 +260,10 @@ def _footing(result: PlanResult, *, reason: bool) -> list[str]:
     if calibrated := best.provenance.get("calibration"):
         lines.append(calibrated["words"])
     return lines
+
+
+def _proof_words(result: PlanResult) -> list[str]:
+    return [] if result.bound is None else [result.bound.words()]
 
 
 def _legend(result: PlanResult) -> list[str]:

@@ -12,10 +12,10 @@ from meshwright.cost.step import price_stages
 from meshwright.search.quote import Setting
 from meshwright.search.rules.software import DEALT, stack_rules
 from meshwright.search.rules.split import even_split
-from meshwright.values.layout import SCHEDULES, Layouts
+from meshwright.values.layout import SCHEDULES, Layout, Layouts
 from meshwright.values.models.spec import ModelSpec
 
-__all__ = ["WORTH_A_SPLIT", "balanced", "can_balance"]
+__all__ = ["WORTH_A_SPLIT", "balanced", "can_balance", "handicap", "least_pipeline_s"]
 
 WORTH_A_SPLIT = 0.01
 """Share of the step that an uneven split must gain: a fifth of the best predictions' error."""
@@ -29,13 +29,24 @@ Ints = NDArray[np.int64]
 class _Work:
     """One micro batch through a stage, seconds: `each_s` a layer; others at the ends, (N,)."""
 
+    layers: Floats
+    """Of a stage of the middle."""
+    middle_s: Floats
+    """Of such a stage."""
     each_s: Floats
+    fill_s: Floats
+    """Of a layer, what the stages after it wait for."""
     first_s: Floats
     """Embedding."""
     less_s: Floats
     """What a layer of the model's first segment takes less than others."""
     last_s: Floats
     """Head, loss and multi-token prediction."""
+
+
+def handicap(layout: Layout) -> float:
+    """Return what an uneven split must gain to be worth its words, as a factor of its time."""
+    return 1.0 if layout.layers_per_stage is None else 1.0 + WORTH_A_SPLIT
 
 
 def can_balance(layouts: Layouts, setting: Setting) -> NDArray[np.bool_]:
@@ -81,6 +92,50 @@ def balanced(layouts: Layouts, setting: Setting) -> Layouts:
     )
 
 
+def least_pipeline_s(layouts: Layouts, setting: Setting) -> Floats:
+    """Return seconds of all micro batches in the pipeline that no deal of whole layers undercuts,
+    (N,).
+
+    Formula:  the least G for which the layers find room, G >= M * t_s + fill_s on every stage s:
+              t_s is its ends and layers; fill_s what the first micro batch takes to reach it and
+              the last one to leave the model from there. Stages of one chunk fill with all layers
+              before s (under zero-bubble without their weight gradients), stages of several with
+              one layer each. From the first stage on, each takes as many layers as G lets it: the
+              more lie before a stage, the more lie before the next, so that no deal places more
+    Units:    seconds.
+    Source:   derived.
+    Valid:    rows that `can_balance`; layers of a model's first segment as in `balanced`.
+    Checked:  tests/search/test_proof.py
+    """
+    work = _work(layouts, setting)
+    whole = replace(layouts, vpp=np.ones_like(layouts.vpp))
+    micro = (layouts.gbs // (layouts.dp * layouts.mbs)).astype(np.float64)
+    index = np.arange(int(layouts.pp.max()))[None, :]
+    ends = (
+        (work.middle_s - work.layers * work.each_s)[:, None]
+        + (index == 0) * work.first_s[:, None]
+        + (index == layouts.pp[:, None] - 1) * work.last_s[:, None]
+        - _prefix_layers(index, whole, setting.model) * work.less_s[:, None]
+    )
+    chunked, layers = layouts.vpp > 1, setting.model.total_layers
+    low, high = np.zeros(len(layouts)), micro * (layers * work.each_s + ends.max(axis=1))
+    high += layers * work.each_s
+    for _ in range(_BISECTIONS):
+        middle = 0.5 * (low + high)
+        placed = np.zeros(len(layouts))
+        for stage in range(ends.shape[1]):
+            before = np.where(chunked, float(stage), placed) * work.fill_s
+            room = ((middle - before) / micro - ends[:, stage]) / work.each_s
+            most = np.floor(np.maximum(room, 0.0) * (1.0 + 1e-9))
+            placed += np.where(stage < layouts.pp, most, 0.0)
+        fits = placed >= layers
+        low, high = np.where(fits, low, middle), np.where(fits, middle, high)
+    return low
+
+
+_BISECTIONS = 40
+
+
 def _work(layouts: Layouts, setting: Setting) -> _Work:
     """Price a stage of the middle, one with a layer more in each chunk, the first, the last, and
     one of the first segment's layers."""
@@ -102,8 +157,13 @@ def _work(layouts: Layouts, setting: Setting) -> _Work:
         layouts, stages, model=model, pool=setting.pool, work=setting.work, stack=setting.stack
     ).times
     middle, more, first, last, early = (times.forward_s + times.backward_s).T
+    delayed = layouts.schedule == SCHEDULES.index("zero-bubble")
+    weight = np.where(delayed, (times.weight_s[:, 1] - times.weight_s[:, 0]) / layouts.vpp, 0.0)
     return _Work(
+        layers=layers.astype(np.float64),
+        middle_s=middle,
         each_s=(more - middle) / layouts.vpp,
+        fill_s=(more - middle) / layouts.vpp - weight,
         first_s=first - middle,
         less_s=(middle - early) / np.maximum(1, prefix),
         last_s=last - middle,

@@ -16,6 +16,7 @@ from meshwright.cost.step import Priced
 from meshwright.search.axes import axes_of
 from meshwright.search.balance import WORTH_A_SPLIT, balanced, can_balance
 from meshwright.search.problem import Problem
+from meshwright.search.proof import bound_keys
 from meshwright.search.quote import host_holds, price_in
 from meshwright.search.rules.check import check_layout, complete_layout
 from meshwright.search.space import Rejections, Space, chunks, make_space
@@ -101,6 +102,8 @@ class Harvest:
     """Pipelines that fit, with a slower stage: by what they would take if all were equal."""
     too_large: int
     """Layouts that do not fit."""
+    bounded: Found | None = None
+    """Those that leave the headroom free, by what no deal of their layers undercuts."""
     beyond_host: int = 0
     """Layouts that fit the chips and not their host's memory or drives."""
 
@@ -112,6 +115,7 @@ class Harvest:
             at_risk=_either(self.at_risk, other.at_risk, kept),
             misses=_either(self.misses, other.misses, 1),
             uneven=_either(self.uneven, other.uneven, UNEVEN * kept),
+            bounded=_either(self.bounded, other.bounded, kept),
             too_large=self.too_large + other.too_large,
             beyond_host=self.beyond_host + other.beyond_host,
         )
@@ -154,6 +158,7 @@ def _with_balanced(problem: Problem, found: Harvest, *, kept: int) -> Harvest:
     more = _harvest(problem, layouts, which="all")
     return replace(
         found.and_also(more, kept=kept + more.priced),
+        bounded=found.bounded,
         priced=found.priced,
         too_large=found.too_large,
     )
@@ -234,6 +239,11 @@ def _harvest(problem: Problem, layouts: Layouts, *, which: Which = "representati
             uneven_rows(problem, priced, layouts),
             balanced_key(priced, layouts),
             UNEVEN * kept_of(problem),
+        ),
+        bounded=(
+            None
+            if problem.request.objective == "memory"
+            else part(free & hosted, bound_keys(problem, priced, layouts), kept_of(problem))
         ),
         too_large=int(np.count_nonzero(~fits)),
         beyond_host=int(np.count_nonzero(fits & ~hosted)),

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from meshwright.search.axes import (
     DOMAINS_PER_TP,
     LEAST_TOKENS_PER_CP,
@@ -14,13 +16,15 @@ from meshwright.search.axes import (
     Axes,
     axes_of,
 )
-from meshwright.search.exhaustive import search_space
+from meshwright.search.exhaustive import Found, Harvest, kept_of, search_space
 from meshwright.search.fewer import fewer_chips, fewer_note
 from meshwright.search.problem import Files, Problem, batch_rule, resolve
+from meshwright.search.proof import Bound, over_words, prove
 from meshwright.search.published import nearest_run
 from meshwright.search.quote import quotes
 from meshwright.search.racks import rack_notes
-from meshwright.search.rank import ranked_plans, with_close_call
+from meshwright.search.rank import Ranked, ranked_plans, with_close_call
+from meshwright.search.refine import reprice
 from meshwright.search.remedies import has_more_ways, nearest_miss, way_notes, with_chips
 from meshwright.search.request import PlanRequest
 from meshwright.search.result import Plan, PlanResult
@@ -29,7 +33,7 @@ from meshwright.search.rules.rule import some
 from meshwright.search.rules.software import stack_rules
 from meshwright.search.space import Rejections, make_space
 from meshwright.values.errors import ConfigError, LayoutError, MeshwrightError
-from meshwright.values.layout import Layout, parse_layout
+from meshwright.values.layout import Layout, Layouts, parse_layout
 from meshwright.values.models.params import model_params
 from meshwright.values.models.said_size import model_notes
 
@@ -70,7 +74,7 @@ def search_problem(
     harvest = search_space(problem, space, rejections, progress=progress)
     if not harvest.priced:
         explain_empty_space(problem, rejections)
-    ranked = ranked_plans(problem, harvest.fitting, harvest.at_risk)
+    ranked, bound = _proved(problem, harvest)
     # Where the first is a tie's simplest, the tie says that another may be faster.
     plans = ranked.plans if ranked.tie else with_close_call(problem, ranked.plans)
     if not plans and has_more_ways(problem):
@@ -88,7 +92,31 @@ def search_problem(
         ),
         facts=_facts(problem),
         tie=ranked.tie,
+        bound=bound,
+        over=over_words(axes),
     )
+
+
+def _proved(problem: Problem, harvest: Harvest) -> tuple[Ranked, Bound | None]:
+    """Rank the best; then simulate all whose bound is below them, and rank again where one of these
+    is faster."""
+    ranked = ranked_plans(problem, harvest.fitting, harvest.at_risk)
+    found = harvest.bounded
+    if not ranked.plans or found is None or ranked.plans[0].fits != "yes":
+        return ranked, None
+    layout = ranked.plans[0].layout if ranked.tie is None else ranked.tie.fastest
+    beyond = float("inf") if len(found) < kept_of(problem) else float(found.key[-1])
+    [fastest] = reprice(problem, [layout])
+    bound, better = prove(problem, found.layouts, found.key, fastest, beyond=beyond)
+    if not better or harvest.fitting is None:
+        return ranked, bound
+    more = Found(
+        layouts=Layouts.of(one.layout for one in better),
+        key=np.array([one.step_s / one.layout.gbs for one in better]),
+        used_bytes=np.array([one.peak_bytes for one in better]),
+    )
+    fitting = more.and_also(harvest.fitting, kept=len(more) + len(harvest.fitting))
+    return ranked_plans(problem, fitting, harvest.at_risk), bound
 
 
 def fitting_plans(problem: Problem) -> tuple[Plan, ...]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from meshwright.cost.flops import causal_flops_per_token, mfu, model_flops_per_token, tokens_per_s
 from meshwright.cost.stages import Floats
-from meshwright.search.balance import WORTH_A_SPLIT
+from meshwright.search.balance import handicap
 from meshwright.search.exhaustive import Found
 from meshwright.search.origins import Origins, origins_of, profile_provenance
 from meshwright.search.problem import Problem
@@ -226,15 +226,10 @@ def _best_of_group(problem: Problem, group: list[Repriced]) -> _Candidate | None
         fitting,
         key=lambda c: (
             c.fits == "at risk",
-            _handicap(c.priced.layout) * score_of(problem, c.priced),
+            handicap(c.priced.layout) * score_of(problem, c.priced),
         ),
         default=None,
     )
-
-
-def _handicap(layout: Layout) -> float:
-    """What an uneven split must gain to be worth its words."""
-    return 1.0 if layout.layers_per_stage is None else 1.0 + WORTH_A_SPLIT
 
 
 def _plan(problem: Problem, candidate: _Candidate, rank: int, stands_on: Origins) -> Plan:

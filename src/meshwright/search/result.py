@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from meshwright.search.proof import Bound
 from meshwright.search.published import NearestRun
 from meshwright.search.request import PlanRequest
 from meshwright.search.simple import Tie
@@ -214,6 +215,11 @@ class PlanResult:
     """Of model and cluster, for the heading of a table."""
     proof: Proof | None = None
     """Where the space was not priced whole but searched by branch and bound."""
+    bound: Bound | None = None
+    """Where it was priced whole, what no plan of it undercuts; None where nothing fits, or where
+    plans are ranked by memory."""
+    over: dict[str, Any] = field(default_factory=dict)
+    """The values of every axis that was searched."""
     tie: Tie | None = None
     """Where the first plan is not the fastest but the simplest within the model's error."""
     nearest: NearestRun | None = None
@@ -301,11 +307,13 @@ class PlanResult:
         search: dict[str, Any] = {
             "layouts": self.layouts,
             "seconds": self.seconds,
-            "exhaustive": True,
-            "bound_gap": 0.0,
+            "exhaustive": False,
+            "bound_gap": None,
         }
-        if self.proof is not None:
-            search |= self.proof.to_dict()
+        for proved in (self.bound, self.proof):
+            search |= {} if proved is None else proved.to_dict()
+        if self.over:
+            search["exhaustive_over"] = self.over
         if self.nearest_miss is not None:
             search["nearest_miss"] = self.nearest_miss.to_dict()
         if self.tie is not None:
