@@ -41,7 +41,9 @@ def test_json_contract() -> None:
     assert list(found) == ["request", "plans", "rejected", "search"]
     always = ["layouts", "seconds", "exhaustive", "bound_gap"]
     assert list(found["search"])[:4] == always
-    assert set(found["search"]) - set(always) <= {"tie", "nearest_published_run"}
+    proved = {"bound_step_s", "simulated", "exhaustive_over"}
+    assert proved <= set(found["search"])
+    assert set(found["search"]) - set(always) <= proved | {"tie", "nearest_published_run"}
     assert [entry["rank"] for entry in found["plans"]] == [1, 2, 3]
     for entry in found["plans"]:
         assert list(entry) == PLAN_KEYS
