@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
+from meshwright.software.beside import Beside
 from meshwright.software.contract import Imported, Mended
 from meshwright.software.finetuning import MODULES, OPTIMIZER_WORDS
 from meshwright.software.mending import fewest, nodes_note
@@ -16,18 +17,21 @@ from meshwright.software.text import Taken
 from meshwright.values.edited import Format, Values
 from meshwright.values.errors import ConfigError
 from meshwright.values.layout import Layout, Optimizer
-from meshwright.values.workload import LORA_TARGETS, LoraTarget, Precision
+from meshwright.values.text import read_yaml
+from meshwright.values.workload import LORA_TARGETS, LoraTarget, Precision, Workload
 
 __all__ = [
     "ZERO_STAGES",
     "Arguments",
     "Cut",
     "arguments_of",
+    "file_named",
     "fsdp_cut",
     "mended_values",
-    "not_read",
     "precision_of",
+    "said_text",
     "targets_of",
+    "trainer_run",
     "zero_cut",
 ]
 
@@ -158,7 +162,62 @@ def precision_of(words: Taken) -> Precision:
     return "bf16" if wide in (True, "auto", "true", "full", None) else "fp32"
 
 
-def not_read(words: Taken) -> tuple[str, ...]:
+def trainer_run(
+    words: Taken,
+    beside: Beside,
+    *,
+    name: str,
+    cut: Cut,
+    given: Arguments,
+    adapters: Mapping[str, Any],
+    length: Any,
+    packing: str,
+) -> Imported:
+    """Return the run that a file of transformers' Trainer describes, from what was taken of it; a
+    warning names the words that nobody took. `packing` is the program's word for it."""
+    weights = given.settings.tokenizer
+    warnings = [*cut.warnings, *given.warnings]
+    if words.flag(packing, False):
+        warnings.append("packing: --sample-len says how long a sample is; it is taken as whole")
+    work = Workload(
+        seq_len=beside.length(length, what=name), precision=precision_of(words), **adapters
+    )
+    return Imported(
+        source=name,
+        model=beside.model_of(weights or None, what=name),
+        work=work,
+        layout={**given.layout, **cut.layout},
+        stack=name,
+        settings=given.settings,
+        details=beside.details,
+        replica_batch=given.layout["mbs"] * given.rounds,
+        warnings=(*warnings, *_not_read(words)),
+        finetunes=True,
+    )
+
+
+def said_text(name: str, key: str) -> Callable[[str], str | None]:
+    """Return a function that reads one text of a program's YAML; None where it says none."""
+
+    def read(text: str) -> str | None:
+        found = read_yaml(text, what=name).get(key)
+        return found if isinstance(found, str) else None
+
+    return read
+
+
+def file_named(name: str, key: str) -> Callable[[str], tuple[str, ...]]:
+    """Return a function that reads the file which a program's YAML names under a key."""
+    read = said_text(name, key)
+
+    def files(text: str) -> tuple[str, ...]:
+        found = read(text)
+        return () if found is None else (found,)
+
+    return files
+
+
+def _not_read(words: Taken) -> tuple[str, ...]:
     """Return a warning that names what was not taken."""
     left = list(words.left())
     if not left:

@@ -16,17 +16,17 @@ from meshwright.software.text import Taken
 from meshwright.software.trainer_files import (
     Cut,
     arguments_of,
+    file_named,
     fsdp_cut,
     mended_values,
-    not_read,
-    precision_of,
+    said_text,
     targets_of,
+    trainer_run,
     zero_cut,
 )
 from meshwright.values.edited import Values
 from meshwright.values.errors import ConfigError
 from meshwright.values.text import read_yaml
-from meshwright.values.workload import Workload
 
 __all__ = ["AXOLOTL_SOURCE", "read_axolotl"]
 
@@ -41,30 +41,22 @@ def read_axolotl(text: str, beside: Beside) -> Imported:
     values = read_yaml(text, what=_NAME)
     words = Taken(values, what=_NAME)
     weights = words.text("base_model", "")
-    work = Workload(
-        seq_len=beside.length(words.take("sequence_len", None) or _USUAL_LENGTH, what=_NAME),
-        precision=precision_of(words),
-        **_adapters(words),
-    )
-    warnings = []
-    if words.flag("sample_packing", False):
-        warnings.append("packing: --sample-len says how long a sample is; it is taken as whole")
+    length = words.take("sequence_len", None) or _USUAL_LENGTH
+    adapters = _adapters(words)
     cut = _cut(words, values, beside.files)
     given = arguments_of(
         words, usual_mbs=1, checkpoints=False, names=WORDS, weights=weights, data=_data(words)
     )
     words.drop_under(("attn_implementation", "flash_attention", "fsdp_version"))
-    return Imported(
-        source=_NAME,
-        model=beside.model_of(weights or None, what=_NAME),
-        work=work,
-        layout={**given.layout, **cut.layout},
-        stack=_NAME,
-        settings=given.settings,
-        details=beside.details,
-        replica_batch=given.layout["mbs"] * given.rounds,
-        warnings=(*cut.warnings, *given.warnings, *warnings, *not_read(words)),
-        finetunes=True,
+    return trainer_run(
+        words,
+        beside,
+        name=_NAME,
+        cut=cut,
+        given=given,
+        adapters=adapters,
+        length=length,
+        packing="sample_packing",
     )
 
 
@@ -134,16 +126,6 @@ def _mended(text: str, found: Imported, plan: TrainingPlan) -> Mended:
     )
 
 
-def _files(text: str) -> tuple[str, ...]:
-    name = read_yaml(text, what=_NAME).get("deepspeed")
-    return (name,) if isinstance(name, str) else ()
-
-
-def _weights(text: str) -> str | None:
-    found = read_yaml(text, what=_NAME).get("base_model")
-    return found if isinstance(found, str) else None
-
-
 def _matches(name: str, text: str) -> bool:
     return (
         name.endswith((".yaml", ".yml"))
@@ -158,8 +140,8 @@ AXOLOTL_SOURCE = ImportSource(
     matches=_matches,
     read=lambda text: read_axolotl(text, Beside()),
     read_beside=read_axolotl,
-    files=_files,
-    weights=_weights,
+    files=file_named(_NAME, "deepspeed"),
+    weights=said_text(_NAME, "base_model"),
     mend=_mended,
     shardings=("zero2", "zero3"),
 )

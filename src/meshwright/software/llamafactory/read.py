@@ -14,16 +14,16 @@ from meshwright.software.text import Taken
 from meshwright.software.trainer_files import (
     Cut,
     arguments_of,
+    file_named,
     mended_values,
-    not_read,
-    precision_of,
+    said_text,
     targets_of,
+    trainer_run,
     zero_cut,
 )
 from meshwright.values.edited import Values
 from meshwright.values.errors import ConfigError
 from meshwright.values.text import read_yaml
-from meshwright.values.workload import Workload
 
 __all__ = ["LLAMAFACTORY_SOURCE", "read_llamafactory"]
 
@@ -53,26 +53,18 @@ def read_llamafactory(text: str, beside: Beside) -> Imported:
         weights=weights,
         data=(Dataset(path=dataset),) if isinstance(dataset, str) and "," not in dataset else (),
     )
-    work = Workload(
-        seq_len=beside.length(words.take("cutoff_len", None) or _USUAL_LENGTH, what=_NAME),
-        precision=precision_of(words),
-        **_adapters(words),
-    )
-    warnings = []
-    if words.flag("packing", False):
-        warnings.append("packing: --sample-len says how long a sample is; it is taken as whole")
+    adapters = _adapters(words)
+    length = words.take("cutoff_len", None) or _USUAL_LENGTH
     words.drop_under(_FIXED)
-    return Imported(
-        source=_NAME,
-        model=beside.model_of(weights or None, what=_NAME),
-        work=work,
-        layout={**given.layout, **cut.layout},
-        stack=_NAME,
-        settings=given.settings,
-        details=beside.details,
-        replica_batch=given.layout["mbs"] * given.rounds,
-        warnings=(*given.warnings, *warnings, *not_read(words)),
-        finetunes=True,
+    return trainer_run(
+        words,
+        beside,
+        name=_NAME,
+        cut=cut,
+        given=given,
+        adapters=adapters,
+        length=length,
+        packing="packing",
     )
 
 
@@ -115,16 +107,6 @@ def _mended(text: str, found: Imported, plan: TrainingPlan) -> Mended:
     )
 
 
-def _files(text: str) -> tuple[str, ...]:
-    name = read_yaml(text, what=_NAME).get("deepspeed")
-    return (name,) if isinstance(name, str) else ()
-
-
-def _weights(text: str) -> str | None:
-    found = read_yaml(text, what=_NAME).get("model_name_or_path")
-    return found if isinstance(found, str) else None
-
-
 def _matches(name: str, text: str) -> bool:
     return (
         name.endswith((".yaml", ".yml"))
@@ -139,8 +121,8 @@ LLAMAFACTORY_SOURCE = ImportSource(
     matches=_matches,
     read=lambda text: read_llamafactory(text, Beside()),
     read_beside=read_llamafactory,
-    files=_files,
-    weights=_weights,
+    files=file_named(_NAME, "deepspeed"),
+    weights=said_text(_NAME, "model_name_or_path"),
     mend=_mended,
     shardings=(),
 )

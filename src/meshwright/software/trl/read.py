@@ -16,14 +16,13 @@ from meshwright.software.trainer_files import (
     Cut,
     arguments_of,
     mended_values,
-    not_read,
-    precision_of,
+    said_text,
     targets_of,
+    trainer_run,
 )
 from meshwright.values.edited import Values
 from meshwright.values.errors import ConfigError
 from meshwright.values.text import read_yaml
-from meshwright.values.workload import Workload
 
 __all__ = ["TRL_SOURCE", "read_trl"]
 
@@ -39,7 +38,6 @@ def read_trl(text: str, beside: Beside) -> Imported:
     words = Taken(read_yaml(text, what=_NAME), what=_NAME)
     weights = words.text("model_name_or_path", "")
     dataset = words.take("dataset_name", None)
-    cut, warnings = _cut(beside.files), []
     given = arguments_of(
         words,
         usual_mbs=_USUAL_MBS,
@@ -47,25 +45,18 @@ def read_trl(text: str, beside: Beside) -> Imported:
         weights=weights,
         data=(Dataset(path=dataset),) if isinstance(dataset, str) else (),
     )
-    if words.flag("packing", False):
-        warnings.append("packing: --sample-len says how long a sample is; it is taken as whole")
-    work = Workload(
-        seq_len=beside.length(words.take("max_length", None) or _USUAL_LENGTH, what=_NAME),
-        precision=precision_of(words),
-        **_adapters(words),
-    )
+    adapters = _adapters(words)
+    length = words.take("max_length", None) or _USUAL_LENGTH
     words.drop_under(("dtype", "attn_implementation", "report_to", "trl"))
-    return Imported(
-        source=_NAME,
-        model=beside.model_of(weights or None, what=_NAME),
-        work=work,
-        layout={**given.layout, **cut.layout},
-        stack=_NAME,
-        settings=given.settings,
-        details=beside.details,
-        replica_batch=given.layout["mbs"] * given.rounds,
-        warnings=(*cut.warnings, *given.warnings, *warnings, *not_read(words)),
-        finetunes=True,
+    return trainer_run(
+        words,
+        beside,
+        name=_NAME,
+        cut=_cut(beside.files),
+        given=given,
+        adapters=adapters,
+        length=length,
+        packing="packing",
     )
 
 
@@ -108,11 +99,6 @@ def _files(text: str) -> tuple[str, ...]:
     return _BESIDE
 
 
-def _weights(text: str) -> str | None:
-    found = read_yaml(text, what=_NAME).get("model_name_or_path")
-    return found if isinstance(found, str) else None
-
-
 def _matches(name: str, text: str) -> bool:
     return (
         name.endswith((".yaml", ".yml"))
@@ -128,7 +114,7 @@ TRL_SOURCE = ImportSource(
     read=lambda text: read_trl(text, Beside()),
     read_beside=read_trl,
     files=_files,
-    weights=_weights,
+    weights=said_text(_NAME, "model_name_or_path"),
     mend=_mended,
     shardings=(),
 )
