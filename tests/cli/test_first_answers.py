@@ -102,7 +102,7 @@ def test_the_first_answer_is_quick_and_seen_whole(
 ) -> None:
     (tmp_path / "train.sh").write_text(SCRIPT, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    quiet = ["--quiet"] if ANSWERS[name].startswith("plan") else []
+    quiet = [] if ANSWERS[name].startswith("fix") else ["--quiet"]
     words, took_s = [*ANSWERS[name].split(), *quiet], []
     for _ in range(TIMES):
         before = cpu_of_children_s()
