@@ -48,6 +48,12 @@ MISTAKES = {
     "plan llama3-8b --gpus 8 --seq 8k": "such as --cluster h100:8",
     "plan llama3-8b h100:8 --seq 8k": "chips go with --cluster: --cluster h100:8",
     "chips h1000": "did you mean 'h100'",
+    "plan llama3-8b --cluster h100:8,a100-80:8 --finetune lora --seq 4k": (
+        "plan each kind alone, --cluster h100:8 or --cluster a100-80:8"
+    ),
+    "plan llama3-8b --cluster h100:64 --num-gpus 8 --finetune lora --seq 4k": (
+        "type their number, such as --cluster h100:8"
+    ),
     # models
     f"plan lama3-8b {ON}": "did you mean 'llama3-8b'",
     f"plan {ON} --model llama3-8b": "the model stands without an option",

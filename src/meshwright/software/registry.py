@@ -46,4 +46,6 @@ def find_source(file_name: str, text: str) -> ImportSource:
             return source
     kinds = ", ".join(source.title for source in SOURCES)
     hint = "; a config.json of Hugging Face goes with --hf" if '"model_type"' in text else ""
+    if file_name.endswith(".py"):
+        hint = "; Python is not run here: name a configuration, of torchtitan its TOML (0.2)"
     raise ConfigError(f"{file_name}: not recognised as any of {kinds}{hint}")

@@ -193,22 +193,40 @@ def of_pools(problem: MixedProblem, team: tuple[int, ...]) -> MixedProblem:
     return problem_of_team(problem.request, problem.cluster, problem.num_gpus, team)
 
 
+def _each_kind(finetune: str, cluster: Cluster) -> str:
+    """Say why a fine-tuning is of one kind of chip, and what to type for each."""
+    names = [f"{pool.node.chip.name}:{pool.num_chips}" for pool in cluster.pools]
+    asked = " or ".join(f"--cluster {name}" for name in names)
+    if len(names) == 1:
+        chip = cluster.pools[0].node.chip.name
+        return (
+            f"finetune={finetune} with num_gpus: a fine-tuning uses all chips that it is given;"
+            f" type their number, such as --cluster {chip}:8"
+        )
+    return (
+        f"finetune={finetune} over {len(names)} kinds of chips: the programs of fine-tuning give"
+        f" every rank the same micro batch and share of weights; plan each kind alone, {asked}"
+    )
+
+
 def _checked_cluster(request: PlanRequest, files: Files) -> tuple[Cluster, int]:
     """Return the chips of a request and how many of them a plan may use; ConfigError for what is
     not searched over several kinds."""
-    for name in ("calibration", "profile", "finetune", "host_memory_gib", "nvme_gib"):
+    for name in ("calibration", "profile", "host_memory_gib", "nvme_gib"):
         if getattr(request, name) is not None:
             raise ConfigError(
                 f"{name}={getattr(request, name)!r}: it is of one kind of chip; leave it out, or"
                 " plan that kind alone"
             )
+    cluster = files.cluster_of(request)
+    if request.finetune is not None:
+        raise ConfigError(_each_kind(request.finetune, cluster))
     for key in ("offload", "optimizer"):
         if key in request.pins:
             raise ConfigError(
                 f"--set {key}=: plans over several kinds of chips, or with num_gpus, keep all"
                 " states on the chips in plain Adam; leave it out"
             )
-    cluster = files.cluster_of(request)
     if request.usd_per_hour is not None and len(cluster.pools) > 1:
         raise ConfigError(
             "usd_per_hour is the price of one kind of chip; give each kind its own in a cluster"
