@@ -102,6 +102,8 @@ def strategies_of(
     flags = {word.partition("=")[0] for word in words}
     given = {field for field, known in _FLAGS.items() if flags & set(known)}
     version = megatron_version or imported.megatron_version
+    if version is None and imported.model.family != "decoder":
+        version = LAST_ENCODERS
     asked = _request(imported, given, version, device.max_memory_gib)
     asked |= _batch(imported, given, max_global_batch_size)
     asked |= {"cluster": f"{device.chip}:{world_size}", "gpus_per_node": local_world_size}
@@ -121,6 +123,9 @@ def strategies_of(
     )
 
 
+LAST_ENCODERS = "0.17.1"
+"""The last version of Megatron-Core with pretrain_t5.py and pretrain_bert.py
+(software/megatron_lm/export.py)."""
 _INVENTED = "no --global-batch-size"
 
 

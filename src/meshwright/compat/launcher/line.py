@@ -130,8 +130,10 @@ def _words(
 
 
 def _quoted(word: HydraWord, sign: str) -> str:
-    """A word for Hydra: `0,3,5-7`, whose quotes the shell has taken, is one text, not a sweep."""
-    if "," in word.value and word.value[0] not in "[{'\"" and "(" not in word.value:
+    """A word for Hydra: `0,3,5-7` or `gpt--{step}`, whose quotes the shell has taken, is one text,
+    no sweep and no mapping."""
+    signs = set(word.value.replace("${", "")) & set(",{")
+    if signs and word.value[0] not in "[{'\"" and "(" not in word.value:
         return f"{sign}{word.key}='{word.value}'"
     return f"{sign}{word.text.removeprefix(word.sign)}"
 
