@@ -468,17 +468,8 @@ def ui(
     `ready` is called once with its address. ConfigError where the port is taken, MissingExtraError
     without the extra `ui`.
     """
-    from meshwright.platforms.given import load_profile
-    from meshwright.report.whatif_page.answers import Answers
+    from meshwright.api.whatif import answers_of
     from meshwright.report.whatif_page.server import serve
-    from meshwright.search.problem import Files
 
-    names = {"calibration": calibration, "profile": profile}
-    files = Files(
-        calibration=None if calibration is None else read_calibration(calibration),
-        profile=None if profile is None else load_profile(Path(profile)),
-    )
-    answers = Answers(
-        files, **{name: str(path) for name, path in names.items() if path is not None}
-    )
+    answers = answers_of(calibration=calibration, profile=profile)
     serve(answers, port=port, state=state, ready=ready)

@@ -125,6 +125,12 @@ def ui(
     profile: Path | None = option(
         None, "What `meshwright profile` wrote on this chip; likewise.", metavar="FILE"
     ),
+    static: Path | None = option(
+        None, "Write the page as files for any web host, and serve nothing.", metavar="DIR"
+    ),
+    pyodide: Path | None = option(
+        None, "With --static: a folder with Pyodide, in place of fetching it.", metavar="DIR"
+    ),
     json_output: bool = option(False, "Print the address as one JSON object.", "--json"),
 ) -> None:
     """Open a page where a plan is changed by hand, and every change is priced at once.
@@ -138,6 +144,10 @@ def ui(
     Prints the address. It is served on 127.0.0.1 alone, asks no other machine, and writes nothing.
     Ctrl-C ends it, with exit code 0. Needs a web framework: pip install 'meshwright[ui]'.
 
+    `--static DIR` writes the page for any web host: Python and the pricing run in the reader's
+    browser, and every plan is a link. Pyodide is fetched by npm and pip, 8 MB, unless --pyodide
+    names a folder that holds it.
+
     Examples:
 
       meshwright ui
@@ -145,7 +155,14 @@ def ui(
       meshwright ui --port 8080 --no-browser
 
       meshwright ui 'model=mixtral-8x7b&cluster=h100:64&gbs=256&layout=tp=2,ep=8,mbs=1' --calibration calibration.yaml
+
+      meshwright ui --static public/
     """  # noqa: E501
+    if static is not None:
+        _write_static(static, pyodide, calibration=calibration, profile=profile, state=state)
+        return
+    if pyodide is not None:
+        raise ConfigError("--pyodide: of no effect without --static DIR; leave it out")
 
     def ready(address: str) -> None:
         _say(address, json_output=json_output)
@@ -156,6 +173,23 @@ def ui(
         api.ui(state, port=port, calibration=calibration, profile=profile, ready=ready)
     except KeyboardInterrupt:
         tell("stopped")
+
+
+def _write_static(
+    folder: Path,
+    pyodide: Path | None,
+    *,
+    calibration: Path | None,
+    profile: Path | None,
+    state: str,
+) -> None:
+    from meshwright.api.whatif import static_page
+
+    if state:
+        raise ConfigError(f"{state!r}: of no effect with --static; put it behind the page's own ?")
+    size = static_page(folder, pyodide=pyodide, calibration=calibration, profile=profile)
+    typer.echo(f"written to {folder} ({size / 1e6:.1f} MB)")
+    tell(f"to look at it: python -m http.server --directory {folder}")
 
 
 def _say(address: str, *, json_output: bool) -> None:

@@ -28,6 +28,7 @@ __all__ = [
     "comparison_record",
     "explanation_record",
     "ladder_record",
+    "rival_record",
 ]
 
 
@@ -54,7 +55,7 @@ def explanation_record(found: Explanation, request: PlanRequest) -> dict[str, An
             for t in found.time
         ],
         "layers": [_layer_record(layer) for layer in found.layers],
-        "rivals": [_rival_record(rival) for rival in found.rivals],
+        "rivals": [rival_record(rival) for rival in found.rivals],
         "provenance": {
             "time": {term.term: _provenance_record(term.provenance) for term in found.time},
             "memory": {
@@ -88,7 +89,8 @@ def _layer_record(layer: LayerTable) -> dict[str, Any]:
     }
 
 
-def _rival_record(rival: Rival) -> dict[str, Any]:
+def rival_record(rival: Rival) -> dict[str, Any]:
+    """Return one layout that differs in one axis."""
     record: dict[str, Any] = {
         "axis": rival.axis,
         "change": rival.words,

@@ -27,6 +27,7 @@ __all__ = [
     "Change",
     "Explanation",
     "Rival",
+    "Rivals",
     "TimeTerm",
     "Verdict",
     "binding_words",
@@ -34,6 +35,7 @@ __all__ = [
     "explain",
     "neighbours",
     "regrid",
+    "rivals_of",
     "selective_sets",
     "split_layers",
     "term_differences",
@@ -345,12 +347,20 @@ class Explanation:
         )
 
 
-def explain(layout: Layout, problem: Problem, *, depth: Depth = "functions") -> Explanation:
-    """Explain a layout; one that does not fit is explained all the same.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rivals:
+    """One layout beside those that differ from it in one axis."""
 
-    `depth` says whether its terms name the functions that made them, or the constants too.
-    """
-    basis = basis_of(layout, problem, depth=depth)
+    quote: Quote
+    """Of the layout itself."""
+    rivals: tuple[Rival, ...]
+    """The best of each axis."""
+    binding: str
+    """What stands in the way, in words."""
+
+
+def rivals_of(layout: Layout, problem: Problem) -> Rivals:
+    """Price what differs from a layout in one axis; one that does not fit has rivals too."""
     setting = setting_of(problem)
     changes = _valid_or_broken(
         neighbours(layout, model=setting.model, work=setting.work, stack=setting.stack), setting
@@ -367,15 +377,25 @@ def explain(layout: Layout, problem: Problem, *, depth: Depth = "functions") -> 
         for change in changes
     ]
     chosen = _best_per_axis(rivals)
+    return Rivals(quote=quote, rivals=tuple(chosen), binding=binding_words(quote, chosen, setting))
+
+
+def explain(layout: Layout, problem: Problem, *, depth: Depth = "functions") -> Explanation:
+    """Explain a layout; one that does not fit is explained all the same.
+
+    `depth` says whether its terms name the functions that made them, or the constants too.
+    """
+    basis = basis_of(layout, problem, depth=depth)
+    setting, found = setting_of(problem), rivals_of(layout, problem)
     return Explanation(
         setting=setting,
-        quote=quote,
-        time=_time_terms(quote, setting, basis),
+        quote=found.quote,
+        time=_time_terms(found.quote, setting, basis),
         layers=layer_tables(layout, setting),
         memory_provenance=dict(basis.memory),
         basis=basis,
-        binding=binding_words(quote, chosen, setting),
-        rivals=chosen,
+        binding=found.binding,
+        rivals=found.rivals,
     )
 
 

@@ -1,16 +1,23 @@
 from __future__ import annotations
 
+import json
 from typing import Any
+from urllib.parse import parse_qsl
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshwright import api
+from meshwright.api.whatif import answers_of
+from meshwright.cli import run
 from meshwright.report.explain_json import explanation_record
-from meshwright.report.whatif_page.answers import Answers, WhatIf, choices_record
+from meshwright.report.whatif_page.answers import Answers
+from meshwright.report.whatif_page.choices import STEPS, choices_record
+from meshwright.report.whatif_page.state import WhatIf, read_state
 from meshwright.search.axes import nearest_valid
 from meshwright.search.problem import Files, Problem, ask
+from meshwright.serving import search as serving
 from meshwright.trust.calibration import Calibration, Fitted
 from meshwright.values.layout import parse_layout
 
@@ -43,7 +50,12 @@ def test_figures_are_those_of_explain() -> None:
         found["peak_memory_gib"]
     )
     assert same["binding"].startswith(found["binding"])
-    assert ANSWERS.explain(PLAN)["rivals"][0]["words"].startswith("tp=")
+    near = ANSWERS.near(PLAN)
+    assert near["binding"] == same["binding"]
+    assert [
+        {key: value for key, value in rival.items() if key != "words"} for rival in near["rivals"]
+    ] == same["rivals"]
+    assert near["rivals"][0]["words"].startswith("tp=")
 
 
 def test_cost_by_hand() -> None:
@@ -174,3 +186,85 @@ def test_answers_stand_on_a_calibration() -> None:
     )
     answers = Answers(Files(calibration=fitted), calibration="calibration.yaml")
     assert answers.price(PLAN)["time"]["matmul"] > 1.5 * ANSWERS.price(PLAN)["time"]["matmul"]
+
+
+def moved(state: WhatIf, name: str, was: int | None = None) -> dict[str, Any]:
+    """What the page gets when a slider has moved; it keeps every rule."""
+    found = ANSWERS.price(state, moved=name, was=was)
+    assert found["broken"] is None
+    words = dict(parse_qsl(found["query"]))
+    assert ANSWERS.price(read_state(words))["step_s"] == found["step_s"]
+    return found
+
+
+def test_the_batch_follows_the_chips() -> None:
+    found = moved(WhatIf(cluster="h100:384"), "gpus", 256)
+    assert found["layout"]["dp"] == 12  # 384 / (tp 8 * pp 4)
+    assert found["layout"]["gbs"] == 516  # 43 * 12; 512 lies between 42 and 43 of 12
+    assert found["followed"] == ["gbs 512 → 516"]
+
+
+@pytest.mark.parametrize("name", ["gpus", "seq", "gbs", "mbs", "tp", "pp", "vpp", "cp", "ep"])
+@pytest.mark.parametrize("model", ["llama3-70b", "mixtral-8x7b"])
+def test_no_stop_of_a_slider_is_a_dead_end(name: str, model: str) -> None:
+    was = {"gpus": 256, "seq": 8192, "gbs": 512, "tp": 8, "pp": 4}.get(name, 1)
+    for stop in STEPS[name][:14]:
+        layout = {"tp": 8, "pp": 4, "mbs": 1}
+        fields: dict[str, Any] = {}
+        if name == "gpus":
+            fields["cluster"] = f"h100:{stop}"
+        elif name in ("seq", "gbs"):
+            fields[name] = stop
+        else:
+            layout[name] = stop
+        words = ",".join(f"{key}={value}" for key, value in layout.items())
+        moved(WhatIf(model=model, layout=words, **fields), name, was)
+
+
+def test_where_a_stop_does_not_work_the_slider_goes_on_to_the_next_that_does() -> None:
+    found = moved(WhatIf(layout="tp=8,pp=4,vpp=3,mbs=1"), "vpp", 1)
+    assert found["layout"]["vpp"] == 4  # 80 layers over 4 stages are 20, which 3 does not divide
+
+
+def test_a_name_that_is_chosen_takes_the_rest_along() -> None:
+    found = moved(WhatIf(model="mixtral-8x7b", layout="tp=8,pp=4,vpp=5,mbs=1"), "model")
+    assert found["layout"]["vpp"] == 1  # 32 layers over 4 stages are 8, which 5 does not divide
+    assert found["followed"] == ["vpp 5 → 1"]
+    tuned = WhatIf(model="llama3-8b", cluster="h100:8", gbs=64, stack="trl", finetune="lora")
+    assert moved(tuned, "finetune")["fits"] == "yes"
+
+
+def test_what_keeps_every_rule_is_not_touched() -> None:
+    found = ANSWERS.price(PLAN, moved="tp", was=1)
+    assert (found["followed"], found["step_s"]) == ([], ANSWERS.price(PLAN)["step_s"])
+
+
+def test_several_kinds_of_chips_have_the_figures_of_plan() -> None:
+    state = WhatIf(model="llama3-8b", cluster="a800:16,h800:16", seq=4096, gbs=128)
+    found, same = ANSWERS.price(state), api.plan(state.request).to_dict()["plans"][0]
+    for key in ("step_s", "mfu", "fits", "peak_memory_gib", "time", "interval"):
+        assert found[key] == same[key], key
+    assert {stage["chip"] for stage in found["stages"]} == {"a800", "h800"}
+    assert sum(term["seconds"] for term in found["terms"]) == pytest.approx(found["step_s"])
+    drawn = ANSWERS.pictures(state, wide=900)
+    assert "data-machine" in drawn["machine"]
+    assert "stage 1" in drawn["pipeline"]
+
+
+def test_serving_and_comparing_have_the_figures_of_their_commands(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    state = WhatIf(model="llama3-8b", cluster="h100:8", clusters="h100:8,h200:8", tokens="100B")
+    served = serving.plan(model="llama3-8b", cluster="h100:8", input_len=1000, output_len=500)
+    assert ANSWERS.serve(state) == served.to_dict()
+    words = ["compare", "llama3-8b", "--tokens", "100B", "--clusters", "h100:8,h200:8"]
+    assert run([*words, "--seq", "8192", "--json"]) == 0
+    assert answers_of().compare(state) == json.loads(capsys.readouterr().out)
+
+
+def test_pictures_are_of_the_plan_that_is_shown() -> None:
+    drawn = ANSWERS.pictures(PLAN, wide=600)
+    assert "tensor parallel" in drawn["machine"]
+    assert drawn["pipeline"].startswith("<svg")
+    alone = WhatIf(model="llama3-8b", cluster="h100:16", gbs=64, layout="tp=2,mbs=1")
+    assert "no pipeline" in ANSWERS.pictures(alone, wide=600)["pipeline"]

@@ -26,6 +26,8 @@ def test_the_page_and_its_files_come_with_headers_that_keep_them_to_themselves(c
         ("/", "text/html"),
         ("/page.css", "text/css"),
         ("/page.js", "text/javascript"),
+        ("/pictures.js", "text/javascript"),
+        ("/charts.css", "text/css"),
         ("/icon.svg", "image/svg+xml"),
     ):
         answer = client.get(path)
@@ -77,7 +79,7 @@ def test_another_site_is_refused_but_its_links_are_not(client: Any) -> None:
     ("query", "words"),
     [
         ("model=llama3-71b", "'llama3-71b' is no known model"),
-        ("cluster=/etc/passwd", "cluster='/etc/passwd': the page takes one kind of chip"),
+        ("cluster=/etc/passwd", "cluster='/etc/passwd': the page takes up to four kinds of chips"),
         ("cluster=h101:8", "'h101' is no known chip"),
         ("layout=tp=x", "tp"),
         ("precision=fp8&cluster=a100-80:8", "fp8"),
@@ -97,7 +99,10 @@ def test_a_broken_rule_is_an_answer(client: Any) -> None:
 
 
 def test_every_question_is_answered(client: Any) -> None:
-    assert client.get(f"/api/explain?{SMALL}").json()["rivals"]
+    assert client.get(f"/api/near?{SMALL}").json()["rivals"]
+    assert client.get(f"/api/serve?{SMALL}").json()["plans"]
+    assert client.get(f"/api/compare?{SMALL}").json()["refused"].startswith("tokens: say how many")
+    assert "<svg" in client.get(f"/api/pictures?{SMALL}&wide=600").json()["machine"]
     assert client.get(f"/api/plan?{SMALL}").json()["plans"]
     assert client.get(f"/api/export?{SMALL}&to=megatron-lm").json()["files"]
     assert (

@@ -90,6 +90,7 @@ def test_a_slider_changes_figures_reasons_and_the_address(page: Any) -> None:
     page.keyboard.press("ArrowRight")
     answered(page, 2)
     assert (page.input_value("#tp"), page.inner_text("#dp")) == ("4", "4")
+    assert page.is_hidden("#followed")
     assert step_s(page) != before
     assert page.inner_text("#binding") != because
     assert "layout=tp=4,mbs=1" in page.url
@@ -97,6 +98,133 @@ def test_a_slider_changes_figures_reasons_and_the_address(page: Any) -> None:
     page.fill("#pp", "2")
     answered(page, 3)
     assert page.locator("#memory tbody tr").count() == 2
+
+
+@pytest.mark.slow
+def test_a_step_right_takes_the_batch_along_and_back(page: Any) -> None:
+    page.fill("#gpus", "64")
+    answered(page, 2)
+    page.focus("#gpus-slider")
+    page.keyboard.press("ArrowRight")  # 96 chips: 48 replicas of tp=2, which do not divide 64
+    answered(page, 3)
+    assert (page.input_value("#gpus"), page.input_value("#gbs")) == ("96", "48")
+    assert page.inner_text("#followed") == "So that every rule is kept: gbs 64 → 48."
+    assert page.is_hidden("#verdict")
+    assert "gbs=48" in page.url
+    page.keyboard.press("ArrowRight")  # 128 chips: 64 replicas
+    answered(page, 4)
+    assert (page.input_value("#gpus"), page.input_value("#gbs")) == ("128", "64")
+    assert page.is_hidden("#followed")
+
+
+@pytest.mark.slow
+def test_figures_of_another_name_are_gone_at_once(page: Any) -> None:
+    page.route("**/api/price*", lambda route: None)  # an answer that never comes
+    page.select_option("#chip", "a100-80")
+    assert (
+        page.inner_text("#figures") == page.inner_text("#time") == page.inner_text("#facts") == ""
+    )
+    page.unroute("**/api/price*")
+
+
+@pytest.mark.slow
+def test_an_older_plan_is_not_read_while_a_new_price_is_on_its_way(page: Any) -> None:
+    page.route("**/api/price*", lambda route: None)
+    page.fill("#tp", "4")
+    page.wait_for_timeout(400)
+    assert (
+        page.eval_on_selector("#figures strong", "e => getComputedStyle(e).visibility") == "hidden"
+    )
+
+
+@pytest.mark.slow
+def test_a_dead_end_has_a_way_out(page: Any) -> None:
+    page.fill("#gpus", "7")
+    answered(page, 2)
+    assert "does not divide 7 chips" in page.inner_text("#verdict")
+    assert page.inner_text("#figures") == ""
+    page.get_by_role("button", name="Let the rest follow").click()
+    answered(page, 3)
+    assert "breaks a rule" not in page.inner_text("#verdict")
+    assert (page.input_value("#gpus"), page.input_value("#tp")) == ("7", "1")
+    assert page.locator("#figures dd strong").count() > 4
+
+
+@pytest.mark.slow
+def test_the_machine_and_the_pipeline_follow_the_plan(page: Any) -> None:
+    page.fill("#pp", "2")
+    answered(page, 2)
+    page.wait_for_selector('#machine[data-change="2"] svg')
+    page.fill("#rank", "9")
+    assert "Chip 9, node 1, stage 1" in page.inner_text("#rank-said")
+    before = page.locator("#pipeline svg").first.inner_html()
+    page.get_by_role("button", name="Whole step").click()
+    assert page.locator("#pipeline svg").first.inner_html() != before
+
+
+@pytest.mark.slow
+def test_serving_fine_tuning_comparing_and_two_kinds_are_on_the_same_page(page: Any) -> None:
+    page.check("input[value=serve]")
+    page.wait_for_selector("#deployments tbody tr", timeout=60_000)
+    assert "new tokens/s" in page.inner_text("#serve-figures").lower()
+    assert page.is_hidden("#tp")
+    page.check("input[value=compare]")
+    page.fill("#clusters", "h100:8,h200:8")
+    page.keyboard.press("Tab")
+    page.wait_for_selector("#compared tbody tr >> nth=1", timeout=60_000)
+    assert "what=compare" in page.url
+    page.check("input[value=train]")
+    page.wait_for_selector("#figures dd strong")
+    page.fill("#gpus", "8")
+    page.select_option("#finetune", "lora")
+    page.wait_for_selector("#command:has-text('--finetune lora')")
+    page.select_option("#finetune", "")
+    page.wait_for_selector("#figures dd strong")
+    page.select_option("#chip2", "a800")
+    page.wait_for_selector("#facts:has-text('a800:8')")
+    assert page.is_hidden("#tp")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wide", [390, 768, 1280, 1920])
+@pytest.mark.parametrize(
+    "words",
+    [SMALL, "what=serve&model=llama3-8b&cluster=h100:8", "what=compare&tokens=1T&model=llama3-8b"],
+)
+def test_nothing_is_cut_at_any_width(browser: Any, address: str, wide: int, words: str) -> None:
+    place = f"{address.split('?', maxsplit=1)[0]}?{words}"
+    with opened(browser, place) as (page, said):
+        page.set_viewport_size({"width": wide, "height": 900})
+        page.wait_for_selector("body[data-answered]", timeout=60_000)
+        page.wait_for_timeout(500)
+        assert page.evaluate("document.documentElement.scrollWidth") == wide
+        cut = """() => Array.from(
+            document.querySelectorAll('button, label, legend, h1, h2, dt, strong, th'))
+          .filter((e) => e.offsetParent && !e.closest('.wide, .unseen')
+            && !e.matches('.unseen') && (e.scrollWidth > e.clientWidth + 1)
+            && getComputedStyle(e).display !== 'inline')
+          .map((e) => e.textContent)"""
+        assert page.evaluate(cut) == []
+        assert said == []
+
+
+@pytest.mark.slow
+def test_the_keyboard_alone_reaches_every_control(page: Any) -> None:
+    page.wait_for_selector("#near tbody tr")
+    wanted = set(
+        page.evaluate(
+            """() => Array.from(
+                document.querySelectorAll('button, input, select, textarea, a[href]'))
+              .filter((e) => e.offsetParent && !e.disabled && (e.type !== 'radio' || e.checked))
+              .map((e, i) => { e.dataset.stop = String(i); return String(i); })"""
+        )
+    )
+    for _ in range(3 * len(wanted)):
+        page.keyboard.press("Tab")
+        wanted.discard(page.evaluate("document.activeElement?.dataset?.stop ?? ''"))
+        if not wanted:
+            break
+    assert wanted == set()
 
 
 @pytest.mark.slow
@@ -153,14 +281,14 @@ def test_plans_are_pinned_compared_loaded_and_kept_by_the_address(page: Any, bro
 @pytest.mark.slow
 def test_neighbours_and_the_search_can_be_used(page: Any) -> None:
     page.wait_for_selector("#near tbody tr")
-    page.click("#search")
+    page.click("#best-now")
     page.wait_for_selector("#best tbody tr", timeout=60_000)
     assert "layouts priced" in page.inner_text("#searched")
-    first = page.inner_text("#best tbody tr code")
-    page.get_by_role("button", name="Use plan 1", exact=True).click()
     answered(page, 2)
-    assert f"tp={page.input_value('#tp')}," in first
+    assert f"tp={page.input_value('#tp')}," in page.inner_text("#best tbody tr code")
     assert page.is_hidden("#verdict")
+    page.get_by_role("button", name="Use plan 2", exact=True).click()
+    answered(page, 3)
 
 
 @pytest.mark.slow
@@ -195,6 +323,14 @@ def test_axe_finds_no_fault(browser: Any, address: str, scheme: str) -> None:
         answered(page, 2)
         page.wait_for_selector("#verdict:not([hidden])")
         assert faults_of(page) == []
+        page.get_by_role("button", name="Let the rest follow").click()
+        page.wait_for_selector("#near tbody tr")
+        assert faults_of(page) == []
+        for what in ("serve", "compare"):
+            page.check(f"input[value={what}]")
+            place = "#deployments" if what == "serve" else "#compared"
+            page.wait_for_selector(f"{place} tbody tr", timeout=60_000)
+            assert faults_of(page) == []
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwright.report.whatif_page.answers import DEFAULTS, WhatIf, query_of, read_state
+from meshwright.report.whatif_page.state import DEFAULTS, WhatIf, query_of, read_state
 from meshwright.values.errors import ConfigError
 
 
@@ -18,22 +18,13 @@ from meshwright.values.errors import ConfigError
         ({"usd": "dear"}, "usd='dear': expected a number"),
         (
             {"cluster": "/etc/passwd"},
-            (
-                "cluster='/etc/passwd': the page takes one kind of chip and its count, such as"
-                " h100:256"
-            ),
+            ("cluster='/etc/passwd': the page takes up to four kinds of chips with their counts"),
         ),
-        (
-            {"cluster": "a800:128,h800:160"},
-            (
-                "cluster='a800:128,h800:160': the page takes one kind of chip and its count, such"
-                " as h100:256"
-            ),
-        ),
-        (
-            {"cluster": "local"},
-            "cluster='local': the page takes one kind of chip and its count, such as h100:256",
-        ),
+        ({"cluster": "local"}, "cluster='local': the page takes up to four kinds of chips"),
+        ({"cluster": "a800:1,h800"}, "cluster='a800:1,h800': the page takes up to four kinds"),
+        ({"what": "bake"}, "'bake' is no known question"),
+        ({"clusters": "h100"}, "clusters='h100': expected kinds of chips with their counts"),
+        ({"clusters": ",".join(["h100:8"] * 13)}, "clusters: at most 12 are compared at once"),
         ({"layout": "tp"}, "layout 'tp': expected key=value, such as tp=8"),
         ({"layout": " ,"}, "layout: expected key=value words such as tp=8,pp=4,mbs=1"),
         ({"tokens": "many"}, "tokens"),
@@ -53,7 +44,9 @@ def test_a_word_that_is_none_is_one_line(words: dict[str, str], message: str) ->
         model=st.sampled_from(
             ["llama3-8b", "layers=4,hidden=256,heads=4,vocab=1000", "mixtral-8x7b"]
         ),
-        cluster=st.sampled_from(["h100:8", "a100-80:4096"]),
+        cluster=st.sampled_from(["h100:8", "a100-80:4096", "a800:128,h800:160"]),
+        what=st.sampled_from(["train", "serve", "compare"]),
+        finetune=st.sampled_from(["", "lora"]),
         seq=st.integers(1, 2**20),
         gbs=st.integers(1, 2**14),
         layout=st.sampled_from(["tp=8", "pp=2,layers_per_stage=3+5", "tp=2,recompute=full"]),

@@ -5,30 +5,20 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import Callable
-from importlib import resources
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlsplit
 
-from meshwright.report.whatif_page.answers import (
-    Answers,
-    WhatIf,
-    choices_record,
-    query_of,
-    read_state,
-)
-from meshwright.values.errors import ConfigError, MeshwrightError, MissingExtraError
+from meshwright.report.whatif_page.answers import Answers
+from meshwright.report.whatif_page.files import PAGE_FILES, page_file
+from meshwright.report.whatif_page.questions import QUESTIONS, reply
+from meshwright.report.whatif_page.state import query_of, read_state
+from meshwright.values.errors import ConfigError, MissingExtraError
 
 __all__ = ["HOSTS", "make_app", "serve"]
 
 HOSTS = ("127.0.0.1", "localhost")
 """Names under which a browser may ask. A page of somebody else whose name was bound to this address
 (DNS rebinding) sends its own."""
-_KINDS = {
-    "index.html": "text/html",
-    "page.css": "text/css",
-    "page.js": "text/javascript",
-    "icon.svg": "image/svg+xml",
-}
 _HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src"
@@ -51,18 +41,10 @@ def make_app(answers: Answers) -> Any:
     from starlette.middleware.trustedhost import TrustedHostMiddleware
     from starlette.routing import Route
 
-    asks: dict[str, Callable[[Any], dict[str, Any]]] = {
-        "choices": lambda query: choices_record(),
-        "price": lambda query: answers.price(_state(query)),
-        "explain": lambda query: answers.explain(_state(query)),
-        "plan": lambda query: answers.plan(_state(query)),
-        "export": lambda query: answers.export(_state(query), to=query.get("to", "")),
-        "difference": lambda query: answers.difference(_state(query), _other(query)),
-    }
     routes = [
         Route("/", _file("index.html")),
-        *(Route(f"/{name}", _file(name)) for name in _KINDS if name != "index.html"),
-        *(Route(f"/api/{name}", _answer(ask)) for name, ask in asks.items()),
+        *(Route(f"/{name}", _file(name)) for name in PAGE_FILES if name != "index.html"),
+        *(Route(f"/api/{name}", _answer(answers, name)) for name in QUESTIONS),
     ]
     guards = [Middleware(TrustedHostMiddleware, allowed_hosts=list(HOSTS)), Middleware(_Guard)]
     return Starlette(routes=routes, middleware=guards)
@@ -99,39 +81,22 @@ class _Guard:
 def _file(name: str) -> Callable[[Any], Any]:
     from starlette.responses import Response
 
-    text = (resources.files("meshwright.report.whatif_page") / "page" / name).read_bytes()
+    content = page_file(name)
 
     async def endpoint(_request: Any) -> Any:
-        return Response(text, media_type=_KINDS[name])
+        return Response(content, media_type=PAGE_FILES[name])
 
     return endpoint
 
 
-def _answer(ask: Callable[[Any], dict[str, Any]]) -> Callable[[Any], Any]:
+def _answer(answers: Answers, name: str) -> Callable[[Any], Any]:
     """An endpoint on a thread of its own: a search takes seconds, and the page asks on."""
     from starlette.responses import JSONResponse
 
-    def endpoint(request: Any) -> Any:
-        try:
-            return JSONResponse(ask(request.query_params))
-        except MeshwrightError as error:
-            return JSONResponse(
-                {"refused": " ".join(str(error).split())}
-            )  # an answer: browsers complain aloud of other codes
+    def endpoint(request: Any) -> Any:  # What is refused is an answer: browsers say others aloud.
+        return JSONResponse(reply(answers, name, request.url.query))
 
     return endpoint
-
-
-def _state(query: Any) -> WhatIf:
-    names = WhatIf.__dataclass_fields__
-    return read_state({name: query[name] for name in query if name in names})
-
-
-def _other(query: Any) -> WhatIf:
-    """The plan to compare with, as an address of its own."""
-    if "other" not in query:
-        raise ConfigError("other: expected the address of the plan to compare with")
-    return read_state(dict(parse_qsl(query["other"], keep_blank_values=True)))
 
 
 ADDRESS = "127.0.0.1"
