@@ -379,3 +379,14 @@ def test_closed_pipe_ends_quietly() -> None:
     )
     done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=True)
     assert (done.stdout.strip(), done.stderr) == ("141", "")
+
+
+def test_on_amd_the_plan_is_written_for_the_software_that_is_priced(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["plan", "llama3-8b", "--cluster", "mi300x:8", "--seq", "8192", "--gbs", "64"]
+    assert cli.run([*words, "--quiet", "--export", str(tmp_path / "amd")]) == 0
+    said = capsys.readouterr()
+    assert "stack primus" in said.out
+    assert "which these files do not switch on" not in said.err
+    assert sorted(path.name for path in (tmp_path / "amd").iterdir()) == ["primus.yaml", "train.sh"]

@@ -149,7 +149,7 @@ def plan(
     to: str | None = option(
         None,
         "Software to price, and with --export to write for, as `meshwright export --to` [default:"
-        " megatron-lm].",
+        " megatron-lm, on AMD's chips primus].",
     ),
     leave_out: str | None = LEAVE_OUT,
     force: bool = FORCE,
@@ -260,10 +260,13 @@ def _problem(asked: PlanRequest, from_file: Path | None) -> Problem | MixedProbl
 
 
 def _usual_target(problem: Problem | MixedProblem) -> str:
-    """Return the software to write for where nobody says: of a fine-tuning its own."""
-    if isinstance(problem, MixedProblem) or problem.request.finetune is None:
+    """Return the software to write for where nobody says: the one that is priced for a fine-tuning,
+    and on chips of another maker than NVIDIA, whose Megatron-LM leaves off what theirs has."""
+    if isinstance(problem, MixedProblem):
         return _TARGET
-    own = problem.setting.stack.name
+    own, vendor = problem.setting.stack.name, problem.setting.pool.node.chip.vendor
+    if problem.request.finetune is None and vendor == "NVIDIA":
+        return _TARGET
     return own if own in {target.name for target in TARGETS} else _TARGET
 
 
