@@ -13,8 +13,12 @@ import typer
 from rich.console import Console
 
 from meshwright.cli.options import REQUIRED, argument, command, option
-from meshwright.cli.terminal import JsonFlag
-from meshwright.runs.watch.follow import Output, follow, watched
+from meshwright.cli.terminal import JsonFlag, warn
+from meshwright.runs.watch.dashboard import write_dashboard
+from meshwright.runs.watch.follow import Output, Taker, follow, watched
+from meshwright.runs.watch.notify import Notifier
+from meshwright.runs.watch.otlp import MetricsSender
+from meshwright.runs.watch.post import read_address
 from meshwright.runs.watch.status import RunStatus
 from meshwright.values.errors import ConfigError
 from meshwright.values.units import (
@@ -50,6 +54,19 @@ def watch(
         None, "Address of that port [default: 127.0.0.1, this machine alone]."
     ),
     textfile: Path | None = option(None, "Write the metrics for a node exporter.", metavar="FILE"),
+    otlp: str | None = option(
+        None,
+        "Send the metrics to this OpenTelemetry endpoint, or the one in a file.",
+        metavar="URL",
+    ),
+    notify: str | None = option(
+        None,
+        "Post alarms, starts and ends as JSON to this webhook, or the one in a file.",
+        metavar="URL",
+    ),
+    dashboard: Path | None = option(
+        None, "Write a Grafana dashboard of the metrics.", metavar="FILE"
+    ),
     json_output: JsonFlag = False,
 ) -> None:
     """Show how a training does, and say when something is wrong.
@@ -70,6 +87,8 @@ def watch(
       meshwright watch logs/train.log --plan plan.json --metrics-port 9400
 
       meshwright watch slurm-4711.out --steps 5000 --once --json
+
+      meshwright watch train-llama3-8b --notify ~/.config/meshwright/hook --otlp http://127.0.0.1:4318
     """
     if metrics_host is not None and metrics_port is None:
         raise ConfigError(f"--metrics-host {metrics_host}: of no effect without --metrics-port")
@@ -80,7 +99,14 @@ def watch(
         )
     every_s = float(parse_duration(every, name="--every"))
     follower = follow(target, plan=plan, steps=steps, chips=gpus, usd_per_hour=usd_per_hour)
-    output = Output(port=metrics_port, host=metrics_host, textfile=textfile)
+    output = Output(
+        port=metrics_port,
+        host=metrics_host,
+        textfile=textfile,
+        takers=_takers(otlp=otlp, notify=notify),
+    )
+    if dashboard is not None:
+        write_dashboard(dashboard)
     if once:
         now_s = time.time()
         status = output.write(follower.poll(now_s=now_s))
@@ -91,6 +117,16 @@ def watch(
             status = watched(follower, every_s=every_s, output=output, show=show)
     if status.state in ("stopped", "waiting"):
         raise typer.Exit(1)
+
+
+def _takers(*, otlp: str | None, notify: str | None) -> tuple[Taker, ...]:
+    """Return the servers that are told; what they refuse is a warning."""
+    found = list[Taker]()
+    if otlp is not None:
+        found.append(MetricsSender(read_address(otlp, option="--otlp"), warn=warn))
+    if notify is not None:
+        found.append(Notifier(read_address(notify, option="--notify"), warn=warn))
+    return tuple(found)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from meshwright.runs.outcome import EvidenceReader, Failure, Tier
 from meshwright.runs.store import read_lines
@@ -257,18 +257,29 @@ def _notes(events: list[dict[str, Any]]) -> list[str]:
     return [f"{last.get('event', 'event')}{job}{why}"]
 
 
+class Taker(Protocol):
+    """Is told of every look, and stops none."""
+
+    def take(self, status: RunStatus) -> None:
+        """Take a status."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Output:
-    """Where metrics go; None of them is asked for unless given."""
+    """Where metrics and events go; None of them is asked for unless given."""
 
     port: int | None = None
     host: str | None = None
     textfile: Path | None = None
+    takers: tuple[Taker, ...] = ()
+    """Servers that are told of every look."""
 
     def write(self, status: RunStatus) -> RunStatus:
-        """Write the text file, and return the status."""
+        """Write the text file, tell the takers, and return the status."""
         if self.textfile is not None:
             write_metrics(status, self.textfile)
+        for taker in self.takers:
+            taker.take(status)
         return status
 
 

@@ -20,7 +20,18 @@ from meshwright.values.units import GIB, HOUR_S
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
-__all__ = ["LOCAL_ADDRESS", "RunStatus", "serve_metrics", "status_of", "write_metrics"]
+__all__ = [
+    "ALARM_GAUGE",
+    "ALARM_HELP",
+    "GAUGES",
+    "LOCAL_ADDRESS",
+    "RunStatus",
+    "alarms_of",
+    "gauges_of",
+    "serve_metrics",
+    "status_of",
+    "write_metrics",
+]
 
 RunState = Literal["waiting", "running", "done", "ended", "stopped"]
 """No step yet; steps come; all steps are done; it ended well before its last; something fatal."""
@@ -311,6 +322,27 @@ GAUGES: tuple[tuple[str, str, str], ...] = (
 """What is exported: its name, the field of RunStatus, its help; what is not known is left out. All
 carry the label `run`."""
 
+ALARM_GAUGE = "meshwright_alarm"
+"""One for each rule, with the label `kind`."""
+ALARM_HELP = "1 while the rule of that kind holds."
+
+
+def gauges_of(status: RunStatus) -> Iterator[tuple[str, str, float]]:
+    """Yield the name, the help and the value of each metric that is known."""
+    for name, path, says in GAUGES:
+        value: Any = status
+        for field in path.split("."):
+            value = None if value is None else getattr(value, field)
+        if value is not None:
+            yield name, says, float(value)
+
+
+def alarms_of(status: RunStatus) -> Iterator[tuple[str, float]]:
+    """Yield every rule's kind, and 1 where it holds."""
+    raised = {alarm.kind for alarm in status.alarms}
+    for kind in ALARMS:
+        yield kind, float(kind in raised)
+
 
 class _Collector:
     """Makes the metrics of the newest status when they are asked for."""
@@ -322,20 +354,13 @@ class _Collector:
         from prometheus_client.core import GaugeMetricFamily
 
         status = self.newest()
-        for name, path, says in GAUGES:
-            value: Any = status
-            for field in path.split("."):
-                value = None if value is None else getattr(value, field)
-            if value is not None:
-                gauge = GaugeMetricFamily(name, says, labels=["run"])
-                gauge.add_metric([status.name], float(value))
-                yield gauge
-        alarms = GaugeMetricFamily(
-            "meshwright_alarm", "1 while the rule of that kind holds.", labels=["run", "kind"]
-        )
-        raised = {alarm.kind for alarm in status.alarms}
-        for kind in ALARMS:
-            alarms.add_metric([status.name, kind], float(kind in raised))
+        for name, says, value in gauges_of(status):
+            gauge = GaugeMetricFamily(name, says, labels=["run"])
+            gauge.add_metric([status.name], value)
+            yield gauge
+        alarms = GaugeMetricFamily(ALARM_GAUGE, ALARM_HELP, labels=["run", "kind"])
+        for kind, is_raised in alarms_of(status):
+            alarms.add_metric([status.name, kind], is_raised)
         yield alarms
 
 
