@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -66,7 +67,7 @@ def test_a_study_on_this_machine(torchrun: Path, capsys: Capture) -> None:
     heads = ["run", "step", "predicted", "off", "tokens/s", "P(best)", "layout"]
     assert lines[0].split() == heads
     assert [line.split()[0] for line in lines[1:4]] == ["1", "2", "3"]
-    assert lines[4].startswith("stopped: 3 runs, as many as --max-runs allows")
+    assert re.match(r"stopped: 3 runs of \d+ candidates, as many as --max-runs allows", lines[4])
     assert lines[5].startswith("best: --layout tp=")
     assert err.count(" took ") >= 3
     best = Path("study/best.yaml").read_text(encoding="utf-8")

@@ -111,7 +111,10 @@ def test_a_study_finds_the_fastest_of_what_it_ran(bench: Bench) -> None:
 
 
 def test_it_stops_at_max_runs_and_goes_on_when_more_are_allowed(bench: Bench) -> None:
-    assert bench.run(max_runs=3, strategy="grid").stop == "3 runs, as many as --max-runs allows"
+    assert (
+        bench.run(max_runs=3, strategy="grid").stop
+        == "3 runs of 12 candidates, as many as --max-runs allows"
+    )
     view = bench.run(max_runs=5, strategy="grid")
     assert len(view.records) == 5
     assert len(bench.launcher.submissions()) == 5
@@ -164,7 +167,7 @@ def test_a_budget_in_dollars_buys_hours_at_the_price(bench: Bench) -> None:
 
 def test_a_budget_in_runs_takes_the_place_of_max_runs(bench: Bench) -> None:
     view = bench.run(max_runs=2, strategy="grid", budget=read_budget("3runs"))
-    assert view.stop == "3 runs, as many as --budget 3runs allows"
+    assert view.stop == "3 runs of 12 candidates, as many as --budget 3runs allows"
 
 
 def test_leaders_within_the_noise_run_again_under_names_of_their_own(bench: Bench) -> None:

@@ -363,11 +363,12 @@ class Tuner(Generic[AnyRun]):
         """Why no new run may be planned: as many as are allowed have been."""
         limits, budget = self.limits, self.limits.budget
         runs = len(self.records)
+        told = f"{counted(runs, 'run')} of {counted(len(self.candidates), 'candidate')}, as many as"
         if budget is not None and budget.unit == "runs" and runs >= budget.amount:
-            return Stop(because=f"{counted(runs, 'run')}, as many as --budget {budget} allows")
+            return Stop(because=f"{told} --budget {budget} allows")
         ends = not limits.run_all and (budget is None or budget.unit != "runs")
         if ends and runs >= limits.max_runs:
-            return Stop(because=f"{counted(runs, 'run')}, as many as --max-runs allows")
+            return Stop(because=f"{told} --max-runs allows")
         return None
 
     def _most_gpu_hours(self) -> float:

@@ -155,7 +155,10 @@ def test_a_budget_ends_a_grid(
     grid(base, tmp_path, launcher, budget="2runs")
     assert len(launcher.jobs) == 2
     said = capsys.readouterr().out
-    assert "2 of 3 configurations ran: 2 runs, as many as --budget 2runs allows" in said
+    assert (
+        "2 of 3 configurations ran: 2 runs of 3 candidates, as many as --budget 2runs allows"
+        in said
+    )
     with pytest.raises(ConfigError, match="no price is known here"):
         grid(base, tmp_path, launcher, budget="$20")
 
