@@ -143,6 +143,7 @@ def test_a_dead_end_has_a_way_out(page: Any) -> None:
     answered(page, 2)
     assert "does not divide 7 chips" in page.inner_text("#verdict")
     assert page.inner_text("#figures") == ""
+    assert page.is_hidden("#machine-title")
     page.get_by_role("button", name="Let the rest follow").click()
     answered(page, 3)
     assert "breaks a rule" not in page.inner_text("#verdict")
