@@ -22,8 +22,10 @@ import pytest
 from tests.data.corpora import bin_and_idx, end_of, gpt2_files, line, plain_ids, text
 
 from meshwright.data import engines as opened
+from meshwright.data.documents import SUFFIXES, form_of
 from meshwright.data.encoders import EncoderSpec
 from meshwright.data.indexed import IndexedFile
+from meshwright.data.listing import walk
 from meshwright.data.segment_work import sentence_splitter
 from meshwright.data.tokenize_request import TokenizeReport, TokenizeRequest
 from meshwright.data.tokenizing import tokenize
@@ -513,6 +515,7 @@ def test_another_policy_after_half_of_the_output_is_joined(
 KILLED = """
 import sys
 from meshwright.data.encoders import opened
+from meshwright.data.documents import SUFFIXES, form_of
 from meshwright.data.encoders import EncoderSpec
 from meshwright.data import assembly, segments
 from meshwright.data.tokenizing import TokenizeRequest, tokenize
@@ -554,3 +557,16 @@ def test_kills_change_no_byte(
     assert (tmp_path / "killed.rejected.jsonl").read_bytes() == (
         tmp_path / "whole.rejected.jsonl"
     ).read_bytes()
+
+
+def test_files_of_wikiextractor_are_read_by_their_names(tmp_path: Path) -> None:
+    """`AA/wiki_00` of its --json holds an object a line; its XML is named."""
+    folder = tmp_path / "AA"
+    folder.mkdir()
+    (folder / "wiki_00").write_text('{"id": "1", "text": "one"}\n{"id": "2", "text": "two"}\n')
+    (folder / "my_wiki_01").write_text("no document")
+    assert form_of(str(folder / "wiki_00"), None) == "json"
+    assert [file.name for file in walk([str(folder)], suffixes=SUFFIXES)] == ["wiki_00"]
+    (folder / "wiki_01").write_text('<doc id="1">\nOne\n</doc>\n')
+    with pytest.raises(ConfigError, match="WikiExtractor's XML; run it with --json"):
+        form_of(str(folder / "wiki_01"), None)

@@ -277,13 +277,24 @@ SUFFIXES = tuple(
     if form != ".md"
     for packed in ("", *(f".{kind}" for kind in ARCHIVES))
 )
-"""Of the files that are taken from a folder."""
+_EXTRACTED = tuple(f"wiki_{number:02}" for number in range(100))
+"""WikiExtractor's names (`AA/wiki_00`), of 100 files a folder; with `--json` each line is an
+object."""
+SUFFIXES += tuple(f"/{name}{packed}" for name in _EXTRACTED for packed in ("", ".bz2"))
+"""Of the files that are taken from a folder; a whole name begins with a slash."""
 _PEEK_BYTES = 1 << 16
 
 
 def form_of(path: str, wanted: Form | None) -> Form:
     """Return the form of a file by its name; ConfigError where nobody says it."""
     form = wanted or _FORMS.get(os.path.splitext(plain_name(path))[1].lower())
+    if form is None and os.path.basename(plain_name(path)) in _EXTRACTED:
+        if _head(path).lstrip().startswith(b"<doc"):
+            raise ConfigError(
+                f"{path}: WikiExtractor's XML; run it with --json, or `meshwright data wiki` on the"
+                " dump"
+            )
+        return "json"
     if form is None:
         raise ConfigError(
             f"{path}: can't tell what it holds by its name; give --format json, text or parquet"
@@ -293,7 +304,8 @@ def form_of(path: str, wanted: Form | None) -> Form:
 
 def is_json_lines(path: str) -> bool:
     """Tell JSON lines from longer values by the first line; Megatron's `.json` holds lines."""
-    if os.path.splitext(plain_name(path))[1].lower() in _ALWAYS_LINES:
+    plain = plain_name(path)
+    if os.path.splitext(plain)[1].lower() in _ALWAYS_LINES or os.path.basename(plain) in _EXTRACTED:
         return True
     head = _head(path).removeprefix(BYTE_ORDER_MARK).lstrip()
     line, newline, _ = head.partition(b"\n")

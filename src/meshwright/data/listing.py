@@ -233,7 +233,8 @@ def _files_of(word: str, suffixes: tuple[str, ...]) -> Iterator[InputFile]:
     if path.is_dir():
         files = list(_walk_folder(path, suffixes))
         if not files:
-            kinds = f" that ends in {', '.join(suffixes)}" if suffixes else ""
+            shown = [suffix for suffix in suffixes if suffix.startswith(".")]
+            kinds = f" that ends in {', '.join(shown)}" if suffixes else ""
             raise ConfigError(f"{word}: the folder holds no file{kinds}")
         yield from files
     elif path.is_file():
@@ -267,7 +268,7 @@ def _walk_folder(top: Path, suffixes: tuple[str, ...]) -> Iterator[InputFile]:
                 if entry.is_dir():
                     pending.append(entry.path)
                     continue
-                fits = not suffixes or entry.name.endswith(suffixes)
+                fits = not suffixes or f"/{entry.name}".endswith(suffixes)
                 if entry.is_file() and fits and not _is_manifest(entry):
                     name = entry.path.removeprefix(str(top)).lstrip("/")
                     yield InputFile(path=entry.path, name=name, size_bytes=entry.stat().st_size)

@@ -125,7 +125,7 @@ def segment_bytes_for(files: Sequence[InputFile]) -> int:
 def check_forms(files: Sequence[InputFile], *, form: Form | None) -> None:
     """Check that every file's form is known; ConfigError for the first whose form is not."""
     for file in files:
-        form_of(file.name, form)
+        form_of(file.path, form)
 
 
 def entries(
@@ -134,7 +134,7 @@ def entries(
     """Return where large archives of lines can be entered, by path, where they can."""
     found = {}
     for file in files:
-        kind, is_packed = form_of(file.name, form), archive_of(file.path) is not None
+        kind, is_packed = form_of(file.path, form), archive_of(file.path) is not None
         if file.size_bytes > segment_bytes and is_packed and _has_lines(file, kind, text_unit):
             found[file.path] = entries_of(Path(file.path), piece_bytes=segment_bytes)
     return {path: places for path, places in found.items() if places}
@@ -160,7 +160,7 @@ def cut(
             segments.append(Segment(number=len(segments), pieces=tuple(pieces), size_bytes=size))
 
     for file in files:
-        kind = form_of(file.name, form)
+        kind = form_of(file.path, form)
         if file.size_bytes <= segment_bytes or not _can_be_cut(
             file, kind, text_unit, archive_entries
         ):

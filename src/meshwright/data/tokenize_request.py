@@ -268,7 +268,7 @@ class _Lines:
     def __iter__(self) -> Iterator[str]:
         for file in self._files:
             piece = Piece(
-                path=file.path, form=form_of(file.name, self._form), size_bytes=file.size_bytes
+                path=file.path, form=form_of(file.path, self._form), size_bytes=file.size_bytes
             )
             for item in read_documents(
                 piece, keys=(self._key,), text_unit=self._text_unit, max_bytes=MAX_DOCUMENT_BYTES

@@ -212,7 +212,7 @@ def _sample(request: TokenizeRequest, files: Sequence[InputFile]) -> Iterator[st
     """Yield beginnings of documents from files all over the list."""
     unit, most = request.text_unit, request.max_document_bytes
     for file in files[:: max(1, len(files) // _SAMPLE_FILES)][:_SAMPLE_FILES]:
-        form = form_of(file.name, request.form)
+        form = form_of(file.path, request.form)
         piece = Piece(path=file.path, form=form, size_bytes=file.size_bytes)
         read = read_documents(piece, keys=request.keys, text_unit=unit, max_bytes=most)
         documents = (item for item in read if isinstance(item, Document))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -162,10 +163,13 @@ def test_a_custom_configuration_brings_how_it_trains(tmp_path: Path) -> None:
     text = (first.folder / base_name(first)).read_text()
     mine = tmp_path / "mine.yaml"
     mine.write_text(
-        text.replace("lr: 0.0006", "lr: 0.0005").replace("dropout: 0.1", "dropout: 0.2")
+        re.sub(r"constant_steps: \d+", "constant_steps: 777", text)
+        .replace("lr: 0.0006", "lr: 0.0005")
+        .replace("dropout: 0.1", "dropout: 0.2")
     )
     again = base_of(search(tmp_path / "again", "gpt3/0.126b", custom_config=str(mine)))["model"]
     assert (again["optim"]["lr"], again["hidden_dropout"]) == (0.0005, 0.2)
+    assert again["optim"]["sched"]["constant_steps"] == 777
 
 
 def test_a_broken_pair_is_named(tmp_path: Path) -> None:

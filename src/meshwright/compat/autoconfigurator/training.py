@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from meshwright.compat.autoconfigurator.settings import TrainSettings, imported_of
+from meshwright.compat.checks import text_of
 from meshwright.data.pairs import blend
 from meshwright.software.settings import TrainingSettings
 from meshwright.values.data import package_rows
 from meshwright.values.errors import ConfigError
 from meshwright.values.models.spec import ModelSpec
+from meshwright.values.text import read_yaml
 
 __all__ = ["SHORT_RUN", "Corpus", "TrainedAs", "corpus_of", "dropout_of", "trained_as"]
 
@@ -121,7 +123,8 @@ def trained_as(
     row = _row(settings)
     constant = round(float(row["constant_share"] or 0) * steps)
     if settings.custom_config is not None:
-        found, constant = _of_custom(imported_of(settings.custom_config).settings), 0
+        found = _of_custom(imported_of(settings.custom_config).settings)
+        constant = _constant_of(settings.custom_config)
     else:
         found = _of_row(row, settings, model, steps=steps, size_in_b=size_in_b)
     least = {"eval_steps": int(row["eval_steps"]), "eval_interval": _INTERVAL}
@@ -187,6 +190,14 @@ def _of_custom(given: TrainingSettings) -> dict[str, Any]:
     """What the user's own configuration says of training."""
     values = {name: getattr(given, name) for name in _OF_CUSTOM}
     return {name: value for name, value in values.items() if value is not None}
+
+
+def _constant_of(path: str) -> int:
+    """Steps at the least rate that the user's own configuration ends with."""
+    values: Any = read_yaml(text_of(path, path), what=path)
+    for name in ("model", "optim", "sched", "constant_steps"):
+        values = values.get(name) if isinstance(values, Mapping) else None
+    return values if isinstance(values, int) else 0
 
 
 def _at(found: Mapping[str, Any], data_dir: str) -> dict[str, Any]:
