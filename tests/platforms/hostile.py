@@ -70,7 +70,7 @@ STUBS: Mapping[str, str] = {
     **dict.fromkeys(
         ("sky", "aliyun", "vllm", "trtllm-serve", "helm", "sbatch", "jupyter"), _RECORD
     ),
-    **dict.fromkeys(("meshwright", "nvidia-smi"), _RECORD),
+    **dict.fromkeys(("meshwright", "nvidia-smi", "primus-cli"), _RECORD),
     "srun": "#!/bin/bash\nwhile [[ $1 == --* ]]; do shift; done\n"
     'SLURM_NODEID=2 SLURM_PROCID=19 SLURM_LOCALID=3 exec "$@"\n',
     "apptainer": "#!/bin/bash\nshift\nwhile [[ $1 == --* ]]; do\n"
@@ -130,6 +130,7 @@ class Bench:
         """Run words; return the code, and what was said on stderr."""
         path = f"{self.folder}/bin:{os.environ['PATH']}"
         env = {**SURROUNDINGS, "PATH": path, "RAN": str(self.folder / "ran")}
+        env["PRIMUS_PATH"] = f"{self.folder}/bin"
         done = subprocess.run(
             words,
             cwd=cwd or self.work,

@@ -256,3 +256,19 @@ def test_primus_accepts_what_is_written(tmp_path: Path) -> None:
         variable="MESHWRIGHT_PRIMUS",
         what="torch and the requirements of Primus and Megatron-LM",
     )
+
+
+@pytest.mark.parametrize(
+    ("extra", "said"), [(("loud",), "no flag"), (("--odd", "1"), "key of Primus")]
+)
+def test_words_that_primus_would_not_read_are_refused(extra: tuple[str, ...], said: str) -> None:
+    """`--bf16 loud` would make the word bf16's value, and an odd key nothing at all."""
+    plan = primus_plan(settings=TrainingSettings(extra=extra))
+    with pytest.raises(ConfigError, match=said):
+        export_plan(plan, target=PRIMUS)
+
+
+def test_words_that_it_reads_are_written() -> None:
+    plan = primus_plan(settings=TrainingSettings(extra=("--log-params-norm",)))
+    found = export_plan(plan, target=PRIMUS)
+    assert "log_params_norm: true" in found.files[0].text

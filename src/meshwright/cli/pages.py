@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import webbrowser
+from contextlib import suppress
 from pathlib import Path
 
 import typer
@@ -169,10 +170,9 @@ def ui(
         if not no_browser:
             _open(address)
 
-    try:
+    with suppress(KeyboardInterrupt):  # the server's loop may take it and return
         api.ui(state, port=port, calibration=calibration, profile=profile, ready=ready)
-    except KeyboardInterrupt:
-        tell("stopped")
+    tell("stopped")
 
 
 def _write_static(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,7 +26,7 @@ from meshwright.software.primus.presets import (
     values_of,
 )
 from meshwright.software.words import require_one_of
-from meshwright.values.errors import CannotExpress
+from meshwright.values.errors import CannotExpress, ConfigError, UnknownNameError
 from meshwright.values.text import read_yaml, write_yaml
 
 __all__ = ["CORE", "NAME", "PRIMUS", "values_over"]
@@ -67,6 +68,7 @@ def values_over(plan: TrainingPlan, there: dict[str, Any]) -> dict[str, Any]:
     """Return what a plan says, by key, over the presets that are there: with what those switch on
     and the plan says by leaving it out."""
     _require_gpt(plan)
+    _require_keys(plan.settings.extra)
     base = at_core(plan, core=CORE, name=NAME)
     values = values_of(split_words(base.command[1:])) | _own(plan)
     _write_data(values, plan)
@@ -111,6 +113,18 @@ def _require_gpt(plan: TrainingPlan) -> None:
     formats = ("bf16", "fp16", "fp32", "fp8", "fp8-blockwise", "mxfp8")
     says = "AMD's chips have no such format under Primus"
     require_one_of(plan, "work.precision", formats, name=NAME, says=says)
+
+
+def _require_keys(extra: Sequence[str]) -> None:
+    """A word that is no flag of Megatron-LM or Primus would become a key that nothing reads, or a
+    value of the flag before it."""
+    if extra and not extra[0].startswith("--"):
+        raise ConfigError(f"extra: {extra[0]!r} is no flag, such as --log-throughput")
+    names = {one.flag for one in keys().values()}
+    for flag in split_words(tuple(extra)):
+        name = flag.removeprefix("--").replace("-", "_")
+        if flag not in names and name not in keys():
+            raise UnknownNameError("key of Primus", name, keys())
 
 
 def _own(plan: TrainingPlan) -> dict[str, Any]:
