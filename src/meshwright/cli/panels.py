@@ -69,7 +69,7 @@ PANELS: dict[str, tuple[str, ...]] = {
         *("max_runs", "minutes_per_run", "queue_minutes", "ready_minutes", "parallel"),
         *("budget", "tolerance", "confidence", "run_all", "strategy"),
         *("replay", "group", "max_steps_per_run", "tensorboard"),
-        *("wandb", "wandb_key_file", "wandb_offline"),
+        *("wandb", "wandb_key_file", "wandb_offline", "mlflow"),
     ),
     "Job": (
         *("launcher", "job", "kind", "name", "start", "time", "most_jobs", "image"),

@@ -85,6 +85,9 @@ def tune(
         None, "With --wandb: the key is its first line [default: wandb's own].", metavar="FILE"
     ),
     wandb_offline: bool = option(False, "With --wandb: leave runs for `wandb sync`."),
+    mlflow: str | None = option(
+        None, "Send every run to this experiment of MLFLOW_TRACKING_URI.", metavar="EXPERIMENT"
+    ),
     replay: Path | None = option(
         None, "Measured runs that answer in place of a cluster.", metavar="TABLE.csv"
     ),
@@ -138,7 +141,9 @@ def tune(
             "settings": settings,
         },
         job=job_options(job, options),
-        tracking=_tracking(wandb, wandb_key_file, tensorboard=tensorboard, offline=wandb_offline),
+        tracking=_tracking(
+            wandb, wandb_key_file, tensorboard=tensorboard, offline=wandb_offline, mlflow=mlflow
+        ),
     )
     prepared = api.prepare_study(fields, tuning)
     if dry_run:
@@ -225,7 +230,12 @@ def _tuning(
 
 
 def _tracking(
-    project: str | None, key_file: Path | None, *, tensorboard: bool, offline: bool
+    project: str | None,
+    key_file: Path | None,
+    *,
+    tensorboard: bool,
+    offline: bool,
+    mlflow: str | None,
 ) -> Tracking:
     """Read where runs are shown; ConfigError where a word has no effect."""
     from meshwright.runs.trackers import Tracking, read_key
@@ -241,6 +251,7 @@ def _tracking(
         wandb_project=project,
         wandb_mode="offline" if offline else "online",
         wandb_key=key,
+        mlflow_experiment=mlflow,
     )
 
 

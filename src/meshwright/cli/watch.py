@@ -14,11 +14,11 @@ from rich.console import Console
 
 from meshwright.cli.options import REQUIRED, argument, command, option
 from meshwright.cli.terminal import JsonFlag, warn
+from meshwright.runs.post import read_address
 from meshwright.runs.watch.dashboard import write_dashboard
 from meshwright.runs.watch.follow import Output, Taker, follow, watched
 from meshwright.runs.watch.notify import Notifier
 from meshwright.runs.watch.otlp import MetricsSender
-from meshwright.runs.watch.post import read_address
 from meshwright.runs.watch.status import RunStatus
 from meshwright.values.errors import ConfigError
 from meshwright.values.units import (

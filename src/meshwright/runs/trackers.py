@@ -25,6 +25,8 @@ __all__ = [
     "Tracking",
     "WandbOptions",
     "WandbTracker",
+    "asked_of",
+    "curves",
     "figures",
     "need",
     "read_key",
@@ -206,7 +208,7 @@ class WandbTracker:
             config={
                 "layout": record.layout.words(),
                 "chosen_because": record.chosen_because,
-                **{name: value for name, value in _told(row).items() if _before_run(name)},
+                **asked_of(row),
             },
             settings=settings,
         )
@@ -223,6 +225,11 @@ _ASKED = (
 )
 
 
+def asked_of(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what of a row was known before the run."""
+    return {name: value for name, value in _told(row).items() if _before_run(name)}
+
+
 def _before_run(name: str) -> bool:
     """Whether a column was known before the run."""
     return name in _ASKED or name.startswith("predicted_")
@@ -237,6 +244,8 @@ class Tracking:
     wandb_mode: Literal["online", "offline"] = "online"
     wandb_key: str | None = field(default=None, repr=False)
     """None: as wandb finds it itself."""
+    mlflow_experiment: str | None = None
+    """On the server that MLFLOW_TRACKING_URI names."""
 
     def __post_init__(self) -> None:
         """Look for the libraries before anything is started."""
@@ -244,6 +253,10 @@ class Tracking:
             need("tensorboardX", "tensorboard")
         if self.wandb_project is not None:
             need("wandb", "wandb")
+        if self.mlflow_experiment is not None:
+            from meshwright.runs.mlflow import read_server
+
+            read_server()
 
     def trackers(self, store: Store) -> tuple[Tracker, ...]:
         """Make the trackers of a study; their files are in its folder, under `tracking`."""
@@ -259,6 +272,16 @@ class Tracking:
                 key=self.wandb_key,
             )
             found.append(WandbTracker(options))
+        if self.mlflow_experiment is not None:
+            from meshwright.runs.mlflow import MlflowOptions, MlflowTracker, read_server
+
+            place = MlflowOptions(
+                server=read_server(),
+                experiment=self.mlflow_experiment,
+                folder=folder / "mlflow",
+                study=store.study.study_id,
+            )
+            found.append(MlflowTracker(place))
         return tuple(found)
 
 

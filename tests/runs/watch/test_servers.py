@@ -13,11 +13,11 @@ from tests.runs.watch.receiver import Receiver, receiver
 from tests.software.logs.forms import megatron_line
 
 from meshwright.cli import run
+from meshwright.runs.post import read_address
 from meshwright.runs.watch.alarms import Alarm, RunFacts
 from meshwright.runs.watch.follow import Follower, Output, watched
 from meshwright.runs.watch.notify import Notifier, events_between
 from meshwright.runs.watch.otlp import MetricsSender, headers_of, metrics_request
-from meshwright.runs.watch.post import read_address
 from meshwright.runs.watch.status import RunStatus
 from meshwright.values.errors import ConfigError
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 
+from meshwright.runs.post import Address, Refused, post_json
 from meshwright.runs.watch.alarms import Alarm
-from meshwright.runs.watch.post import Address, Refused, post_json
 from meshwright.runs.watch.status import RunStatus
 
 __all__ = ["Event", "Notifier", "events_between"]

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import unquote
 
-from meshwright.runs.watch.post import Address, Refused, post_json, with_path
+from meshwright.runs.post import Address, Refused, post_json, with_path
 from meshwright.runs.watch.status import (
     ALARM_GAUGE,
     ALARM_HELP,

@@ -1,4 +1,4 @@
-"""JSON sent by POST to addresses that may hold a secret: what is said of one never does."""
+"""JSON over HTTP, to addresses that may hold a secret: what is said of one never does."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 from meshwright.values.errors import ConfigError
 from meshwright.values.secrets import HIDDEN
 
-__all__ = ["Address", "Refused", "post_json", "read_address"]
+__all__ = ["Address", "Refused", "get", "post_json", "read_address", "with_path"]
 
 TIMEOUT_S = 5.0
 """A server that takes longer is asked again at the next look."""
@@ -24,10 +24,16 @@ _LATER = (408, 425, 429)
 """Answers of 400 to 499 that ask for another try."""
 _MOST_BYTES = 4096
 """Of a file that holds an address."""
+_MOST_ANSWER_BYTES = 2**20
 
 
 class Refused(Exception):
     """An answer that will be the same next time."""
+
+    def __init__(self, words: str, *, code: int) -> None:
+        """Take the sentence and the status."""
+        super().__init__(words)
+        self.code = code
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,12 +89,13 @@ def _first_line(path: Path, option: str) -> str:
         raise ConfigError(f"{option} {path}: neither a URL nor a file with one ({why})") from None
 
 
-def with_path(address: Address, path: str) -> Address:
+def with_path(address: Address, path: str, query: str | None = None) -> Address:
     """Return an address with a path behind its own, unless it ends so already."""
-    scheme, place, own, query, _ = urlsplit(address.url)
+    scheme, place, own, own_query, _ = urlsplit(address.url)
     own = own.rstrip("/")
     whole = own if own.endswith(path) else own + path
-    return replace(address, url=urlunsplit((scheme, place, whole, query, "")))
+    asked = own_query if query is None else query
+    return replace(address, url=urlunsplit((scheme, place, whole, asked, "")))
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -98,27 +105,37 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         return None
 
 
-def post_json(address: Address, content: Mapping[str, Any]) -> None:
-    """Send it; OSError where a later try may succeed, else Refused."""
+def post_json(address: Address, content: Mapping[str, Any]) -> bytes:
+    """Send it and return the answer; OSError where a later try may succeed, else Refused."""
+    return _answer(address, json.dumps(content, allow_nan=False).encode())
+
+
+def get(address: Address) -> bytes:
+    """Ask and return the answer; errors as of `post_json`."""
+    return _answer(address, None)
+
+
+def _answer(address: Address, body: bytes | None) -> bytes:
     request = urllib.request.Request(
         address.url,
-        data=json.dumps(content, allow_nan=False).encode(),
+        data=body,
         headers={
             "Content-Type": "application/json",
             "User-Agent": "meshwright",
             **address.headers,
         },
-        method="POST",
+        method="GET" if body is None else "POST",
     )
     opener = urllib.request.build_opener(_NoRedirect)
     try:
         with opener.open(request, timeout=TIMEOUT_S) as answer:
-            answer.read(_MOST_BYTES)
+            found: bytes = answer.read(_MOST_ANSWER_BYTES)
+            return found
     except urllib.error.HTTPError as error:
         with error:
             words = f"it answered {error.code}"
             if error.code < 500 and error.code not in _LATER:
-                raise Refused(words) from None
+                raise Refused(words, code=error.code) from None
             raise OSError(words) from None
     except urllib.error.URLError as error:
         reason = error.reason
