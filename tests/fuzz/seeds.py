@@ -37,7 +37,7 @@ MEASURED = {"step_time_s": "10", "peak_mem_gib": "30", "oom": "0", "group": "g",
 FOLDERS = ["configs", "hf", "raw", "plain", "shards", "data", "docs", "bombs", "archives"]
 FOLDERS += ["path/to", "tables", "truth"]
 CLUSTER = """chips:
-  mine: {like: h100, tdp_w: 500, matmul_efficiency: 0.7}
+  mine: {like: h100, tdp_w: 500, memory_efficiency: 0.8}
 pools:
   - {chip: a100-80, count: 8, gpus_per_node: 4, network: 100}
   - {chip: mine, count: 8}

@@ -107,7 +107,7 @@ def test_the_example_of_the_documentation() -> None:
         find_chip("h100"),
         name="h100-capped",
         tdp_w=500.0,
-        matmul_efficiency=0.7,
+        memory_efficiency=0.8,
         sustained_share=new.node.chip.sustained_share,
     )
     assert new.node.chip.sustained_share == pytest.approx(
@@ -319,3 +319,15 @@ def test_a_host_is_told_by_what_differs() -> None:
     assert none.pools[0].node.host is None
     with pytest.raises(ConfigError, match="memory_gb"):
         read_cluster("pools: [{chip: h100, count: 8, host: {memory_gb: 64}}]")
+
+
+def test_a_share_that_measured_products_do_not_read_is_refused() -> None:
+    def cluster(like: str, field: str) -> str:
+        return f"chips: {{mine: {{like: {like}, {field}: 0.4}}}}\npools: [{{chip: mine, count: 8}}]"
+
+    with pytest.raises(ConfigError, match=r"matmul_efficiency=0.4: no effect.*sustained"):
+        read_cluster(cluster("h100", "matmul_efficiency"))
+    with pytest.raises(ConfigError, match="fp8_matmul_efficiency"):
+        read_cluster(cluster("h800", "fp8_matmul_efficiency"))
+    read_cluster(cluster("h100", "sustained_share"))
+    read_cluster(cluster("mi300x", "matmul_efficiency"))

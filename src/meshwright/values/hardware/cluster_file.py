@@ -55,6 +55,7 @@ from meshwright.values.hardware.catalogue import (
 )
 from meshwright.values.hardware.chip import Chip, share_at_power
 from meshwright.values.hardware.cluster import Cluster, Host, Link, Node, Pool
+from meshwright.values.hardware.tables import reads_own_tables
 
 __all__ = [
     "TABLES",
@@ -316,7 +317,18 @@ def _chip(
     if like is None:
         return _changed(Chip, None, given, at=at, name=name), None
     base, row = _chip(like, names, at=f"{at}.like")
-    return _at_its_power(_changed(Chip, base, given, at=at, name=name), base, given), row
+    chip = _at_its_power(_changed(Chip, base, given, at=at, name=name), base, given)
+    for field in _PRODUCTS:
+        if given.get(field) not in (None, getattr(base, field)) and reads_own_tables(chip):
+            raise ConfigError(
+                f"{at}.{field}={given[field]}: no effect, as products of {base.name} are read from"
+                " measured tables; sustained_share scales them"
+            )
+    return chip, row
+
+
+_PRODUCTS = ("matmul_efficiency", "fp8_matmul_efficiency")
+"""Shares that stand in where no chip of the generation was measured."""
 
 
 def _at_its_power(chip: Chip, base: Chip, given: dict[str, Any]) -> Chip:

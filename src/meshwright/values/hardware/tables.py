@@ -54,6 +54,7 @@ __all__ = [
     "mla_forward_seconds",
     "quantise_seconds",
     "read_tables",
+    "reads_own_tables",
     "shipped",
     "table_facts",
     "tables_of",
@@ -205,6 +206,11 @@ def kin(chip: Chip) -> Kin:
     if maker:
         return Kin(chip=chip, table=_nearest(chip, maker), relation="vendor")
     return Kin(chip=chip, table=_nearest(chip, candidates), relation="stranger")
+
+
+def reads_own_tables(chip: Chip) -> bool:
+    """Whether a chip's products are those measured on it or on a chip of its generation."""
+    return kin(chip).relation in ("itself", "generation")
 
 
 def _nearest(chip: Chip, others: Iterable[Chip]) -> Chip:
