@@ -460,6 +460,42 @@ def test_a_refused_start_leaves_nothing_in_the_way(
         run(output_prefix="")
 
 
+def test_a_refused_start_leaves_no_files(tmp_path: Path, run: Run) -> None:
+    """Neither a lock, nor a list of inputs, nor a folder that it made; other people's stay."""
+    (tmp_path / "a.dat").write_bytes(line("one"))
+    there = sorted(tmp_path.rglob("*"))
+    for name in ("out", "new/folder/out"):
+        with pytest.raises(ConfigError, match="give --format"):
+            run(name, inputs=(str(tmp_path / "a.dat"),))
+        assert sorted(tmp_path.rglob("*")) == there
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ConfigError, match="give --format"):
+        run("empty/out", inputs=(str(tmp_path / "a.dat"),))
+    assert not list((tmp_path / "empty").iterdir())
+
+
+def test_a_start_refused_behind_its_inputs_leaves_no_files(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An engine that cannot do the work is found once inputs are frozen."""
+    corpus(tmp_path, files=1)
+    there = sorted(tmp_path.rglob("*"))
+
+    def refused(*_: object, **__: object) -> None:
+        raise ConfigError("--engine gigatoken: not for this tokenizer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("meshwright.data.tokenizing.choose_engine", refused)
+        with pytest.raises(ConfigError, match="not for this tokenizer"):
+            run()
+    assert sorted(tmp_path.rglob("*")) == there
+    run()
+    state = tmp_path / ".meshwright" / "tokenize-out"
+    with pytest.raises(ConfigError, match="another inputs"):
+        run(inputs=(str(tmp_path / "a.dat"),))
+    assert (state / "inputs.jsonl").is_file()  # an earlier start's, which goes on
+
+
 def test_other_settings_are_refused(tmp_path: Path, run: Run) -> None:
     corpus(tmp_path, files=1)
     run()

@@ -6,7 +6,7 @@ import json
 import shutil
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from functools import partial
 from itertools import islice
@@ -40,11 +40,13 @@ from meshwright.data.segments import check_forms, cut, entries, segment_bytes_fo
 from meshwright.data.steps import Record, StepReport, run_step
 from meshwright.data.tokenize_request import MAX_DOCUMENT_BYTES, TokenizeReport, TokenizeRequest
 from meshwright.data.workers import ALONE, Place, prepare_workers
-from meshwright.values.errors import ConfigError
+from meshwright.values.errors import ConfigError, MeshwrightError
 
 __all__ = ["MAX_DOCUMENT_BYTES", "TokenizeReport", "TokenizeRequest", "tokenize"]
 
 _SAMPLE_FILES, _SAMPLE_DOCUMENTS, _SAMPLE_CHARACTERS = 8, 16, 4096
+_SCRATCH, _INPUTS, _ENGINE, _ENTRIES = "scratch", "inputs.jsonl", "engine.txt", "entries.json"
+"""In the state's folder: parts of the output, and what all ranks of a run hold to."""
 _ASSEMBLY_LOCK = "assembly.lock"
 """In the state's folder: of the one process that writes the outputs."""
 _NEEDED = ("meshwright.data.segment_work", "msgspec", "meshwright.data.engines")
@@ -83,10 +85,10 @@ def tokenize(
         note = f"complete since an earlier start: {request.folder / request.manifest_name}"
         left_out = tuple(done.settings.get(_LEFT_OUT, ()))
         return TokenizeReport(manifest=done, note=note, seconds=0.0, files_out=left_out)
-    scratch = request.state / "scratch"
-    scratch.mkdir(parents=True, exist_ok=True)
-    with locked(request.state / f"rank{place.rank}of{place.world_size}.lock"), ExitStack() as stack:
-        tasks, note = _segments(request, reference, stamp, settings)
+    scratch = request.state / _SCRATCH
+    with _held(request, place), ExitStack() as stack:
+        with _undone_if_refused(request, place):
+            tasks, note = _segments(request, reference, stamp, settings)
         assembled = read_state(scratch).segments
         early = None
         if place.world_size == 1:
@@ -107,12 +109,47 @@ def tokenize(
         return _conclude(request, settings, tasks, report, early, note=note, begin_s=begin_s)
 
 
+@contextmanager
+def _held(request: TokenizeRequest, place: Place) -> Iterator[None]:
+    """Hold this rank's lock. A start that ends before any inputs are frozen leaves neither the lock
+    nor a folder that was made for it; the folders of other ranks are not empty, and stay."""
+    lock = request.state / f"rank{place.rank}of{place.world_size}.lock"
+    scratch, ours = request.state / _SCRATCH, request.state.parent
+    made = [folder for folder in (ours, *ours.parents) if not folder.exists()]
+    scratch.mkdir(parents=True, exist_ok=True)
+    with locked(lock):
+        try:
+            yield
+        except BaseException:
+            if not (request.state / _INPUTS).exists():
+                lock.unlink(missing_ok=True)
+                with suppress(OSError):
+                    for folder in dict.fromkeys((scratch, request.state, ours, *made)):
+                        folder.rmdir()
+            raise
+
+
+@contextmanager
+def _undone_if_refused(request: TokenizeRequest, place: Place) -> Iterator[None]:
+    """Take back what a lone rank froze in this start where the request is then refused, so that
+    another start with other words is free. Of several ranks another may work by it already."""
+    paths = [request.state / name for name in (_INPUTS, _ENGINE, _ENTRIES)]
+    fresh = place.world_size == 1 and not paths[0].exists()
+    try:
+        yield
+    except MeshwrightError:
+        if fresh:
+            for path in paths:
+                path.unlink(missing_ok=True)
+        raise
+
+
 def _segments(
     request: TokenizeRequest, reference: Encoder, stamp: Stamp, settings: dict[str, Any]
 ) -> tuple[list[SegmentTask], str]:
     """Return the segments of the frozen inputs, and what does the work."""
     files = settle(
-        request.state / "inputs.jsonl",
+        request.state / _INPUTS,
         request.inputs,
         settings=settings,
         suffixes=() if request.form else SUFFIXES,
@@ -195,7 +232,7 @@ def _engine(
     request: TokenizeRequest, reference: Encoder, files: Sequence[InputFile]
 ) -> tuple[Engine, str]:
     """Return what does the work: what the first rank to start chose, so that all do alike."""
-    path = request.state / "engine.txt"
+    path = request.state / _ENGINE
     if not path.exists():
         choice = choose_engine(reference, list(_sample(request, files)), wanted=request.engine)
         create_once(path, f"{choice.engine}\n{choice.note}\n".encode())
@@ -238,7 +275,7 @@ def _tasks(
     )
     names = ("keys", "append_eod", "keep_newlines", "text_unit", "on_error")
     shared: dict[str, Any] = {name: getattr(request, name) for name in names} | {
-        "scratch": str(request.state / "scratch"),
+        "scratch": str(request.state / _SCRATCH),
         "spec": request.tokenizer,
         "stamp": stamp,
         "engine": engine,
@@ -253,7 +290,7 @@ def _entries(
     request: TokenizeRequest, files: Sequence[InputFile], segment_bytes: int
 ) -> dict[str, list[int]]:
     """Return where archives are entered, found once; an older run enters none."""
-    path, found = request.state / "entries.json", {}
+    path, found = request.state / _ENTRIES, {}
     if not path.exists():
         if next(read_journals(request.state / "journal"), None) is None:
             form, unit = request.form, request.text_unit
@@ -329,7 +366,7 @@ def _put_together(
     early: EarlyJoin | None,
 ) -> Manifest | None:
     """Join the scratch files that are left and name the outputs; None where another rank does."""
-    scratch = request.state / "scratch"
+    scratch = request.state / _SCRATCH
     with ExitStack() as stack:
         if early is not None:
             assembly = early.settle()
