@@ -172,9 +172,9 @@ class Job:
             check_text(word, "a word of the program")
         for variable in self.environment:
             _check_variable(variable)
-        for name in (*_TEXTS, "vendor"):
+        for name in (*_TEXTS, "vendor", "preempt", "min_timeslice"):
             check_line(getattr(self, name) or "", name)
-        check_no_option(self, _TEXTS)
+        check_no_option(self, (*_TEXTS, "preempt", "min_timeslice"))
         for word in self.words:
             check_line(word, "an option for the platform")
         if self.files and self.workdir:
