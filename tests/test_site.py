@@ -8,9 +8,13 @@ import os
 import re
 import subprocess
 import sys
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
+from tests.browser import chromium, opened
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -84,3 +88,36 @@ def test_the_sums_of_the_physics_page_are_right() -> None:
     )
     assert found.attempted > 20
     assert found.failed == 0
+
+
+@pytest.mark.slow
+def test_the_search_finds_pages(site: Path) -> None:
+    """The way of a reader: `/`, words, and the first results, from the files alone."""
+    handler = partial(_Quiet, directory=str(site))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        try:
+            with chromium() as browser:
+                place = f"http://127.0.0.1:{server.server_address[1]}/index.html"
+                for words, wanted in (
+                    ("pipeline bubble", "formulas.html"),
+                    ("webhook", "watch.html"),
+                ):
+                    with opened(browser, place) as (page, said):
+                        page.keyboard.press("/")
+                        page.keyboard.type(words)
+                        page.wait_for_selector(
+                            f'.md-search-result__link[href*="{wanted}"]',
+                            state="attached",  # those behind "more on this page" too
+                            timeout=60_000,  # the index is made in the reader's browser
+                        )
+                        assert said == []
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:
+        pass
