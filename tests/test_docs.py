@@ -16,6 +16,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from tests.runs.loads.test_traces import MOONCAKE
 from tests.runs.measured.examples import LLAMA
 from tests.runs.measured.logs import megatron_log, nccl_output, nemo_log
 from tests.runs.measured.serving.examples import SERVED
@@ -332,6 +333,7 @@ def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Path:
             writer.writeheader()
             writer.writerow(row)
     (folder / "requests.csv").write_text("sent_s,input_len,output_len\n0,500,20\n0.5,700,30\n")
+    (folder / "conversation.jsonl").write_text(MOONCAKE)
     for name in ("served.csv", "inference_a.csv"):
         with (folder / name).open("w", newline="", encoding="utf-8") as handle:
             writer = csv.DictWriter(handle, list(SERVED))

@@ -15,6 +15,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from tests.runs.loads.test_readers import AIPERF, GUIDELLM, VLLM
+from tests.runs.loads.test_traces import AZURE, MOONCAKE, span, spans
 
 from meshwright.api.existing import run_of
 from meshwright.data.archives import open_plain
@@ -23,6 +24,7 @@ from meshwright.data.recipe import read_recipe
 from meshwright.data.steps import ShardError
 from meshwright.runs.loads.load import read_trace
 from meshwright.runs.loads.readers import read_results
+from meshwright.runs.loads.traces import read_traffic
 from meshwright.runs.measured.cells import TruthTable, read_table_file
 from meshwright.runs.measured.rows import read_table
 from meshwright.search.request import PlanRequest
@@ -126,6 +128,7 @@ SCRIPTS = {
     "megatron-bridge": ("overrides.yaml", ["configs/megatron-bridge/*.yaml"]),
 }
 LOADS = [json.dumps(content).encode() for content in (VLLM, GUIDELLM, AIPERF)]
+TRAFFIC = [AZURE.encode(), MOONCAKE.encode(), json.dumps(spans(span("chat", 1))).encode()]
 READERS: Mapping[str, Reader] = {
     **{
         f"script {name}": Reader(read=_run(file), seeds=seeds)
@@ -135,6 +138,7 @@ READERS: Mapping[str, Reader] = {
     "log": Reader(read=lambda data, _: read_log(_text(data)), seeds=["*.log"]),
     "table": Reader(read=_placed("a.csv", _table), seeds=["runs.csv", "served.csv"]),
     "trace": Reader(read=_placed("trace.csv", read_trace), seeds=["requests.csv"]),
+    "traffic": Reader(read=_placed("traffic", read_traffic), texts=TRAFFIC),
     "load": Reader(read=_placed("load.json", read_results), texts=LOADS),
     "index": Reader(read=_placed("a.idx", _index), seeds=["data/*.idx"]),
     "cluster": Reader(read=lambda data, _: read_cluster(_text(data)), seeds=["cluster.yaml"]),

@@ -25,7 +25,12 @@ PANELS: dict[str, tuple[str, ...]] = {
         *("tokens", "steps", "days", "deadline", "max_cost", "objective", "min_tokens_per_s"),
         *("fastest", "racks"),
         *("pareto", "ttft_s", "tpot_s", "e2e_s", "ttft", "tpot", "e2e", "latency", "target_rate"),
-        *("ttft_p99", "tpot_p99", "e2e_p99"),
+        *("ttft_p99", "tpot_p99", "e2e_p99", "goodput"),
+        *(
+            f"{name}_{share}_s"
+            for name in ("ttft", "tpot", "e2e")
+            for share in ("p50", "p95", "p99")
+        ),
         *("top", "tflops", "fix:best"),
     ),
     "Layout: what is held, not searched": (
@@ -55,7 +60,7 @@ PANELS: dict[str, tuple[str, ...]] = {
     "Measured before": ("calibration", "profile"),
     "Load": (
         *("input_len", "output_len", "spread", "rate", "concurrency", "serving:trace"),
-        *("requests", "seed", "patience", "key_file"),
+        *("requests", "seed", "patience", "key_file", "router", "sample"),
     ),
     "Data": ("data", "tokenizer", "verify_data", "quota"),
     "Evaluations, checkpoints and failures": (
@@ -144,7 +149,7 @@ FIRST: dict[str, tuple[str, ...]] = {
     "ckpt plan": ("cluster", "seq_len", "gbs", "tokens", "save_every", "best", "last", "hf"),
     "serving plan": (
         *("cluster", "input_len", "output_len", "ttft_s", "tpot_s", "engine", "rate"),
-        *("target_rate", "hf"),
+        *("target_rate", "hf", "trace"),
     ),
     "serving tune": (
         *("cluster", "engine", "model_path", "input_len", "output_len", "concurrency", "rate"),

@@ -10,7 +10,9 @@ if TYPE_CHECKING:
     from meshwright.platforms.kubernetes.serving import export_serving
     from meshwright.runs.loads.measure import measure_server
     from meshwright.runs.loads.readers import read_results
+    from meshwright.runs.loads.traces import read_traffic
     from meshwright.runs.serving.tune import tune
+    from meshwright.serving.fleet_search import plan_fleet
     from meshwright.serving.load import simulate_load
     from meshwright.serving.request import ServingRequest
     from meshwright.serving.search import plan, predict
@@ -20,8 +22,10 @@ __all__ = [
     "export_serving",
     "measure_server",
     "plan",
+    "plan_fleet",
     "predict",
     "read_results",
+    "read_traffic",
     "simulate_load",
     "tune",
 ]
@@ -31,8 +35,10 @@ _HOME = {
     "export_serving": "meshwright.platforms.kubernetes.serving",
     "measure_server": "meshwright.runs.loads.measure",
     "plan": "meshwright.serving.search",
+    "plan_fleet": "meshwright.serving.fleet_search",
     "predict": "meshwright.serving.search",
     "read_results": "meshwright.runs.loads.readers",
+    "read_traffic": "meshwright.runs.loads.traces",
     "simulate_load": "meshwright.serving.load",
     "tune": "meshwright.runs.serving.tune",
 }

@@ -16,7 +16,7 @@ from meshwright.serving.memory import state_tokens
 from meshwright.values.errors import ConfigError
 from meshwright.values.units import counted
 
-__all__ = ["Outcome", "Requests", "closed_loop", "open_loop", "outcome_of"]
+__all__ = ["Outcome", "Requests", "Run", "closed_loop", "open_loop", "outcome_of", "prefix_hit"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,7 +77,7 @@ def closed_loop(
     """Run requests so that `concurrency` are under way: first one every `gap_s` (0: all at once),
     then one for each that ends.
 
-    Formula:  continuous batching, `_Run`
+    Formula:  continuous batching, `Run`
     Units:    seconds.
     Source:   as vLLM's benchmark with --max-concurrency and an infinite rate.
     Valid:    requests that fit into the cache one by one.
@@ -85,7 +85,9 @@ def closed_loop(
     """
     if concurrency < 1:
         raise ConfigError(f"concurrency={concurrency}: expected 1 or more")
-    return _Run(clock, requests, slots=slots, cache_tokens=cache_tokens).closed(concurrency, gap_s)
+    run = _run_of(clock, requests, slots=slots, cache_tokens=cache_tokens)
+    run.closed(concurrency, gap_s)
+    return outcome_of(requests, run.times, outside_s=clock.prices.engine.request_s)
 
 
 def open_loop(
@@ -93,7 +95,7 @@ def open_loop(
 ) -> Outcome:
     """Run requests that are sent at given times, which rise.
 
-    Formula:  continuous batching, `_Run`
+    Formula:  continuous batching, `Run`
     Units:    seconds.
     Source:   as closed_loop.
     Valid:    as closed_loop.
@@ -104,11 +106,32 @@ def open_loop(
             f"{counted(len(sent_s), 'time')} for {counted(len(requests.prompts), 'request')}:"
             " expected one each"
         )
-    return _Run(clock, requests, slots=slots, cache_tokens=cache_tokens).open(sent_s)
+    run = _run_of(clock, requests, slots=slots, cache_tokens=cache_tokens)
+    run.open(sent_s)
+    return outcome_of(requests, run.times, outside_s=clock.prices.engine.request_s)
 
 
-class _Run:
-    """One simulation.
+def _run_of(clock: Clock, requests: Requests, *, slots: int, cache_tokens: int) -> Run:
+    """Return a simulation that knows all its requests."""
+    mean = sum(requests.outputs) / len(requests.outputs)
+    run = Run(clock, slots=slots, cache_tokens=cache_tokens, mean_output=mean)
+    for number, (prompt, output) in enumerate(zip(requests.prompts, requests.outputs, strict=True)):
+        repeats = requests.distinct is not None and number >= requests.distinct
+        hit = prefix_hit(prompt, prompt) if repeats else int(requests.cached * prompt)
+        run.add(prompt=prompt, output=output, hit=hit)
+    return run
+
+
+def prefix_hit(prompt: int, held: int) -> int:
+    """Return how many tokens of a prompt a prefix cache saves that holds its first `held`: whole
+    blocks, and never the last token."""
+    most = min(held, prompt - 1)
+    return most - most % _BLOCK
+
+
+class Run:
+    """One simulation: of requests that are all known, by `open` and `closed`, or of such as a
+    router offers one after the other, by `advance`, `offer` and `finish`.
 
     Iterations of running sequences alone are taken together up to the next event: an answer that
     ends, a request that arrives. A request holds room in the cache for its prompt and the reserved
@@ -120,25 +143,19 @@ class _Run:
     their arrivals.
     """
 
-    def __init__(self, clock: Clock, requests: Requests, *, slots: int, cache_tokens: int) -> None:
-        count = len(requests.prompts)
-        self.clock, self.requests = clock, requests
-        self.prompts, self.outputs = requests.prompts, requests.outputs
-        self.hits = [int(requests.cached * prompt) for prompt in self.prompts]
-        if requests.distinct is not None:
-            self.hits[requests.distinct :] = [
-                prompt - 1 - (prompt - 1) % _BLOCK for prompt in self.prompts[requests.distinct :]
-            ]
-        self.slots, self.cache_tokens = slots, cache_tokens
-        kept = clock.prices.engine.cache_reserved
-        lengths = list(zip(self.prompts, self.outputs, strict=True))
-        state = ceil(state_tokens(clock.prices))
-        self.rooms = [prompt + int(kept * output) + state for prompt, output in lengths]
-        longest = max(prompt + output for prompt, output in lengths) + state
-        if longest > cache_tokens:
-            raise ConfigError(
-                f"a request of {longest} tokens does not fit into a cache of {cache_tokens} tokens"
-            )
+    def __init__(self, clock: Clock, *, slots: int, cache_tokens: int, mean_output: float) -> None:
+        self.clock = clock
+        self.prompts: list[int] = []
+        self.outputs: list[int] = []
+        self.hits: list[int] = []
+        """Tokens of each prompt that the prefix cache holds."""
+        self.rooms: list[int] = []
+        """Tokens of the cache that each request holds while it runs."""
+        self.sent: list[float] = []
+        self.first: list[float] = []
+        self.done: list[float] = []
+        self.slots, self.cache_tokens, self.mean_output = slots, cache_tokens, mean_output
+        self.state = ceil(state_tokens(clock.prices))
         self._take_engine(clock)
         self.now = 0.0
         self.step = 0
@@ -146,6 +163,8 @@ class _Run:
         self.offset = 0
         """Sum over running ones of (tokens seen - step): contexts sum to this + running * step."""
         self.held = 0
+        self.prompts_held = 0
+        """Of `held`, tokens of prompts."""
         self.opens = 0
         """The step from which prompts may begin."""
         self.looked = 0
@@ -161,9 +180,79 @@ class _Run:
         self.waiting: deque[int] = deque()
         self.partial: list[list[int]] = []
         """[request, prompt tokens done] of prompts under way."""
-        self.sent, self.first, self.done = [0.0] * count, [0.0] * count, [0.0] * count
         self.next = 0
+        self.ended: deque[tuple[float, int]] = deque()
+        """(when, room) of requests that ended, until a router has seen it: an iteration that is
+        simulated whole ends later than the moment up to which it was."""
+        self.under_way = 0
+        """Requests that a router has sent and not seen end."""
+        self.room_under_way = 0
+        """Tokens of the cache that they hold or wait for."""
+        self.quiet_s = 0.0
+        """Nothing ends and no prompt begins before this moment, unless a request is offered."""
         self.concurrency = 0
+
+    def add(self, *, prompt: int, output: int, hit: int) -> None:
+        """Know a request, to be sent after those that are known; ConfigError where the cache never
+        has room for it."""
+        longest = prompt + output + self.state
+        if longest > self.cache_tokens:
+            raise ConfigError(
+                f"a request of {longest} tokens does not fit into a cache of"
+                f" {self.cache_tokens} tokens"
+            )
+        self.prompts.append(prompt)
+        self.outputs.append(output)
+        self.hits.append(hit)
+        self.rooms.append(prompt + int(self.engine.cache_reserved * output) + self.state)
+        for times in (self.sent, self.first, self.done):
+            times.append(0.0)
+
+    @property
+    def times(self) -> tuple[list[float], list[float], list[float]]:
+        """When each request was sent, got its first token and ended."""
+        return self.sent, self.first, self.done
+
+    def look(self, when: float) -> None:
+        """See which requests have ended by a moment up to which this has run."""
+        while self.ended and self.ended[0][0] <= when:
+            self.room_under_way -= self.ended.popleft()[1]
+            self.under_way -= 1
+
+    def offer(self, when: float, *, prompt: int, output: int, hit: int) -> None:
+        """Send a request, not before others that were offered; `advance` to this moment first."""
+        self.add(prompt=prompt, output=output, hit=hit)
+        if self._idle():
+            self.now = max(self.now, when)
+        self._send(when)
+        self.quiet_s = self.now
+
+    def advance(self, until: float) -> None:
+        """Run to a moment, or to the end of the iteration that it lies in."""
+        while self.now < until and not self._idle():
+            self._iterate(until)
+        self.quiet_s = self._quiet_until()
+
+    def finish(self) -> None:
+        """Run to the last token."""
+        self.advance(float("inf"))
+
+    def _quiet_until(self) -> float:
+        if self.partial or self.outside or self.seen or self._opens_to_next():
+            return self.now
+        ends = self.coming[0][0] if self.coming else float("inf")
+        if not self.ends:
+            return ends
+        batch, steps = len(self.ends), self.ends[0][0] - self.step
+        each = self.clock.running_s(batch, self.offset / batch + self.step + 0.5 * steps)
+        return min(ends, self.now + steps * each)
+
+    def _opens_to_next(self) -> bool:
+        """Whether the first that waits may begin now."""
+        if not self.waiting or self.step < self.opens:
+            return bool(self.waiting)
+        room = self.held + self.rooms[self.waiting[0]] <= self.cache_tokens
+        return room and len(self.ends) < self.slots
 
     def _take_engine(self, clock: Clock) -> None:
         """Take what the engine does, with its waits in iterations."""
@@ -171,21 +260,22 @@ class _Run:
         self.chunk = engine.chunk_tokens or clock.most_tokens
         self.full = engine.wait_share * self.chunk
         harmonic = sum(1.0 / rank for rank in range(1, clock.prices.worker.attention_dp))
-        self.peers = harmonic * sum(self.outputs) / len(self.prompts)
+        self.peers = harmonic * self.mean_output
         """Iterations until each of the other attention ranks has seen a request, times the
         sequences that run on one: the mean of the longest of as many exponential waits."""
         self.front_s = engine.token_s * clock.prices.worker.attention_dp
         """Time of the front process per token of a prompt, the other ranks' between."""
 
-    def closed(self, concurrency: int, gap_s: float) -> Outcome:
+    def closed(self, concurrency: int, gap_s: float) -> None:
+        """Run what is known by so many clients."""
         self.concurrency = concurrency
         for client in range(min(concurrency, len(self.prompts))):
             self._send(client * gap_s)
         while not self._idle():
             self._iterate(float("inf"))
-        return self._outcome()
 
-    def open(self, sent_s: Sequence[float]) -> Outcome:
+    def open(self, sent_s: Sequence[float]) -> None:
+        """Run what is known, sent at these times."""
         count = len(sent_s)
         while self.next < count or not self._idle():
             if self._idle():
@@ -193,7 +283,6 @@ class _Run:
             while self.next < count and sent_s[self.next] <= self.now:
                 self._send(sent_s[self.next])
             self._iterate(sent_s[self.next] if self.next < count else float("inf"))
-        return self._outcome()
 
     def _idle(self) -> bool:
         return not (
@@ -202,6 +291,8 @@ class _Run:
 
     def _send(self, when: float) -> None:
         self.sent[self.next] = when
+        self.room_under_way += self.rooms[self.next]
+        self.under_way += 1
         if self.front_s or when > self.now:
             self.front_free = max(self.front_free, when) + self.front_s * self.prompts[self.next]
             self.coming.append((self.front_free, self.next))
@@ -249,6 +340,7 @@ class _Run:
                 return
             waiting.popleft()
             self.held += size
+            self.prompts_held += self.prompts[request]
             self.partial.append([request, self.hits[request]])
             if sum(self.prompts[r] - done for r, done in self.partial[-_LOOK_AHEAD:]) >= self.chunk:
                 return
@@ -324,12 +416,10 @@ class _Run:
     def _leave(self, request: int) -> None:
         self.done[request] = self.now
         self.held -= self.rooms[request]
+        self.prompts_held -= self.prompts[request]
+        self.ended.append((self.now, self.rooms[request]))
         if self.concurrency and self.next < len(self.prompts):
             self._send(self.now)
-
-    def _outcome(self) -> Outcome:
-        times = (self.sent, self.first, self.done)
-        return outcome_of(self.requests, times, outside_s=self.engine.request_s)
 
 
 def outcome_of(

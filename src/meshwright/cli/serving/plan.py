@@ -11,6 +11,12 @@ from rich.console import Console
 from meshwright.cli.flags import GPUS_PER_NODE, HF
 from meshwright.cli.options import Given, command, fields_of, option
 from meshwright.cli.serving.flags import CHUNK, ENGINE, PLACE, request_of, worker_of
+from meshwright.cli.serving.fleet import (
+    check_traced,
+    check_untraced,
+    only_aggregated,
+    plan_traced,
+)
 from meshwright.cli.terminal import JsonFlag, print_json, search_progress
 from meshwright.report.serving_table import print_load, print_miss, print_serving_plan
 from meshwright.runs.loads.load import Lengths, closed_loop, poisson, read_trace
@@ -19,6 +25,7 @@ from meshwright.serving.request import ServingRequest
 from meshwright.serving.result import DEFINITIONS
 from meshwright.serving.search import plan as search
 from meshwright.serving.simulate import Requests
+from meshwright.serving.traffic import TrafficAsked
 from meshwright.values.errors import ConfigError
 
 __all__ = ["plan", "simulate"]
@@ -27,8 +34,17 @@ __all__ = ["plan", "simulate"]
 @command
 def plan(
     place: Given = PLACE,
-    input_len: int = option(1024, "Tokens of a prompt."),
-    output_len: int = option(1024, "New tokens of an answer."),
+    input_len: int | None = option(None, "Tokens of a prompt [default: 1024]."),
+    output_len: int | None = option(None, "New tokens of an answer [default: 1024]."),
+    trace: Path | None = option(
+        None,
+        "Instead: requests as they came, Azure's, Mooncake's or OpenTelemetry's; finds the fleet.",
+        metavar="FILE",
+    ),
+    traffic: Given = fields_of(TrafficAsked),
+    layout: str | None = option(
+        None, "With --trace: this copy alone.", metavar="tp=8[,pp=..,ep=..,attention_dp=..]"
+    ),
     limits: Given = fields_of(ServingRequest, "ttft_s", "tpot_s", "e2e_s"),
     latency: bool = option(False, "Rank by the time of a request instead of throughput."),
     rates: Given = fields_of(ServingRequest, "target_rate", "rate", "fastest"),
@@ -59,6 +75,10 @@ def plan(
     code 1. With --rate the best few are simulated request by request: p50, p90 and p99 of each
     time.
 
+    With --trace the requests of a file go through copies behind a router, with prefix caches where
+    the file names blocks of prompts. Prints the smallest fleet that keeps the limits in every hour,
+    what requests see, its cost per day and per million new tokens, and the copies by hour.
+
     Examples:
 
       meshwright serving plan llama3.1-70b --cluster h100:8 --input-len 4000 --output-len 1000 --ttft 2000 --tpot 30
@@ -66,21 +86,32 @@ def plan(
       meshwright serving plan deepseek-v3 --cluster h200:16 --input-len 8192 --output-len 1024 --engine sglang --latency
 
       meshwright serving plan llama3.1-8b --cluster l40s:8 --input-len 1000 --output-len 200 --target-rate 20 --json
+
+      meshwright serving plan llama3.1-70b --cluster h100:64 --trace conversation.jsonl --router cache-aware --ttft-p99 5000
     """  # noqa: E501
+    if trace is None:
+        check_untraced(traffic, layout)
+    else:
+        lengths = {"input_len": input_len, "output_len": output_len, "latency": latency}
+        check_traced({**lengths, **rates, "concurrency": choices.get("concurrency")})
+        choices = {**choices, "modes": only_aggregated(choices.get("modes"))}
     request = request_of(
         place,
         hf=hf,
         gpus_per_node=gpus_per_node,
         engine=engine,
         chunk=chunk,
-        input_len=input_len,
-        output_len=output_len,
+        input_len=1 if trace else 1024 if input_len is None else input_len,
+        output_len=1 if trace else 1024 if output_len is None else output_len,
         objective="latency" if latency else "throughput",
         **limits,
         **rates,
         **choices,
         **price,
     )
+    if trace is not None:
+        plan_traced(request, trace=trace, asked=traffic, layout=layout, json_output=json_output)
+        return
     with search_progress("pricing deployments", quiet=False) as progress:
         found = search(request, progress=progress)
     if json_output:
