@@ -50,7 +50,10 @@ FIELDS: Mapping[str, Change] = {
     "workdir": lambda job, value: replace(job, workdir=f"{job.workdir}{value}"),
     **{
         name: lambda job, value, name=name: replace(job, **{name: value})  # type: ignore[misc]
-        for name in ("account", "partition", "instance", "memory", "shared_memory", "priority")
+        for name in (
+            *("account", "partition", "instance", "memory", "shared_memory", "priority"),
+            *("preempt", "min_timeslice"),
+        )
     },
     "log_dir": lambda job, value: replace(job, log_dir=f"logs{value}"),
     "option": lambda job, value: replace(job, words=(*job.words, f"--odd={value}")),
@@ -85,6 +88,8 @@ KINDS: Mapping[str, tuple[str, Job]] = {
     "bcp": ("bcp", replace(INSIDE, instance="i")),
     "bcp, one node": ("bcp", replace(ALONE, image=IMAGE, instance="i")),
     "bcp, own ranks": ("bcp", replace(NODES, image=IMAGE, instance="i")),
+    "bcprun": ("bcprun", RANKS),
+    "bcprun, own ranks": ("bcprun", NODES),
     **{name: (name, INSIDE) for name in launchers() if name.startswith("k8s-")},
     "k8s-jobset, own ranks": ("k8s-jobset", replace(NODES, image=IMAGE)),
     "runai": ("runai", replace(INSIDE, secrets=())),
