@@ -110,6 +110,15 @@ def test_a_study_finds_the_fastest_of_what_it_ran(bench: Bench) -> None:
     assert view.gpu_hours == pytest.approx(12 * 8 * 20 / 3600, rel=0.1)
 
 
+def test_moments_say_what_is_left_to_gain_once_something_was_measured(bench: Bench) -> None:
+    bench.run(max_runs=4, confidence=0.99)
+    told = [view.left_to_gain for view in bench.moments]
+    assert told[0] is None  # nothing has been measured
+    known = [share for share in told if share is not None]
+    assert known
+    assert all(0 <= share < 1 for share in known)
+
+
 def test_it_stops_at_max_runs_and_goes_on_when_more_are_allowed(bench: Bench) -> None:
     assert (
         bench.run(max_runs=3, strategy="grid").stop

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from statistics import median
 from typing import Generic
 
 import typer
@@ -129,15 +131,38 @@ def _table(view: View) -> RenderableType:
             measured,
             _state(record, view),
         )
-    lines = [
-        f"best: {view.best.run_id}" if view.best else "best: none yet",
-        f"{view.gpu_hours:.3g} GPU-hours spent",
-    ]
+    lines = ["", *_standing(view)]
     if view.last_choice:
-        lines.append(f"chosen last: {view.last_choice}")
+        lines.append(f"chosen last  {view.last_choice}")
     if view.stop:
-        lines.append(view.stop)
+        lines.append(f"stops        {view.stop}")
     return Group(table, Text("\n".join(lines)))
+
+
+def _standing(view: View) -> Iterator[str]:
+    """Yield how the study stands: what is best, what was learnt, and what is left to gain."""
+    best = view.best
+    if best is None or best.measured is None:
+        yield "best         none yet"
+    else:
+        yield f"best         {best.run_id}, {format_seconds(best.measured.step_s)} a step"
+    ratios = sorted(
+        record.measured.step_s / record.predicted.step_s
+        for record in view.records
+        if record.measured is not None
+    )
+    if ratios:
+        spread = "" if len(ratios) == 1 else f" (x{ratios[0]:.2f} to x{ratios[-1]:.2f})"
+        yield f"learnt       steps take x{median(ratios):.2f} of what was predicted{spread}"
+    failed = Counter(
+        record.failure.failure_class for record in view.records if record.failure is not None
+    )
+    if failed:
+        words = ", ".join(f"{counted(number, 'run')} {kind}" for kind, number in failed.items())
+        yield f"failed       {words}"
+    if view.left_to_gain is not None and not view.stop:
+        yield f"left to gain {view.left_to_gain:.1%}, by which the best is expected to be too slow"
+    yield f"spent        {view.gpu_hours:.3g} GPU-hours"
 
 
 def _by_interest(view: View) -> list[RunRecord]:
@@ -153,7 +178,11 @@ def _state(record: RunRecord, view: View) -> str:
     if record.failure is not None:
         return f"failed: {record.failure.failure_class}"
     if record.state == "submitted":
-        return f"waits: {view.waits[record.run_id]}" if record.run_id in view.waits else "runs"
+        if record.run_id in view.waits:
+            return f"waits: {view.waits[record.run_id]}"
+        since = record.submitted_s
+        spent = "" if since is None else f", {format_seconds(max(0.0, time.time() - since))}"
+        return f"runs{spent}"
     return "best" if view.best is not None and view.best.run_id == record.run_id else record.state
 
 

@@ -78,6 +78,8 @@ class View(Generic[AnyRun]):
     gpu_hours: float
     last_choice: str = ""
     """What was chosen last, and why."""
+    left_to_gain: float | None = None
+    """Of step time, by what is expected when that was chosen; None where nothing tells it."""
     stop: str = ""
     """Why nothing more is started."""
     chances: Mapping[str, float] = field(default_factory=dict)
@@ -167,6 +169,7 @@ class Tuner(Generic[AnyRun]):
     _looked: dict[str, float] = field(default_factory=dict)
     _said: dict[str, str] = field(default_factory=dict)
     _last_choice: str = ""
+    _left_to_gain: float | None = None
 
     def run(self) -> View[AnyRun]:
         """Go on until nothing is left to start and nothing runs; return the study's state then."""
@@ -194,6 +197,7 @@ class Tuner(Generic[AnyRun]):
             waits=dict(self._waits),
             gpu_hours=self._gpu_hours(),
             last_choice=self._last_choice,
+            left_to_gain=self._left_to_gain,
             stop=stop,
         )
 
@@ -387,7 +391,10 @@ class Tuner(Generic[AnyRun]):
             seed=int(self.store.study.study_id[:8], 16),
             repeats=self.repeats,
         )
-        return found if isinstance(found, Stop) else self._plan(found)
+        if isinstance(found, Stop):
+            return found
+        self._left_to_gain = found.expected_loss if math.isfinite(found.expected_loss) else None
+        return self._plan(found)
 
     def _tried(self) -> dict[int, Tried]:
         told = tried_of(self.records.values())
