@@ -112,6 +112,42 @@ def test_a_small_cache_forgets_by_hand() -> None:
     assert tight.hit_frac == pytest.approx(2 * 512 / 4096)
 
 
+def test_what_the_cache_drops_comes_back_from_the_host_by_hand() -> None:
+    """The same, with host memory: the third prompt finds its first block on the chip and its second
+    on the host, and so does the fourth. One block has 512 x 131,072 bytes and comes at the link's
+    rate."""
+    one = copy(chunk_tokens=2048)
+    small = copy(chunk_tokens=2048, limit=one.memory.used(1600))
+    names = ((1, 2), (3, 4), (1, 2), (3, 4))
+    load = trace(*[(5.0 * at, 1024, 1) for at in range(4)], hashes=names)
+    (window,) = windows_of(load, sample=1000)
+    block_bytes = 512 * 131_072
+    found = run_fleet(
+        small,
+        load,
+        window,
+        copies=1,
+        router="round-robin",
+        host_cache_bytes=8.5 * block_bytes,
+    )
+    assert found.hit_frac == pytest.approx(2 * 1008 / 4096)
+    rate = one.pool.node.chip.host_bytes_per_s
+    assert rate is not None
+    again = 0.016 + block_bytes / rate
+    assert found.ttft_s.tolist() == pytest.approx([1.024, 1.024, again, again])
+
+
+def test_the_host_forgets_the_longest_unused() -> None:
+    cache = PrefixCache(host_room=2)
+    cache.use((1, 2, 3), room=1)
+    assert (list(cache.blocks), list(cache.host)) == ([1], [3, 2])
+    assert (cache.held((1, 2, 3)), cache.on_host((1, 2, 3))) == (3, 2)
+    cache.use((9,), room=1)
+    assert (list(cache.blocks), list(cache.host)) == ([9], [2, 1])
+    cache.use((1,), room=1)
+    assert (list(cache.blocks), list(cache.host)) == ([1], [2, 9])
+
+
 LOADS = st.lists(
     st.tuples(st.integers(0, 400), st.integers(1, 3000), st.integers(1, 30)),
     min_size=1,

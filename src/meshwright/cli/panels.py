@@ -60,7 +60,7 @@ PANELS: dict[str, tuple[str, ...]] = {
     "Measured before": ("calibration", "profile"),
     "Load": (
         *("input_len", "output_len", "spread", "rate", "concurrency", "serving:trace"),
-        *("requests", "seed", "patience", "key_file", "router", "sample"),
+        *("requests", "seed", "patience", "key_file", "router", "sample", "host_cache_bytes"),
     ),
     "Data": ("data", "tokenizer", "verify_data", "quota"),
     "Evaluations, checkpoints and failures": (

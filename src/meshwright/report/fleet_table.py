@@ -72,7 +72,7 @@ def _cost(found: FleetPlan, console: Console) -> None:
         return
     each = found.usd_per_million_tokens(found.copies)
     say(console, f"cost: {usd:,.0f} USD a day, {each:.2f} USD per million new tokens")
-    if mean < found.copies:
+    if found.copies - mean > _LEAST_GAIN:
         scaled, least = found.usd_per_day(mean), found.usd_per_million_tokens(mean)
         say(
             console,
@@ -81,6 +81,8 @@ def _cost(found: FleetPlan, console: Console) -> None:
         )
 
 
+_LEAST_GAIN = 0.005
+"""Of copies: less is none in the table's digits."""
 _TIMES = (("ttft", "TTFT ms", 1e3), ("tpot", "TPOT ms", 1e3), ("e2e", "e2e s", 1.0))
 _SHARES = ("mean", "p50", "p95", "p99")
 

@@ -19,18 +19,24 @@ __all__ = ["PrefixCache", "Served", "run_fleet"]
 
 class PrefixCache:
     """Blocks of prompts that a rank holds by name; the longest unused leaves first, the end of a
-    prompt before its beginning."""
+    prompt before its beginning, for the host's memory as far as that has room."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, host_room: int = 0) -> None:
         self.blocks: OrderedDict[int, None] = OrderedDict()
+        self.host: OrderedDict[int, None] = OrderedDict()
+        self.host_room = host_room
 
     def held(self, names: Sequence[int]) -> int:
-        """Return how many blocks of a prompt, from its first on, are held."""
-        blocks = self.blocks
+        """Return how many blocks of a prompt, from its first on, are held, here or there."""
+        blocks, host = self.blocks, self.host
         for count, name in enumerate(names):
-            if name not in blocks:
+            if name not in blocks and name not in host:
                 return count
         return len(names)
+
+    def on_host(self, names: Sequence[int]) -> int:
+        """Return how many of these blocks the host's memory alone holds."""
+        return sum(name in self.host for name in names) if self.host else 0
 
     def use(self, names: Sequence[int], *, room: int) -> None:
         """Hold a prompt's blocks as the last used, with room for so many in all."""
@@ -38,8 +44,13 @@ class PrefixCache:
         for name in reversed(names):
             blocks[name] = None
             blocks.move_to_end(name)
+            self.host.pop(name, None)
         while len(blocks) > room:
-            blocks.popitem(last=False)
+            left, _ = blocks.popitem(last=False)
+            if self.host_room:
+                self.host[left] = None
+        while len(self.host) > self.host_room:
+            self.host.popitem(last=False)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,12 +68,12 @@ class Served:
 class _Rank:
     """One attention rank of a copy, which takes requests of its own."""
 
-    def __init__(self, one: Candidate, mean_output: float) -> None:
+    def __init__(self, one: Candidate, mean_output: float, host_room: int) -> None:
         engine = one.prices.engine
         cache_tokens = one.memory.cache_tokens
         slots = engine.max_sequences
         self.run = Run(one.clock, slots=slots, cache_tokens=cache_tokens, mean_output=mean_output)
-        self.cache = PrefixCache()
+        self.cache = PrefixCache(host_room=host_room)
 
     def room(self, block_tokens: int) -> int:
         """Blocks of prompts that the KV cache has room for, beside answers under way."""
@@ -78,6 +89,7 @@ def run_fleet(
     copies: int,
     router: Router,
     cached_share: float = 0.0,
+    host_cache_bytes: float = 0.0,
 ) -> Served:
     """Return what a window's requests see of so many copies behind a router.
 
@@ -85,7 +97,9 @@ def run_fleet(
               loaded: the rank with the fewest requests under way, of equals the next in turn. Cache
               aware: the least sum of the prompt's blocks that are not held and of the blocks under
               way, with the request's own. A prompt is held from when it is sent, in what room the
-              KV cache leaves beside answers, the longest unused leaving first
+              KV cache leaves beside answers, the longest unused leaving first; for so many bytes
+              of the host's memory for each chip, from where a prompt's blocks come back one after
+              the other at the rate of the chip's link, before the engine sees the prompt
     Units:    seconds; `cached_share` of every prompt is held where the trace names no blocks.
     Source:   Dynamo, design documents, router design: cost = overlap weight (1) * prefill blocks +
               potential active blocks; vLLM frees the blocks of a prompt from its end.
@@ -93,19 +107,34 @@ def run_fleet(
     Checked:  tests/serving/test_fleet.py
     """
     mean = float(trace.outputs[window.first : window.last].mean())
-    ranks = [_Rank(one, mean) for _ in range(copies * one.prices.worker.attention_dp)]
-    fleet = _Fleet(ranks, trace, router=router, cached_share=cached_share)
+    block_bytes = trace.block_tokens * one.memory.cache_per_token
+    room = int(host_cache_bytes / block_bytes)
+    count = copies * one.prices.worker.attention_dp
+    fleet = _Fleet(
+        [_Rank(one, mean, room) for _ in range(count)],
+        trace,
+        router=router,
+        cached_share=cached_share,
+        block_s=block_bytes / (one.pool.node.chip.host_bytes_per_s or float("inf")),
+    )
     for number in range(window.warm, window.last):
         fleet.send(number, counted=number >= window.first)
-    for rank in ranks:
+    for rank in fleet.ranks:
         rank.run.finish()
     return fleet.served(one.prices.engine.request_s)
 
 
 class _Fleet:
     def __init__(
-        self, ranks: Sequence[_Rank], trace: Trace, *, router: Router, cached_share: float
+        self,
+        ranks: Sequence[_Rank],
+        trace: Trace,
+        *,
+        router: Router,
+        cached_share: float,
+        block_s: float,
     ) -> None:
+        self.block_s = block_s
         self.ranks, self.trace, self.router = ranks, trace, router
         self.cached_share = cached_share
         self.turn: int = 0
@@ -122,16 +151,19 @@ class _Fleet:
         at = self._choose(when, prompt, names)
         rank = self.ranks[at]
         rank.run.advance(when)
-        hit = int(self.cached_share * prompt)
+        hit, load_s = int(self.cached_share * prompt), 0.0
         if names:
             block = self.trace.block_tokens
-            hit = prefix_hit(prompt, rank.cache.held(names) * block)
+            held = rank.cache.held(names)
+            hit = prefix_hit(prompt, held * block)
+            load_s = rank.cache.on_host(names[:held]) * self.block_s
             rank.cache.use(names, room=rank.room(block))
         if counted:
             self.where.append((at, rank.run.next))
             self.saved += hit
             self.asked += prompt
-        rank.run.offer(when, prompt=prompt, output=int(self.outputs[number]), hit=hit)
+        output = int(self.outputs[number])
+        rank.run.offer(when, prompt=prompt, output=output, hit=hit, load_s=load_s)
 
     def _choose(self, when: float, prompt: int, names: Sequence[int]) -> int:
         count = len(self.ranks)

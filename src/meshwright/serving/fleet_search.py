@@ -16,6 +16,8 @@ from meshwright.serving.request import ServingRequest, usual_weights
 from meshwright.serving.result import ServingOption, excess
 from meshwright.serving.traffic import Trace, TrafficAsked, Window, windows_of
 from meshwright.values.errors import ConfigError
+from meshwright.values.hardware.cluster import Node
+from meshwright.values.units import GIB
 
 __all__ = ["Told", "plan_fleet"]
 
@@ -89,6 +91,8 @@ def _check(request: ServingRequest, asked: TrafficAsked, trace: Trace) -> None:
             f"--router cache-aware: {trace.name} does not name the blocks of prompts; choose"
             " round-robin or least-loaded"
         )
+    if asked.host_cache_bytes:
+        _check_host(request.cluster.pools[0].node, asked.host_cache_bytes, trace)
     single = [name for name in ("ttft", "tpot", "e2e") if getattr(request, f"{name}_s") is not None]
     limited = {*single, *(name for name, _ in asked.tails)}
     if asked.goodput is not None and not single:
@@ -102,6 +106,24 @@ def _check(request: ServingRequest, asked: TrafficAsked, trace: Trace) -> None:
             " --ttft-p99 2000 or --e2e-p95 30000"
         )
     _check_context(request, trace)
+
+
+def _check_host(node: Node, host_cache_bytes: float, trace: Trace) -> None:
+    given = f"--host-cache-gib {host_cache_bytes / GIB:g}"
+    if trace.hashes is None:
+        raise ConfigError(
+            f"{given}: of no effect, for {trace.name} does not name blocks of prompts"
+        )
+    if node.chip.host_bytes_per_s is None:
+        raise ConfigError(
+            f"{given}: the rate between {node.chip.name} and its host's memory is not known"
+        )
+    asked = host_cache_bytes * node.chips_per_node
+    if node.host is not None and asked > node.host.memory_bytes:
+        raise ConfigError(
+            f"{given}: {asked / GIB:,.0f} GiB for {node.chips_per_node} chips of a server, whose"
+            f" host has {node.host.memory_bytes / GIB:,.0f}"
+        )
 
 
 def _check_context(request: ServingRequest, trace: Trace) -> None:
@@ -214,6 +236,7 @@ class _Search:
                 copies=copies,
                 router=self.asked.router,
                 cached_share=self.request.cached_share,
+                host_cache_bytes=self.asked.host_cache_bytes,
             )
             self.known[key] = (served, judged(self.request, self.asked, served))
         return self.known[key]

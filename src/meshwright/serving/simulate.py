@@ -149,6 +149,9 @@ class Run:
         self.outputs: list[int] = []
         self.hits: list[int] = []
         """Tokens of each prompt that the prefix cache holds."""
+        self.loads_s: list[float] = []
+        """Time in which each prompt's blocks come from the host's memory, one prompt after the
+        other, before the engine sees it."""
         self.rooms: list[int] = []
         """Tokens of the cache that each request holds while it runs."""
         self.sent: list[float] = []
@@ -192,7 +195,7 @@ class Run:
         """Nothing ends and no prompt begins before this moment, unless a request is offered."""
         self.concurrency = 0
 
-    def add(self, *, prompt: int, output: int, hit: int) -> None:
+    def add(self, *, prompt: int, output: int, hit: int, load_s: float = 0.0) -> None:
         """Know a request, to be sent after those that are known; ConfigError where the cache never
         has room for it."""
         longest = prompt + output + self.state
@@ -204,6 +207,7 @@ class Run:
         self.prompts.append(prompt)
         self.outputs.append(output)
         self.hits.append(hit)
+        self.loads_s.append(load_s)
         self.rooms.append(prompt + int(self.engine.cache_reserved * output) + self.state)
         for times in (self.sent, self.first, self.done):
             times.append(0.0)
@@ -219,9 +223,11 @@ class Run:
             self.room_under_way -= self.ended.popleft()[1]
             self.under_way -= 1
 
-    def offer(self, when: float, *, prompt: int, output: int, hit: int) -> None:
+    def offer(
+        self, when: float, *, prompt: int, output: int, hit: int, load_s: float = 0.0
+    ) -> None:
         """Send a request, not before others that were offered; `advance` to this moment first."""
-        self.add(prompt=prompt, output=output, hit=hit)
+        self.add(prompt=prompt, output=output, hit=hit, load_s=load_s)
         if self._idle():
             self.now = max(self.now, when)
         self._send(when)
@@ -293,8 +299,9 @@ class Run:
         self.sent[self.next] = when
         self.room_under_way += self.rooms[self.next]
         self.under_way += 1
-        if self.front_s or when > self.now:
-            self.front_free = max(self.front_free, when) + self.front_s * self.prompts[self.next]
+        front_s = self.front_s * self.prompts[self.next] + self.loads_s[self.next]
+        if front_s or when > self.now:
+            self.front_free = max(self.front_free, when) + front_s
             self.coming.append((self.front_free, self.next))
         else:
             self.outside.append(self.next)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from meshwright.serving.kernels import Floats
 from meshwright.values.errors import ConfigError
 from meshwright.values.options import Option, word_of
+from meshwright.values.units import GIB
 
 __all__ = ["HOUR_S", "ROUTERS", "Counts", "Router", "Trace", "TrafficAsked", "Window", "windows_of"]
 
@@ -33,6 +34,10 @@ def _tail(figure: str, share: str) -> Option:
     return Option(help_, flag, metavar="MS", kind=float, read=lambda given: given / 1e3)
 
 
+def _bytes(gib: float) -> float:
+    return gib * GIB
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrafficAsked:
     """What is asked of a fleet under a trace, beside the limits of a ServingRequest."""
@@ -45,6 +50,17 @@ class TrafficAsked:
             read=word_of(Router, "--router"),
         ),
     ] = "least-loaded"
+    host_cache_bytes: Annotated[
+        float,
+        Option(
+            "With --trace: host memory of each GPU, for blocks of prompts that its cache drops.",
+            ("--host-cache-gib",),
+            metavar="GIB",
+            kind=float,
+            read=_bytes,
+            usual=0.0,
+        ),
+    ] = 0.0
     ttft_p50_s: Annotated[float | None, _tail("ttft", "p50")] = None
     ttft_p95_s: Annotated[float | None, _tail("ttft", "p95")] = None
     ttft_p99_s: Annotated[float | None, _tail("ttft", "p99")] = None
@@ -75,6 +91,10 @@ class TrafficAsked:
                 )
         if self.goodput is not None and not 0 < self.goodput <= 1:
             raise ConfigError(f"--goodput {self.goodput:g}: expected a share above 0, up to 1")
+        if not 0 <= self.host_cache_bytes < float("inf"):
+            raise ConfigError(
+                f"--host-cache-gib {self.host_cache_bytes / GIB:g}: expected 0 GiB or more"
+            )
         if self.sample < _FEWEST:
             raise ConfigError(f"--sample {self.sample}: expected {_FEWEST} requests or more")
 

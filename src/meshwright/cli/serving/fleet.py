@@ -17,15 +17,21 @@ from meshwright.serving.fleet_search import plan_fleet
 from meshwright.serving.request import Mode, ServingRequest
 from meshwright.serving.traffic import TrafficAsked
 from meshwright.values.errors import ConfigError
+from meshwright.values.units import GIB
 
 __all__ = ["check_traced", "check_untraced", "only_aggregated", "plan_traced"]
 
 
 def check_untraced(asked: Given, layout: str | None) -> None:
     """Raise ConfigError for what only a trace gives an effect."""
-    given = [*asked, *(["layout"] if layout is not None else [])]
+    told = [_NAMES.get(name, name) for name, value in asked.items() if value]
+    given = [*told, *(["layout"] if layout is not None else [])]
     if given:
         raise ConfigError(f"{_flags(given)}: of no effect without --trace")
+
+
+_NAMES = {"host_cache_bytes": "host_cache_gib"}
+"""Of options that are named otherwise than their field."""
 
 
 def check_traced(said: Given) -> None:
@@ -70,5 +76,6 @@ def _asked(request: ServingRequest, question: TrafficAsked) -> dict[str, Any]:
     for name in ("input_len", "output_len", "objective", "target_rate", "rate", "concurrency"):
         told.pop(name)
     tails = {f"{figure}_{share}_s": limit for (figure, share), limit in question.tails.items()}
-    words = {"router": question.router, "goodput": question.goodput, "sample": question.sample}
+    words: dict[str, Any] = {"host_cache_gib": question.host_cache_bytes / GIB}
+    words |= {"router": question.router, "goodput": question.goodput, "sample": question.sample}
     return {**told, **words, **tails}
