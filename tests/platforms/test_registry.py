@@ -56,7 +56,7 @@ def test_names_stand_in_the_order_of_help() -> None:
     )
     assert runners() == (
         *("local", "slurm", "k8s", "k8s-pytorchjob", "k8s-jobset", "k8s-mpijob"),
-        *("bcp", "bcprun", "runai", "lepton", "sky"),
+        *("bcp", "bcprun", "runai", "lepton", "sky", "pai-dlc"),
     )
 
 
@@ -142,15 +142,23 @@ def test_a_kind_of_job_is_said_once() -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        ["tune", *PLAN, "--launcher", "pai-dlc"],
-        ["train", *PLAN, "--steps", "10", "--launcher", "pai-dlc"],
+        ["tune", *PLAN, "--launcher", "paper"],
+        ["train", *PLAN, "--steps", "10", "--launcher", "paper"],
     ],
 )
-def test_what_is_only_written_is_refused_with_the_reason(words: list[str], capsys: Capture) -> None:
-    assert cli.run([*words, "--dry-run"]) == 2
-    error = re.sub(r"\s+", " ", capsys.readouterr().err)
-    assert "launcher pai-dlc: its jobs are written and not started from here" in error
-    assert "GetJob" in error and "meshwright export --launcher pai-dlc" in error
+def test_what_is_only_written_is_refused_with_the_reason(
+    words: list[str], tmp_path: Path, capsys: Capture
+) -> None:
+    """A package may have a platform whose jobs it cannot start."""
+    text = (
+        "from dataclasses import replace\n"
+        "from meshwright.platforms.lepton import PLATFORMS\n"
+        "MINE = replace(PLATFORMS[0], name='paper', start=None, why_not_started='only written')\n"
+    )
+    with package(tmp_path, "broken_orbit:MINE", text):
+        assert "paper" in launchers() and "paper" not in runners()
+        assert cli.run([*words, "--dry-run"]) == 2
+    assert "launcher paper: only written" in re.sub(r"\s+", " ", capsys.readouterr().err)
 
 
 def test_a_platform_of_another_package(orbit: Platform, capsys: Capture) -> None:

@@ -90,7 +90,7 @@ def train(
     options: Given = fields_of(
         JobOptions,
         *("start", "image", "mounts", "workdir", "account", "partition", "instance", "words"),
-        *("priority", "order", "preempt", "min_timeslice"),
+        *("cpus", "memory", "shared_memory", "priority", "order", "preempt", "min_timeslice"),
     ),
     quiet: QuietFlag = False,
     json_output: JsonFlag = False,

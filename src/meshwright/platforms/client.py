@@ -38,6 +38,7 @@ from meshwright.platforms.executor import (
 )
 from meshwright.platforms.job import Job, JobText
 from meshwright.platforms.registry import job_text
+from meshwright.software.folders import TimeForm
 from meshwright.values.errors import LauncherError, LauncherSilent
 
 __all__ = [
@@ -78,11 +79,14 @@ class Seen:
     """Of the platform."""
     job_id: str | None = None
     """Where other commands need it instead of the name."""
+    pod: str | None = None
+    """Whose log is read, where logs are those of a pod; None: it has none yet."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Client:
-    """One command line. In words {name} is the job's name, {id} its id, {project} whose it is."""
+    """One command line. In words {name} is the job's name, {id} its id, {pod} its pod, {project}
+    whose it is."""
 
     name: str
     program: str
@@ -100,6 +104,10 @@ class Client:
     log: tuple[str, ...]
     cancel: tuple[str, ...]
     states: Mapping[str, JobState]
+    project: str = "--project"
+    """The option before whose it is."""
+    log_text: Callable[[str], str] = str
+    """The log, in what that command prints."""
 
 
 def _handle(text: str) -> Handle:
@@ -194,13 +202,19 @@ class ClientExecutor:
         if status.ended:
             status = replace(status, ended_s=time.time())
         if state == "running" or status.ended:
-            words = self._words(self.client.log, handle, seen)
             # The log of a job that ended well is no reason to doubt its end.
             with suppress(LauncherSilent):
-                self._log.fetch(handle, lambda: self._ask(*words), now=status.ended)
+                self._log.fetch(handle, lambda: self._said(handle, seen), now=status.ended)
         if status.ended and handle.folder.exists():
             keep_end(handle.folder, status)
         return status
+
+    def _said(self, handle: Handle, seen: Seen) -> Answer:
+        """Ask for the job's log; one that has no pod has said nothing."""
+        if seen.pod is None and any("{pod}" in word for word in self.client.log):
+            return Answer(code=1, out="", err="no pod")
+        answer = self._ask(*self._words(self.client.log, handle, seen))
+        return replace(answer, out=self.client.log_text(answer.out)) if not answer.code else answer
 
     def _seen(self, handle: Handle) -> Seen | None:
         answer = self._ask(*self._words(self.client.status, handle, None))
@@ -216,10 +230,10 @@ class ClientExecutor:
         found: list[str] = []
         for word in words:
             if word == "{project}":
-                found += ["--project", handle.owner] if handle.owner else []
+                found += [self.client.project, handle.owner] if handle.owner else []
             else:
-                job_id = seen.job_id if seen is not None else None
-                found.append(word.format(name=handle.key, id=job_id or handle.key))
+                job_id, pod = (seen.job_id, seen.pod) if seen is not None else (None, None)
+                found.append(word.format(name=handle.key, id=job_id or handle.key, pod=pod))
         return found
 
     def _ask(self, *words: str) -> Answer:
@@ -237,7 +251,15 @@ def _seen_running_s(folder: Path, state: JobState) -> float | None:
 
 
 def client_platform(
-    client: Client, *, title: str, place: int, write: Callable[[Job], JobText], copies: bool = False
+    client: Client,
+    *,
+    title: str,
+    place: int,
+    write: Callable[[Job], JobText],
+    copies: bool = False,
+    limit: str = LIMIT,
+    form: TimeForm = "seconds",
+    caveats: tuple[str, ...] = CAVEATS,
 ) -> Platform:
     """Return the record of a platform whose jobs its own command line starts."""
     return Platform(
@@ -250,7 +272,8 @@ def client_platform(
         start=partial(ClientExecutor, client),
         options=ClientOptions,
         states=client.states,
-        limit=LIMIT,
+        limit=limit,
+        form=form,
         copies_paths=copies,
-        caveats=CAVEATS,
+        caveats=caveats,
     )

@@ -1,11 +1,13 @@
-"""A job of Alibaba Cloud's PAI-DLC: the body of CreateJob (pai-dlc 2020-12-03)."""
+"""A job of Alibaba Cloud's PAI-DLC: the body of CreateJob (pai-dlc 2020-12-03), sent and
+followed by the command line `aliyun`."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
-from meshwright.platforms.contract import Platform
+from meshwright.platforms.client import Client, Seen, client_platform
+from meshwright.platforms.executor import state_table
 from meshwright.platforms.job import BATCH, SIZES, Job, JobText, Mount, check_fields, required, way
 from meshwright.platforms.shell import MASTER_PORT, STRICT, node_script, quote, title
 from meshwright.values.errors import ConfigError
@@ -17,6 +19,11 @@ _MOST_BYTES = 65_536
 """Of all parameters of CreateJob together, by its documentation."""
 _SPACE = "the id of a workspace of PAI, such as 12345"
 _PRIORITIES = range(1, 10)
+_FILE = "job.dlc.json"
+_CREATE = 'aliyun pai-dlc POST /api/v1/jobs --header "Content-Type=application/json"'
+_SINCE = ("--StartTime", "2020-12-03T00:00:00Z")
+"""Before any job of this version of the service, which else tells of the last 7 days alone."""
+_NEWLINE = "\n"
 
 
 def pai_dlc_job(job: Job) -> JobText:
@@ -51,11 +58,7 @@ def pai_dlc_job(job: Job) -> JobText:
             f"pai-dlc: the job has {len(text.encode()):,} bytes, and CreateJob takes"
             f" {_MOST_BYTES:,}; put its files on a mount"
         )
-    submit = (
-        'aliyun pai-dlc POST /api/v1/jobs --header "Content-Type=application/json" --body "$(cat'
-        ' job.dlc.json)"'
-    )
-    return JobText(file_name="job.dlc.json", text=text, submit=submit)
+    return JobText(file_name=_FILE, text=text, submit=f'{_CREATE} --body "$(cat {_FILE})"')
 
 
 def _node(job: Job) -> dict[str, Any]:
@@ -119,20 +122,78 @@ def _command(job: Job) -> str:
     )
 
 
+def _read(out: str, name: str) -> Seen | None:
+    """The newest job of that name; the service looks for a part of a name."""
+    try:
+        jobs: list[dict[str, Any]] = json.loads(out).get("Jobs") or []
+    except (ValueError, AttributeError):
+        return None
+    named = [job for job in jobs if job.get("DisplayName") == name]
+    newest = max(named, key=lambda job: str(job.get("GmtCreateTime")), default=None)
+    if newest is None:
+        return None
+    # the pods of the one kind of task are numbered, and rank 0 prints
+    pods = sorted(str(pod["PodId"]) for pod in newest.get("Pods") or [] if pod.get("PodId"))
+    pod = next((pod for pod in pods if pod.endswith("-0")), pods[0] if pods else None)
+    return Seen(word=str(newest.get("Status")), job_id=str(newest.get("JobId")), pod=pod)
+
+
+def _log_text(out: str) -> str:
+    """The lines of a pod's log, each ended."""
+    try:
+        lines: list[str] = json.loads(out).get("Logs") or []
+    except (ValueError, AttributeError):
+        return ""
+    return "".join(f"{line.removesuffix(_NEWLINE)}{_NEWLINE}" for line in lines)
+
+
+STATES = state_table(
+    {
+        "queued": "Creating Queuing Bidding EnvPreparing SanityChecking",
+        "running": "Running Restarting Stopping SucceededReserving FailedReserving",
+        "succeeded": "Succeeded",
+        "failed": "Failed",
+        "cancelled": "Stopped",
+    }
+)
+"""Values of Status, alibabacloud-pai-dlc20201203 1.11.6. A job that is Reserving still holds its
+nodes."""
+_CLIENT = Client(
+    name="pai-dlc",
+    program="aliyun",
+    advice=(
+        "install Alibaba Cloud's command line, and give it a region and a key with rights for the"
+        " workspace by `aliyun configure`"
+    ),
+    source="alibabacloud-pai-dlc20201203 1.11.6, client.py; REST calls of aliyun-cli's README",
+    # bash reads the body of the file, which is also how `meshwright export` says to send it
+    submit=("bash", "-c", f'exec {_CREATE} --body "$(cat "$0")"', _FILE),
+    status=(
+        *("aliyun", "pai-dlc", "GET", "/api/v1/jobs", "--DisplayName", "{name}", "{project}"),
+        *("--SortBy", "GmtCreateTime", "--Order", "desc", "--PageSize", "100", *_SINCE),
+    ),
+    read=_read,
+    log=(
+        *("aliyun", "pai-dlc", "GET", "/api/v1/jobs/{id}/pods/{pod}/logs"),
+        *("--MaxLines", "1000000", *_SINCE),
+    ),
+    log_text=_log_text,
+    cancel=("aliyun", "pai-dlc", "POST", "/api/v1/jobs/{id}/stop"),
+    states=STATES,
+    project="--WorkspaceId",
+)
+
 PLATFORMS = (
-    Platform(
-        name="pai-dlc",
+    client_platform(
+        _CLIENT,
         title="Deep Learning Containers of Alibaba Cloud's PAI",
         place=80,
         write=pai_dlc_job,
-        without_gpus=True,
-        needs="the aliyun command line, with rights for a workspace of PAI",
-        why_not_started=(
-            "its jobs are written and not started from here: that needs an executor that reads"
-            " GetJob, ListJobs, StopJob and GetPodLogs of PAI, and a table of their states. Write"
-            " the job by `meshwright export --launcher pai-dlc`, whose last line sends it"
-        ),
         limit="JobMaxRunningTimeMinutes: {time}",
         form="minutes",
+        caveats=(
+            "it tells no exit code, keeps no stderr apart, and does not say which job its limit"
+            " ended: such a job reads as failed or cancelled",
+        ),
     ),
 )

@@ -1,8 +1,8 @@
-"""A stand-in for `runai`, `lep` and `sky`, by the name in PROGRAM: their words for jobs, and JSON
-in their form. Commands really run.
+"""A stand-in for `runai`, `lep`, `sky` and `aliyun`, by the name in PROGRAM: their words for
+jobs, and JSON in their form. Commands really run.
 
 Its state is the folder named by CLOUD_STATE. Words: Run:ai's command line 2 by its documentation,
-leptonai 0.47.1, skypilot 0.14.1.
+leptonai 0.47.1, skypilot 0.14.1, alibabacloud-pai-dlc20201203 1.11.6 in REST calls of aliyun.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -224,5 +225,55 @@ def sky(words: list[str]) -> None:
         stop(place_of(given.name, "Error: no such job"))
 
 
+REQUESTS = {
+    "GET /api/v1/jobs": {
+        *("DisplayName", "WorkspaceId", "SortBy", "Order", "PageSize", "StartTime"),
+    },
+    "POST /api/v1/jobs": {"header", "body"},
+    "GET /api/v1/jobs/ID/pods/POD/logs": {"MaxLines", "StartTime"},
+    "POST /api/v1/jobs/ID/stop": set(),
+}
+
+
+def aliyun(words: list[str]) -> None:
+    """A job of a made-up minute, a second long, is ended by its limit."""
+    product, method, path, *rest = words
+    options = dict(zip((word.removeprefix("--") for word in rest[::2]), rest[1::2], strict=True))
+    parts = path.split("/")
+    job, pod = [*parts[4:5], ""][0], [*parts[6:7], ""][0]
+    request = f"{method} {'/'.join({job: 'ID', pod: 'POD'}.get(p, p) if p else p for p in parts)}"
+    if product != "pai-dlc" or request not in REQUESTS or not set(options) <= REQUESTS[request]:
+        sys.exit(f"ERROR: unknown api or parameter: {words[:3]}, {sorted(options)}")
+    if request == "POST /api/v1/jobs":
+        if options["header"] != "Content-Type=application/json":
+            sys.exit("ERROR: the body is JSON")
+        body = json.loads(options["body"])
+        if not body["WorkspaceId"] or body["JobType"] != "PyTorchJob":
+            sys.exit("ERROR: no workspace, or no job of PyTorch")
+        limit = body.get("JobMaxRunningTimeMinutes", 0)
+        start(body["DisplayName"], f"timeout {limit} bash -c {shlex.quote(body['UserCommand'])}")
+        print(json.dumps({"JobId": f"dlc-{body['DisplayName']}", "RequestId": "1"}))
+    elif request == "GET /api/v1/jobs":
+        named = [place for place in STATE.iterdir() if options["DisplayName"] in place.name]
+        print(json.dumps({"Jobs": [dlc_row(place) for place in named], "TotalCount": len(named)}))
+    elif method == "GET":
+        if pod != f"{job}-worker-0":
+            sys.exit("ERROR: no such pod")
+        place = place_of(job.removeprefix("dlc-"), "ERROR: no such job")
+        lines = (place / "log").read_text().splitlines() if (place / "log").exists() else []
+        print(json.dumps({"JobId": job, "PodId": pod, "Logs": lines}))
+    else:
+        stop(place_of(job.removeprefix("dlc-"), "ERROR: no such job"))
+
+
+def dlc_row(place: Path) -> dict[str, object]:
+    status = word_of(
+        place, running="Running", ended="Succeeded", failed="Failed", stopped="Stopped"
+    )
+    pods = [{"PodId": f"dlc-{place.name}-worker-{number}"} for number in (1, 0)]
+    told = {"DisplayName": place.name, "JobId": f"dlc-{place.name}", "Status": status}
+    return {**told, "GmtCreateTime": "2026-01-01T00:00:00Z", "Pods": pods}
+
+
 if __name__ == "__main__":
-    {"runai": runai, "lep": lep, "sky": sky}[os.environ["PROGRAM"]](sys.argv[1:])
+    {"runai": runai, "lep": lep, "sky": sky, "aliyun": aliyun}[os.environ["PROGRAM"]](sys.argv[1:])

@@ -1,5 +1,5 @@
-"""Run:ai, Lepton and SkyPilot on a stand-in with their words: sent, followed, ended, gone on
-with."""
+"""Run:ai, Lepton, SkyPilot and PAI-DLC on a stand-in with their words: sent, followed, ended,
+gone on with."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from meshwright import cli
 from meshwright.platforms.client import ClientOptions
 from meshwright.platforms.registry import find_runner
 
-PROGRAMS = {"runai": "runai", "lepton": "lep", "sky": "sky"}
+PROGRAMS = {"runai": "runai", "lepton": "lep", "sky": "sky", "pai-dlc": "aliyun"}
 OWN = {
     "runai": ["--image", "pytorch:25.04", "--account", "team"],
     "lepton": ["--image", "pytorch:25.04", "--instance", "gpu.1xh100"],
     "sky": ["--instance", "H100"],
+    "pai-dlc": ["--image", "pytorch:25.04", "--account", "12345", "--instance", "ecs.gn7e"],
 }
 Capture = pytest.CaptureFixture[str]
 
@@ -40,7 +41,8 @@ def launcher(
 
 def words(launcher: str, tmp_path: Path) -> list[str]:
     """A training whose checkpoints lie on a mount that both sides see under one name."""
-    mount = ["--mount", f"{tmp_path}:{tmp_path}", "--save-dir", f"{tmp_path}/ckpt"]
+    source = "dataset=d-77" if launcher == "pai-dlc" else str(tmp_path)
+    mount = ["--mount", f"{source}:{tmp_path}", "--save-dir", f"{tmp_path}/ckpt"]
     mount += ["--allow", "storage"] if launcher == "sky" else []  # which really copies paths
     return [
         "train",
@@ -68,13 +70,14 @@ def test_two_jobs_followed_to_the_end(
     dry = capsys.readouterr().out
     assert cli.run(arguments) == 0
     out, err = capsys.readouterr()
-    assert "note  time         the platform has no limit on time: coreutils' timeout" in err
+    if launcher != "pai-dlc":  # which ends a job itself
+        assert "note  time         the platform has no limit on time: coreutils' timeout" in err
     assert "note  time         it tells no exit code" in err
     assert "done: step 30 of 30 is done" in out
     sent = next(
         path
         for path in Path("run/jobs/1/job").iterdir()
-        if path.name.startswith("job.") and path.suffix in (".sh", ".yaml")
+        if path.name.startswith("job.") and path.suffix in (".sh", ".yaml", ".json")
     )
     assert sent.read_text() in dry
     assert str(sent.absolute()) in dry.splitlines()[-2], "the command names the file that it sends"
@@ -112,7 +115,7 @@ def test_checkpoints_on_a_copy_that_goes_with_the_node_stop_it(
     assert "mode: MOUNT" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("launcher", ["runai"], indirect=True)
+@pytest.mark.parametrize("launcher", ["runai", "pai-dlc"], indirect=True)
 def test_what_is_refused_is_said(launcher: str, tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "state").rmdir()
     assert cli.run([*words(launcher, tmp_path), "-o", "run"]) == 2
@@ -120,6 +123,30 @@ def test_what_is_refused_is_said(launcher: str, tmp_path: Path, capsys: Capture)
     (tmp_path / "bin" / PROGRAMS[launcher]).unlink()
     assert cli.run([*words(launcher, tmp_path), "-o", "other"]) == 2
     assert f"error: {launcher}: {PROGRAMS[launcher]} is not there: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("launcher", ["pai-dlc"], indirect=True)
+def test_a_quota_is_asked_for_as_export_asks(
+    launcher: str, tmp_path: Path, capsys: Capture
+) -> None:
+    own = len(OWN[launcher]) - OWN[launcher].index("--account") + 4  # and the four of the mount
+    quota = ["--account", "12345", "--partition", "quota1", "--priority", "7"]
+    quota += ["--cpus", "8", "--node-memory", "64Gi", "--shared-memory", "16Gi"]
+    arguments = [*words(launcher, tmp_path)[:-own], *quota, *words(launcher, tmp_path)[-4:]]
+    assert cli.run([*arguments, "-o", "run", "--dry-run"]) == 0
+    out = capsys.readouterr().out
+    body, _ = json.JSONDecoder().raw_decode(out, out.index('{\n "WorkspaceId"'))
+    (spec,) = body["JobSpecs"]
+    assert spec["ResourceConfig"] == {
+        "CPU": "8",
+        "GPU": "1",
+        "Memory": "64Gi",
+        "SharedMemory": "16Gi",
+    }
+    assert (body["ResourceId"], body["Priority"]) == ("quota1", 7)
+    assert body["JobMaxRunningTimeMinutes"] == 60
+    sent = 'aliyun pai-dlc POST /api/v1/jobs --header "Content-Type=application/json" --body'
+    assert f'exec {sent} "$(cat "$0")"' in out.splitlines()[-2]
 
 
 @pytest.mark.parametrize("launcher", ["runai"], indirect=True)

@@ -183,9 +183,9 @@ class TrainRequest:
 
     plan: Mapping[str, Any]
     """The fields of its PlanRequest; the layout stands in plan.json."""
-    launcher: Annotated[str, Option("local, slurm, k8s, bcp, bcprun, runai, lepton or sky.")] = (
-        "local"
-    )
+    launcher: Annotated[
+        str, Option("local, slurm, k8s, bcp, bcprun, runai, lepton, sky or pai-dlc.")
+    ] = "local"
     software: Annotated[
         str,
         Option(
