@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from textwrap import wrap
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from meshwright.cli.options import REQUIRED, argument, command, option
 from meshwright.cli.terminal import JsonFlag, warn
@@ -31,7 +33,7 @@ from meshwright.values.units import (
     parse_duration,
 )
 
-__all__ = ["page", "shown", "watch"]
+__all__ = ["drawn", "page", "shown", "watch"]
 
 
 @command
@@ -140,8 +142,27 @@ def shown(*, as_json: bool) -> Iterator[Callable[[RunStatus], None]]:
         return
     from rich.live import Live
 
-    with Live(console=Console(markup=False, highlight=False), auto_refresh=False) as live:
-        yield lambda status: live.update("\n".join(page(status, now_s=time.time())), refresh=True)
+    console = Console(markup=False, highlight=False)
+    with Live(console=console, auto_refresh=False) as live:
+
+        def draw(status: RunStatus) -> None:
+            live.update(drawn(page(status, now_s=time.time()), console.width), refresh=True)
+
+        yield draw
+
+
+def drawn(lines: Sequence[str], width: int) -> Text:
+    """Return a page as a terminal shows it: long lines go on under their words, alarms in red."""
+    found = []
+    for line in lines:
+        is_alarm = line.startswith("! ")
+        parts = wrap(line, width, subsequent_indent=" " * (_ALARM_LEFT if is_alarm else _LEFT))
+        found.append(Text("\n".join(parts), style="bold red" if is_alarm else ""))
+    return Text("\n").join(found)
+
+
+_LEFT, _ALARM_LEFT = 10, 14
+"""Columns of the names that stand before the words."""
 
 
 class _Changes:

@@ -11,7 +11,7 @@ import pytest
 from tests.software.logs.forms import megatron_line
 
 from meshwright.cli import run
-from meshwright.cli.watch import shown
+from meshwright.cli.watch import drawn, shown
 from meshwright.runs.watch.alarms import RunFacts
 from meshwright.runs.watch.follow import Follower, Output, watched
 from meshwright.values.errors import ConfigError
@@ -136,3 +136,22 @@ def test_metrics_are_served_to_this_machine_and_written_whole(log: Path, tmp_pat
                 output=Output(port=taken.getsockname()[1]),
                 show=lambda status: None,
             )
+
+
+@pytest.mark.parametrize("width", [80, 120, 200])
+def test_long_lines_go_on_under_their_words_and_alarms_are_red(width: int) -> None:
+    words = "the median of the last steps is 3.1 s where 2 s were usual, a straggler perhaps"
+    lines = [
+        "MFU       " + words,
+        f"! {'slow':<10}  step 1,021: {words}, or storage, or a hot chip",
+    ]
+    shown_page = drawn(lines, width)
+    rows = shown_page.plain.splitlines()
+    assert max(map(len, rows)) <= width
+    named = [row for row in rows if not row.startswith(" ")]
+    assert [row.split()[0] for row in named] == ["MFU", "!"]
+    for row in rows:
+        assert row in named or row.startswith((" " * 10, " " * 14))
+    assert len(rows) == {80: 4, 120: 3, 200: 2}[width]
+    [span] = [span for span in shown_page.spans if span.style == "bold red"]
+    assert shown_page.plain[span.start :].startswith("! slow")
