@@ -83,6 +83,19 @@ def test_a_script_that_does_not_fit_changes_by_one_setting(script: Path, capsys:
     assert capsys.readouterr().out == ""
 
 
+def test_the_price_after_the_edit_is_that_of_the_edited_file(script: Path, capsys: Capture) -> None:
+    """Megatron-LM's overlap of tensor-parallel exchange is a flag of its own, which an edit that
+    brings tensor parallelism does not write."""
+    one = TOO_LARGE.replace("--micro-batch-size 8 ", "--micro-batch-size 1 ").replace(
+        "bf16", "fp16"
+    )
+    script.write_text(one.replace("    --use-distributed-optimizer\n", ""), encoding="utf-8")
+    first = answer(script, capsys, "--write", "--set", "tp=4")
+    assert "tp=4,sp=1" in str(first["layout"])
+    again = answer(script, capsys)
+    assert again["diff"] == "" and again["step_s"] == first["step_s"]
+
+
 def test_the_diff_is_one_that_patch_applies(script: Path, capsys: Capture) -> None:
     diff = str(answer(script, capsys, "--best")["diff"])
     name = script.as_posix().lstrip("/")

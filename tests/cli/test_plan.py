@@ -381,6 +381,19 @@ def test_closed_pipe_ends_quietly() -> None:
     assert (done.stdout.strip(), done.stderr) == ("141", "")
 
 
+def test_an_export_says_each_file_once_and_the_line_that_starts_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["plan", "llama3-8b", "--cluster", "rtx4090:2", "--seq", "2048", "--gbs", "16"]
+    given = [*words, "--finetune", "lora", "--export", str(tmp_path / "home")]
+    assert cli.run([*given, "--to", "torchtune"]) == 0
+    said = capsys.readouterr().err
+    assert said.count("wrote ") == said.count("torchtune.yaml\n") - 1 == 1
+    assert "run once on every node: tune run --nproc_per_node 2 lora_finetune_distributed" in said
+    assert cli.run([*given, "--to", "trl"]) == 0
+    assert "run once on every node: python meshwright_trl.py\n" in capsys.readouterr().err
+
+
 def test_on_amd_the_plan_is_written_for_the_software_that_is_priced(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

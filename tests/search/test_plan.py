@@ -160,6 +160,21 @@ def test_nothing_fits_names_the_miss_and_a_way_out() -> None:
     assert plan(model="llama3-70b", cluster=f"h100:{remedy.num_chips}").plans
 
 
+def test_cards_at_home_are_told_of_adapters_when_no_training_from_the_start_fits() -> None:
+    """Two cards of 24 GB hold no Adam of eight billion parameters (16 bytes each), and adapters
+    beside frozen weights (2 bytes each) they do."""
+    home = {"model": "llama3-8b", "cluster": "rtx4090:2", "seq_len": 2048, "gbs": 16}
+    miss = plan(**home).nearest_miss
+    assert miss is not None
+    tuned = [remedy for remedy in miss.remedies if "--finetune" in remedy.change]
+    assert [r.change.partition(": ")[2] for r in tuned] == ["--finetune lora --stack trl"]
+    done = plan(**home, finetune="lora", stack="trl").plans[0]
+    assert (done.layout, done.step_s) == (tuned[0].layout, tuned[0].step_s)
+    pinned = plan(**home, pins={"tp": [2]}).nearest_miss  # TRL has no tensor parallelism
+    assert pinned is not None
+    assert not [remedy for remedy in pinned.remedies if "--finetune" in remedy.change]
+
+
 def test_pins_that_keep_it_from_fitting_are_named() -> None:
     result = plan(pins={"tp": [1], "pp": [1], "recompute": ["none"], "sharding": ["none"]})
     assert result.nearest_miss is not None

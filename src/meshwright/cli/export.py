@@ -64,6 +64,7 @@ __all__ = [
     "left_names",
     "read_settings",
     "refuse_early",
+    "say_how",
 ]
 
 
@@ -254,7 +255,7 @@ def _write_out(
         return
     delivery.deliver(_files(exported, script))
     tell(f"for {target.title}: {target.versions}")
-    _say_how(exported, script)
+    say_how(exported, script)
 
 
 def _asked(
@@ -405,7 +406,7 @@ def _write(path: Path, file: ExportedFile) -> None:
     tell(f"wrote {path}")
 
 
-def _say_how(exported: Exported, script: JobText | None) -> None:
+def say_how(exported: Exported, script: JobText | None) -> None:
     """Say what the user must know, and the command that starts the run."""
     tell_notes(exported.notes)
     if script is not None:
@@ -414,7 +415,9 @@ def _say_how(exported: Exported, script: JobText | None) -> None:
     for variable in exported.environment:
         tell(f"set {variable.name}={shlex.quote(variable.value)}: {variable.why}")
     how = {"rank": "run behind torchrun or its like", "node": "run once on every node"}
-    tell(f"{how.get(exported.runs_on, 'run')}: {shlex.join(exported.command)}")
+    by_name = exported.runs_on != "rank" and exported.command[0].endswith(".py")
+    command = ("python", *exported.command) if by_name else exported.command
+    tell(f"{how.get(exported.runs_on, 'run')}: {shlex.join(command)}")
 
 
 def for_export(asked: PlanRequest, to: str) -> PlanRequest:

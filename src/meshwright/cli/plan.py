@@ -22,6 +22,7 @@ from meshwright.cli.export import (
     for_export,
     left_names,
     refuse_early,
+    say_how,
 )
 from meshwright.cli.flags import FORCE
 from meshwright.cli.options import Given, command, fields_of, option
@@ -315,8 +316,7 @@ def _export(
         tell(f"#1 was passed over: {refused}")
         tell(f"#{plan.rank} is written: {plan.layout.words()}")
     Delivery(output=folder).deliver(exported.files)
-    tell(f"wrote {', '.join(str(folder / file.name) for file in exported.files)}")
-    tell_notes(exported.notes)
+    say_how(exported, None)
 
 
 def _whole(asked: Asked, *, run: Run | None, dropped: list[str]) -> TrainingPlan:

@@ -16,7 +16,15 @@ from meshwright.values.stack_files import all_entries
 from meshwright.values.units import GIB
 from meshwright.values.workload import Frozen
 
-__all__ = ["FINETUNE_STACK", "USUAL_RANK", "Ways", "finetuned", "frozen_format", "with_host"]
+__all__ = [
+    "FINETUNE_STACK",
+    "USUAL_RANK",
+    "Ways",
+    "finetuned",
+    "frozen_format",
+    "is_usual_case",
+    "with_host",
+]
 
 Ways = Literal["usual", "all"]
 """Of what a software has, the forms that are tried unasked, or all offloading and optimizers."""
@@ -43,14 +51,20 @@ def finetuned(request: PlanRequest, chips: Iterable[Chip], num_chips: int | None
     found: dict[str, Any] = {}
     if request.finetune != "full" and not request.lora_rank:
         found["lora_rank"] = USUAL_RANK
-    small = num_chips is not None and num_chips <= MOST_CHIPS
-    runs = all(chip.vendor in _BY_TORCH for chip in chips)
-    if request.stack is None and runs and (small or request.finetune == "qlora"):
+    chips = tuple(chips)
+    number = MOST_CHIPS if request.finetune == "qlora" else num_chips
+    if request.stack is None and is_usual_case(chips, number):
         found["stack"] = FINETUNE_STACK
     done = request.model_copy(update=found)
     if done.finetune == "qlora" and done.stack is not None:
         _require_four_bits(done.stack)
     return done
+
+
+def is_usual_case(chips: Iterable[Chip], num_chips: int | None) -> bool:
+    """Whether a fine-tuning on some chips is FINETUNE_STACK's where no software is named."""
+    small = num_chips is not None and num_chips <= MOST_CHIPS
+    return small and all(chip.vendor in _BY_TORCH for chip in chips)
 
 
 def _require_four_bits(stack: str) -> None:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from meshwright.search.axes import axes_of
 from meshwright.search.exhaustive import Found, search_space
-from meshwright.search.finetune import USUAL_RANK, with_host
-from meshwright.search.problem import Problem
+from meshwright.search.finetune import FINETUNE_STACK, USUAL_RANK, is_usual_case, with_host
+from meshwright.search.problem import Files, Problem, problem_on
 from meshwright.search.quote import quotes
 from meshwright.search.refine import reprice
 from meshwright.search.request import Finetune
 from meshwright.search.result import NearestMiss, Plan, Remedy
 from meshwright.search.rules.software import stack_rules
 from meshwright.search.space import Rejections, make_space
+from meshwright.values.errors import ConfigError
 from meshwright.values.units import GIB
 from meshwright.values.workload import Frozen
 
@@ -60,7 +61,13 @@ def _remedies(problem: Problem) -> Iterator[Remedy]:
                 "leave the pins out: --set "
                 + " --set ".join(f"{k}=..." for k in problem.request.pins),
             )
-    yield from _smaller(problem)
+    yield from _changed(problem, _host_changes, _finetune_changes, _length_changes)
+    yield from _more_chips(problem, free)
+    yield from _changed(problem, _adapter_changes)
+
+
+def _more_chips(problem: Problem, free: Problem) -> Iterator[Remedy]:
+    """The chips doubled until a layout fits, or else one without pins does."""
     for case, words in ((problem, ""), (free, " and no pins")):
         if words and not problem.request.pins:
             continue
@@ -75,11 +82,11 @@ def _remedies(problem: Problem) -> Iterator[Remedy]:
                 return
 
 
-def _smaller(problem: Problem) -> Iterator[Remedy]:
-    """The least change of each kind after which a fine-tuning fits on the same chips."""
-    if problem.request.finetune is None:
-        return
-    for kind in (_host_changes, _finetune_changes, _length_changes):
+def _changed(
+    problem: Problem, *kinds: Callable[[Problem], Iterator[tuple[Problem, str]]]
+) -> Iterator[Remedy]:
+    """The least change of each kind after which it fits on the same chips."""
+    for kind in kinds:
         for case, words in kind(problem):
             found = _first_fit(case)
             if found is not None:
@@ -90,6 +97,8 @@ def _smaller(problem: Problem) -> Iterator[Remedy]:
 def _host_changes(problem: Problem) -> Iterator[tuple[Problem, str]]:
     """More main memory for what waits there, doubled until it is enough."""
     host = problem.setting.pool.node.host
+    if problem.request.finetune is None:
+        return
     if host is None or len(stack_rules(problem.setting.stack).offloads) < 2:
         return
     for doubling in range(1, MOST_HOST_DOUBLINGS):
@@ -104,6 +113,8 @@ def _host_changes(problem: Problem) -> Iterator[tuple[Problem, str]]:
 def _finetune_changes(problem: Problem) -> Iterator[tuple[Problem, str]]:
     """Adapters in place of all weights; frozen weights in four bits."""
     request, work = problem.request, problem.setting.work
+    if request.finetune is None:
+        return
     rank = work.lora_rank or USUAL_RANK
     able = "nf4" in stack_rules(problem.setting.stack).frozen
     steps: tuple[tuple[Finetune, Frozen, bool], ...] = (
@@ -118,8 +129,32 @@ def _finetune_changes(problem: Problem) -> Iterator[tuple[Problem, str]]:
             yield replace(problem, request=asked, setting=setting), f"--finetune {word}"
 
 
+def _adapter_changes(problem: Problem) -> Iterator[tuple[Problem, str]]:
+    """For a training from the start, which people at home may not mean: adapters of a model that is
+    there already, in the usual software of one server's GPUs."""
+    request, pool = problem.request, problem.setting.pool
+    measured = request.calibration or request.profile  # of the software that was asked for
+    if (
+        request.finetune is not None
+        or measured
+        or not is_usual_case([pool.node.chip], pool.num_chips)
+    ):
+        return
+    for word in ("lora", "qlora"):
+        asked = request.model_copy(
+            update={"finetune": word, "lora_rank": USUAL_RANK, "stack": FINETUNE_STACK}
+        )
+        words = f"adapters of trained weights: --finetune {word} --stack {FINETUNE_STACK}"
+        try:
+            yield problem_on(with_host(pool, asked), asked, Files()), words
+        except ConfigError:  # that software does not train this model or in this format
+            return
+
+
 def _length_changes(problem: Problem) -> Iterator[tuple[Problem, str]]:
     """Shorter sequences, halved."""
+    if problem.request.finetune is None:
+        return
     work = problem.setting.work
     length = work.seq_len // 2
     while length >= LEAST_SEQUENCE:

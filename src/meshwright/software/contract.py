@@ -297,27 +297,27 @@ def left_off(
     switches: Mapping[Feature, str],
     given: frozenset[Feature],
 ) -> LeftOff:
-    """Return which of a software's switches, by their words in a file, make a difference to a
-    layout and are not given. Whether it has replicas hangs on the chips, which a file need not
-    name."""
-    relevant: dict[Feature, bool] = {
-        "tp_overlap": (
-            stack.tp_overlap > 0
-            and layout.get("tp", 1) > 1
-            and layout.get("sp", False)
-            and model.takes_user_buffers
-        ),
+    """Return which of a software's switches, by their words in a file, are not given, and warn of
+    those that make a difference to the file's layout; an edit to another layout leaves them off
+    too. Whether it has replicas hangs on the chips, which a file need not name."""
+    has: dict[Feature, bool] = {
+        "tp_overlap": stack.tp_overlap > 0 and model.takes_user_buffers,
         "dp_overlap": stack.dp_overlap > 0,
         "cross_entropy_fused": stack.fused_loss is not None,
     }
-    features = tuple(feature for feature in switches if relevant[feature] and feature not in given)
+    features = tuple(feature for feature in switches if has[feature] and feature not in given)
+    by_sequence = layout.get("tp", 1) > 1 and layout.get("sp", False)
     ending = (
         f"the file's layout is priced without it; stack {stack.name} counts on it, and an export"
         " writes it where it can run"
     )
     return LeftOff(
         features=features,
-        warnings=tuple(f"{switches[feature]} is off: {ending}" for feature in features),
+        warnings=tuple(
+            f"{switches[feature]} is off: {ending}"
+            for feature in features
+            if feature != "tp_overlap" or by_sequence
+        ),
     )
 
 
