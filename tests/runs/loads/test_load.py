@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.runs.loads.test_traces import AZURE, MOONCAKE
 
 from meshwright.runs.loads.figures import Answer, Figures, figures_of
 from meshwright.runs.loads.load import (
@@ -71,6 +72,19 @@ def test_a_trace_starts_at_its_first_request(tmp_path: Path) -> None:
         (0.0, 5, 6),
         (2.5, 3, 4),
     ]
+
+
+def test_published_traces_are_loads(tmp_path: Path) -> None:
+    path = tmp_path / "trace"
+    path.write_text(AZURE)
+    asks = read_trace(path).asks
+    assert [(ask.input_len, ask.output_len) for ask in asks] == [(110, 27), (4808, 10), (3180, 8)]
+    assert [ask.sent_s for ask in asks] == pytest.approx([0.0, 0.5, 0.552], abs=1e-6)
+    path.write_text(MOONCAKE)
+    assert [ask.sent_s for ask in read_trace(path).asks] == pytest.approx([0.0, 3.053])
+    path.write_text(AZURE + "never,1,1\n")
+    with pytest.raises(ConfigError, match="line 5: expected a time in TIMESTAMP"):
+        read_trace(path)
 
 
 def test_figures_by_hand() -> None:

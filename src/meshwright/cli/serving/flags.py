@@ -53,7 +53,7 @@ class Sending:
     trace: Annotated[
         Path | None,
         Option(
-            "Instead: a CSV with sent_s, input_len, output_len, one request per line.",
+            "Instead: a CSV of sent_s, input_len, output_len, or a file that `serving plan` reads.",
             metavar="FILE",
             read=Path,
         ),

@@ -143,7 +143,7 @@ def simulate(
     ),
     trace: Path | None = option(
         None,
-        "Instead: a CSV with sent_s, input_len, output_len, one request per line.",
+        "Instead: a CSV of sent_s, input_len, output_len, or a file that `serving plan` reads.",
         metavar="FILE",
     ),
     requests: int | None = option(None, "Requests to send [default: 1000]."),

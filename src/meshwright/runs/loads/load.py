@@ -154,9 +154,13 @@ def trace_load(rows: Sequence[tuple[float, int, int]], *, seed: int = 0) -> Load
 
 
 def read_trace(path: Path, *, seed: int = 0) -> Load:
-    """Read a CSV with sent_s, input_len and output_len; ConfigError names a line that is wrong."""
+    """Read a CSV with sent_s, input_len and output_len, or a trace as services publish them;
+    ConfigError names a line that is wrong."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as stream:
+            if stream.readline().lstrip().startswith(_PUBLISHED):
+                return _published(path, seed)
+            stream.seek(0)
             rows = list(csv.DictReader(stream))
     except (OSError, UnicodeError, csv.Error) as error:
         why = getattr(error, "strerror", None) or error
@@ -177,6 +181,18 @@ def read_trace(path: Path, *, seed: int = 0) -> Load:
     if not found:
         raise ConfigError(f"{path}: expected one request at least")
     return trace_load(found, seed=seed)
+
+
+_PUBLISHED = ("{", "TIMESTAMP,", "Timestamp,")
+"""How the first line of a published trace begins."""
+
+
+def _published(path: Path, seed: int) -> Load:
+    from meshwright.runs.loads.traces import read_traffic
+
+    found = read_traffic(path)
+    columns = (found.sent_s.tolist(), found.prompts.tolist(), found.outputs.tolist())
+    return trace_load(list(zip(*columns, strict=True)), seed=seed)
 
 
 def _checked(requests: int) -> int:
