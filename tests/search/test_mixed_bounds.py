@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from meshwright.search.mixed.grid import make_grid
 from meshwright.search.mixed.inner import solve
 from meshwright.search.mixed.near import sibling_plans, unlike_plans
 from meshwright.search.mixed.problem import resolve_mixed
+from meshwright.search.mixed.together import hold_all_layers
 from meshwright.search.request import PlanRequest
 from meshwright.search.space import Rejections
 
@@ -113,7 +115,7 @@ class Checked:
         return np.inf if found is None else value_s(blocks, case, found)
 
 
-@pytest.mark.parametrize(
+CLUSTERS = pytest.mark.parametrize(
     ("cluster", "fields"),
     [
         ("a800:4,h800:4", {"max_memory_gib": 5.0, "headroom": 0}),
@@ -125,6 +127,9 @@ class Checked:
         ),  # long messages
     ],
 )
+
+
+@CLUSTERS
 def test_no_plan_takes_less_than_the_bound_of_its_boxes(
     cluster: str, fields: dict[str, Any]
 ) -> None:
@@ -164,6 +169,51 @@ def test_no_plan_takes_less_than_the_bound_of_its_boxes(
                             assert least <= bound * (1 + 1e-9) and bound <= value * (1 + 1e-9)
                             finite += np.isfinite(value)
     assert finite > 5
+
+
+@CLUSTERS
+def test_no_stage_of_a_plan_is_slower_than_it_may_be(cluster: str, fields: dict[str, Any]) -> None:
+    """A box that is narrowed to what a plan of it takes still has that plan."""
+    checked, finite = Checked(cluster, **fields), 0
+    own, book = checked.grid.options, checked.book
+    for first in range(0, len(own[0].common), 5):
+        second = np.flatnonzero(own[1].common == own[0].common[first])[:1]
+        if not len(second):
+            continue
+        options = (first, int(second[0]))
+        for order, vpp in product(((0, 1), (1, 0)), (1, 2)):
+            caps = [min(3, int(own[pool].stages[options[pool]])) for pool in order]
+            whole = [[1, caps[0]], [1, caps[1]]], [[1, LAYERS], [1, LAYERS]]
+            root = checked.box(options, order, *whole, vpp=vpp)
+            for one, two, layers in product(
+                range(1, caps[0] + 1), range(1, caps[1] + 1), range(1, LAYERS)
+            ):
+                stages, split = [[one, one], [two, two]], [[layers] * 2, [LAYERS - layers] * 2]
+                leaf = checked.box(options, order, stages, split, vpp=vpp)
+                rounds = vpp == 1 or int(leaf.num_microbatches[0]) % (one + two) == 0
+                if not rounds or min(layers // one, (LAYERS - layers) // two) < vpp:
+                    continue
+                took = checked.solved(leaf)
+                if not np.isfinite(took):
+                    continue
+                finite += 1
+                ceiling = np.full(1, took * (1 + 1e-9))
+                kept = tightened(root, book.table, checked.limits, ceiling)
+                assert len(kept) and len(tightened(leaf, book.table, checked.limits, ceiling))
+                for low, high, plan in (
+                    (kept.stages_from, kept.stages_to, leaf.stages_from),
+                    (kept.layers_from, kept.layers_to, leaf.layers_from),
+                ):
+                    assert (low <= plan).all() and (plan <= high).all()
+    assert finite > 1
+
+
+def test_layers_that_stages_hold_together_by_hand() -> None:
+    """Of 2 to 4 stages of 3 layers and 1 to 4 of 2, five at most hold 4 * 3 + 2 = 14."""
+    low, high, most = (np.array([pair]) for pair in ((2, 1), (4, 4), (3, 2)))
+    for depth, layers, fits in ((5, 14, True), (5, 15, False), (2, 1, False), (8, 20, True)):
+        found = hold_all_layers(low, high, most, depth=np.array([depth]), layers=layers)
+        assert found.tolist() == [fits]
 
 
 def test_plans_beside_the_best_by_hand() -> None:

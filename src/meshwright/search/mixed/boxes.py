@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from meshwright.cost.stages import Floats
 from meshwright.search.mixed.curves import Rows
 from meshwright.search.mixed.forced import Room
+from meshwright.search.mixed.together import deepest, hold_all_layers, slowest_stage_s
 
 __all__ = ["Boxes", "Cuts", "Limits", "likely_plans", "tightened"]
 
@@ -144,9 +145,12 @@ def _others(array: Any) -> Any:
     return array.sum(axis=1, keepdims=True) - array
 
 
-def tightened(boxes: Boxes, cuts: Cuts, limits: Limits, ceiling_s: Floats) -> Boxes:
+def tightened(
+    boxes: Boxes, cuts: Cuts, limits: Limits, ceiling_s: Floats, *, margin: float = 1.0
+) -> Boxes:
     """Narrow the intervals by each other, and by what a plan below the ceiling (R,) can be; rows
-    where nothing is left are dropped."""
+    where nothing is left are dropped. Plans so many times as slow as the ceiling are kept too where
+    it is their whole step that is too slow."""
     chips, layer_s = cuts.chips[boxes.ids], cuts.layer_s[boxes.ids]
     present, micro = boxes.ids >= 0, boxes.num_microbatches[:, None]
     least = np.where(present, boxes.vpp[:, None], 0)
@@ -154,8 +158,11 @@ def tightened(boxes: Boxes, cuts: Cuts, limits: Limits, ceiling_s: Floats) -> Bo
     # A step takes at least M times any stage, so that a stage with more layers than the ceiling has
     # room for over M is of no use.
     with np.errstate(divide="ignore", invalid="ignore"):
-        most = ceiling_s[:, None] / (micro * layer_s) + _EPS
-    most = np.where(present, np.minimum(most, limits.layers), 0).astype(np.int64)
+        upto = ceiling_s[:, None] / (micro * layer_s) + _EPS
+    useful = slowest_stage_s(boxes, cuts, limits, margin * ceiling_s)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        upto = np.minimum(upto, np.maximum(0.0, useful[:, None] / layer_s) + _EPS)
+    most = np.where(present, np.minimum(upto, limits.layers), 0).astype(np.int64)
     # Each interval narrows the others, so twice; what boxes still have too much of goes when their
     # halves are narrowed.
     for _ in range(2):
@@ -179,6 +186,7 @@ def tightened(boxes: Boxes, cuts: Cuts, limits: Limits, ceiling_s: Floats) -> Bo
         & (n0.sum(axis=1) <= limits.layers)
     )
     narrowed = replace(boxes, stages_from=s0, stages_to=s1, layers_from=n0, layers_to=n1)
+    good &= hold_all_layers(s0, s1, most, depth=deepest(narrowed, limits), layers=limits.layers)
     return narrowed.take(good & _keeps_depth(narrowed, limits))
 
 

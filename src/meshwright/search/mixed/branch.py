@@ -121,7 +121,8 @@ class FamilySearch:
         self.choices: dict[Hashable, Found] = {}
         self.leaves_of: dict[Hashable, Boxes] = {}
         self.top, self.most_work = 1, MOST_WORK
-        self.ceiling, self.margin = ceiling, 1.0 if chunks == [1] else NEAR
+        self.ceiling = self.given = ceiling
+        self.margin = 1.0 if chunks == [1] else NEAR
         self.open_bound = np.inf
         self.boxes = self.solved = self.work = 0
         self.leaves: list[Boxes] = []
@@ -140,7 +141,7 @@ class FamilySearch:
         """Search on for as many plans as are asked for, once the best is proven."""
         self.top, self.most_work = self.problem.request.top, self.work + OTHERS_WORK
         self.open_bound, self.margin, self.leaves = np.inf, 1.0, []
-        self.ceiling = min(ceiling, self._last_score())
+        self.given, self.ceiling = ceiling, min(ceiling, self._last_score())
         self._beside()
         self._open(np.argsort(self.bounds, kind="stable"))
         return self._outcome(())
@@ -222,7 +223,7 @@ class FamilySearch:
         top = self.problem.request.top
         near, wanted = FAMILY_MARGIN * self.ceiling, candidates_of(top)
         self._try(self.beaten, most=FILLED * top, wanted=wanted, below=near)
-        self._try(self.likely, most=FILLED * top, wanted=top, below=np.inf)
+        self._try(self.likely, most=FILLED * top, wanted=top, below=self.given)
 
     def _try(self, plans: Boxes | None, *, most: int, wanted: int, below: float) -> None:
         """Solve some plans of other groups, until there are as many groups as wanted."""
@@ -250,7 +251,7 @@ class FamilySearch:
             if not left or beside.bound_s[i] >= self.ceiling:
                 return
             if self.singles.choice_of(beside, i) not in self.choices:
-                self._solve(beside.take(slice(i, i + 1)), below=np.inf)
+                self._solve(beside.take(slice(i, i + 1)), below=self.given)
                 left -= 1
 
     def _siblings(self) -> Boxes | None:
@@ -373,7 +374,8 @@ class FamilySearch:
         cuts = self.cuts.table
         # Narrowing goes first: the bound of a box takes the least of each interval, and is the
         # closer to its plans the shorter these are.
-        boxes = tightened(boxes, cuts, self.limits, self._ceiling_s(boxes, cuts))
+        near = self.margin if self.work < NEAR_WORK else 1.0
+        boxes = tightened(boxes, cuts, self.limits, self._ceiling_s(boxes, cuts), margin=near)
         if not len(boxes):
             return boxes
         seconds = bound_s(boxes, cuts, self.limits, self._ceiling_s(boxes, cuts))

@@ -25,11 +25,13 @@ def search_mixed(
     most_solved: int = MOST_SOLVED,
     known: float = np.inf,
     last: float | None = None,
+    chunked: float = np.inf,
     ways: Ways | None = None,
     cuts: CutBook | None = None,
 ) -> Outcome:
     """Return the best plans of the grid, and a bound of all; those not much worse than the score of
-    a `known` plan alone, and behind the best than the `last` one asked for, as `known` if None.
+    a `known` plan alone, and behind the best than the `last` one asked for, as `known` if None;
+    interleaved ones only below `chunked`.
 
     Of `ways` only these are searched; `cuts` are shared between searches of a grid.
 
@@ -49,8 +51,9 @@ def search_mixed(
         # get a margin on it, as their closed form is up to 14 % below the simulation, which has the
         # last word.
         known = min([known, *(outcome.best[0].score for outcome in outcomes if outcome.best)])
+        ceiling = min(FAMILY_MARGIN * known, np.inf if family == [1] else chunked)
         search = FamilySearch(
-            problem, grid, score, most_solved, ways, cuts, family, ceiling=FAMILY_MARGIN * known
+            problem, grid, score, most_solved, ways, cuts, family, ceiling=ceiling
         )
         outcomes.append(search.run())
         if top > 1:

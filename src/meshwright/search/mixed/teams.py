@@ -8,6 +8,7 @@ from operator import attrgetter
 
 import numpy as np
 
+from meshwright.search.mixed.branch import NEAR
 from meshwright.search.mixed.cut_book import CutBook
 from meshwright.search.mixed.families import search_mixed
 from meshwright.search.mixed.grid import Grid, chunks_of, make_grid
@@ -28,6 +29,9 @@ __all__ = [
     "simulated_score",
 ]
 
+PAIR = 2
+"""Sets of so many pools, and smaller ones, come before larger ones, of which there are many more
+ways to cut."""
 Priced = tuple[Found, Repriced]
 """A plan as the closed form found it, and as it was priced again."""
 
@@ -103,24 +107,32 @@ def search_teams(
     *,
     headroom: bool = True,
 ) -> list[Answer]:
-    """Search every set of pools, the most promising first, with what `priced` makes of each.
+    """Search every set of pools, single ones and pairs first and the most promising of them before
+    the others, with what `priced` makes of each.
 
-    Each set is searched by itself, so that what it brings hangs on no other chips beside it: a
-    cluster never gets a worse plan than a part of it. Those are left out of which no plan can be
+    Each set is searched by itself, below what its own parts reach, so that what it brings hangs on
+    no other chips beside it: a cluster never gets a worse plan than a part of it. Those are left out of which no plan can be
     as good as the best plan so far; their bound is part of the proof all the same.
     """
     tasks = sorted(
         (task for side in sides for task in _tasks(side, score, headroom=headroom)),
-        key=lambda task: task.guess,
+        key=lambda task: (max(PAIR, len(task.problem.team)), task.guess),
     )
     answers, known, last = list[Answer](), np.inf, np.inf
     for task in tasks:
         problem, grid, ways, plans = task.problem, task.side.grid, task.ways, list[Priced]()
         if ways.bound < max(known, last):
             outcome = search_mixed(
-                problem, grid, score, known=known, last=last, ways=ways, cuts=task.cuts
+                problem,
+                grid,
+                score,
+                known=known,
+                last=last,
+                chunked=NEAR * _best_of_parts(answers, problem.team),
+                ways=ways,
+                cuts=task.cuts,
             )
-            plans = priced(problem, grid, outcome)
+            plans = priced(problem, grid, outcome) if outcome.best else []
             known = min([known, *(simulated_score(plan) for plan in plans)])
         else:
             outcome = _unsearched(ways)
@@ -129,6 +141,18 @@ def search_teams(
         best = merged(answers).best[: problem.request.top]
         last = best[-1].score if len(best) == problem.request.top else np.inf
     return answers
+
+
+def _best_of_parts(answers: Sequence[Answer], team: tuple[int, ...]) -> float:
+    """The best score by the closed form of sets of some of a team's pools."""
+    return min(
+        (
+            answer.outcome.best[0].score
+            for answer in answers
+            if answer.outcome.best and {*answer.problem.team} < {*team}
+        ),
+        default=np.inf,
+    )
 
 
 def simulated_score(plan: Priced) -> float:
