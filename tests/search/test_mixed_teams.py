@@ -36,6 +36,7 @@ def test_an_old_pool_does_not_choose_the_number_format_of_the_others() -> None:
     assert both.best.step_s == pytest.approx(ALONE.best.step_s, rel=1e-12)
     assert both.best.chips == (("v100-32", 0, 8), ("h100", 64, 0))
     assert any("v100-32 stay idle: with them all" in note for note in both.notes)
+    assert any(note.startswith("not searched: unlike tp within a pool") for note in both.notes)
 
 
 def test_chips_that_lack_what_is_asked_for_are_left_out() -> None:

@@ -395,6 +395,8 @@ def _notes(problem: MixedProblem, plans: Sequence[Plan]) -> list[str]:
     notes = [
         "searched: stages, layers, tp and recomputation per kind of chip, common dp, mbs, cp, ep"
         " and vpp, each kind in one run of stages; --set narrows it",
+        "not searched: unlike tp within a pool, replicas of a stage or FSDP over several pools,"
+        " zero-bubble schedules, sites that train apart, losses of spot chips",
         *model_notes(problem.site.model),
     ]
     back = [

@@ -111,8 +111,9 @@ def search_teams(
     the others, with what `priced` makes of each.
 
     Each set is searched by itself, below what its own parts reach, so that what it brings hangs on
-    no other chips beside it: a cluster never gets a worse plan than a part of it. Those are left out of which no plan can be
-    as good as the best plan so far; their bound is part of the proof all the same.
+    no other chips beside it: a cluster never gets a worse plan than a part of it. Those are left
+    out of which no plan can be as good as the best plan so far; their bound is part of the proof
+    all the same.
     """
     tasks = sorted(
         (task for side in sides for task in _tasks(side, score, headroom=headroom)),
