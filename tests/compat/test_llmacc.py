@@ -405,3 +405,42 @@ def test_dry_run_prints_what_would_be_started(tmp_path: Path) -> None:
     assert command[:3] == [sys.executable, "-u", "train.py"]
     assert command[3 : 3 + len(SEED)] == ["--global-batch-size", "16", *small_model()][: len(SEED)]
     assert not list((tmp_path / "seen").iterdir())
+
+
+TINY = (
+    *("--num-layers", "2", "--hidden-size", "64", "--ffn-hidden-size", "128"),
+    *("--num-attention-heads", "4", "--seq-length", "64", "--max-position-embeddings", "64"),
+    *("--swiglu", "--normalization", "RMSNorm", "--position-embedding-type", "rope"),
+    *("--disable-bias-linear", "--untie-embeddings-and-output-weights", "--vocab-size", "512"),
+    *("--tokenizer-type", "NullTokenizer", "--mock-data", "--train-iters", "3", "--lr", "0.01"),
+    *("--global-batch-size", "4", "--log-interval", "7", "--seed", "5"),
+)
+
+
+def test_the_embedded_trainer_as_the_program(tmp_path: Path) -> None:
+    """Under torchrun itself, two processes: three steps of the line's model and batch."""
+    pytest.importorskip("torch", reason="trains with torch: pip install 'meshwright[train]'")
+    words = ["--entry", "meshwright.trainer", "--task-type", "llmacc.megatron.GPT", *TINY]
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = str(probe.getsockname()[1])
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = [*torchrun, "-m", "meshwright.pretrain", "--exchange-port", port, *words]
+    done = subprocess.run(
+        [sys.executable, *command],
+        env={**os.environ, **MEMORY, "OMP_NUM_THREADS": "1", "TMPDIR": str(tmp_path)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(text) for text in done.stdout.splitlines() if text.startswith("{")]
+    assert [line["step"] for line in lines if line["event"] == "step"] == [1, 2, 3]
+    assert max(line["learning_rate"] for line in lines if line["event"] == "step") <= 0.01
+    summary = lines[-1]
+    assert (summary["event"], summary["processes"], summary["gbs"]) == ("summary", 2, 4)
+    assert (summary["seq_len"], summary["precision"]) == (64, "fp32")
+    assert "the embedded trainer has no place for" in done.stderr
+    assert "log_interval" in done.stderr
+    assert len(list(tmp_path.glob("meshwright-plan-*.json"))) == 1

@@ -30,6 +30,7 @@ from meshwright.compat.megatron_line import (
     parser_complaint,
     repaired,
 )
+from meshwright.compat.own_entry import ENTRY, first_trainable, plan_file
 from meshwright.compat.strategy import Answer, Strategy, strategies_of
 from meshwright.software.contract import import_text
 from meshwright.software.megatron_lm.words import dead_flags
@@ -188,7 +189,7 @@ _OPTIONS: tuple[tuple[str, str, Mapping[str, Any], str], ...] = (
     ("--world-size", "N", _COUNT, "print the strategies for N processes, and start nothing"),
     ("--local-world-size", "N", _COUNT, "processes on one node; with --world-size"),
     ("--max-global-batch-size", "N", _COUNT, _MOST_HELP),
-    ("--entry", "FILE", {}, "training program, where Megatron-LM's own is not meant"),
+    ("--entry", "FILE", {}, f"training program, where Megatron-LM's own is not meant; {ENTRY}"),
     ("--chip", "NAME", {}, "chip to plan for, where it is not this machine's"),
     ("--megatron-version", "V", {}, "version of Megatron-Core whose flags and rules hold"),
     ("--top", "N", {"type": int, "default": 10}, "strategies to print (10)"),
@@ -384,7 +385,10 @@ def _decided(
     environment: Mapping[str, str],
     program: str,
 ) -> list[str]:
-    best = _found(own, given, line, world, environment)[0]
+    found = _found(own, given, line, world, environment)
+    if program == ENTRY:
+        return _own_start(found)
+    best = found[0]
     complaint = parser_complaint(
         program, [*line.words, *best.words], environment, own=own.entry is None
     )
@@ -395,8 +399,21 @@ def _decided(
     return [*variables, "--", *best.words]
 
 
+def _own_start(found: Sequence[Strategy]) -> list[str]:
+    """Return the environment, the plan's text and the words of the embedded trainer."""
+    start = first_trainable(found)
+    for note in start.notes:
+        print(f"note: {note}", file=sys.stderr)
+    best = start.strategy
+    print(f"strategy: {best.layout.words()}  # {best.figures}", file=sys.stderr)
+    variables = [f"{variable.name}={variable.value}" for variable in best.environment]
+    return [*variables, "--", start.plan, *start.words]
+
+
 def _program_of(entry: str | None, task: str, environment: Mapping[str, str]) -> str:
     """Return the named program, else Megatron-LM's in this folder, MEGATRON_PATH or PYTHONPATH."""
+    if entry == ENTRY:
+        return entry
     if entry is not None:
         if not Path(entry).is_file():
             raise ConfigError(f"--entry {entry}: no such file")
@@ -424,7 +441,11 @@ def _become(
     """Take the training program's place; what the user set in the environment stays."""
     place = decided.index("--")
     variables = dict(word.split("=", maxsplit=1) for word in decided[:place])
-    command = [sys.executable, "-u", program, *megatron, *decided[place + 1 :]]
+    if program == ENTRY:
+        text, *words = decided[place + 1 :]
+        command = [sys.executable, "-u", "-m", program, str(plan_file(text)), *words]
+    else:
+        command = [sys.executable, "-u", program, *megatron, *decided[place + 1 :]]
     if own.dry_run:
         print(shlex.join(command))
         raise SystemExit(0)

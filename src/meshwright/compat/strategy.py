@@ -75,6 +75,11 @@ class Strategy:
     environment: tuple[EnvVar, ...]
     figures: str
     """What it is predicted to do."""
+    layout: Layout
+    problem: Problem
+    """What it was found for."""
+    imported: Imported
+    """What the command line says."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -157,7 +162,14 @@ def _written(
     except CannotExpress as error:
         return str(error)
     added = _added(exported.command, given, version)
-    return Strategy(words=added, environment=exported.environment, figures=_figures(plan))
+    return Strategy(
+        words=added,
+        environment=exported.environment,
+        figures=_figures(plan),
+        layout=plan.layout,
+        problem=problem,
+        imported=imported,
+    )
 
 
 def _request(

@@ -316,6 +316,8 @@ _WORDS: Mapping[str, str] = {
 """Settings by their words in the trainer."""
 _ELSEWHERE = ("train_tokens", "train_samples", "data", "split", "eval_interval", "eval_steps")
 """Settings that become words by a rule."""
+PLACES = (*_WORDS, *_ELSEWHERE)
+"""Settings that the embedded trainer has a word for."""
 _TAKEN = (
     *("steps", "minutes", "metrics", "data.blend"),
     *("save.folder", "save.every", "save.best", "save.resume"),
@@ -327,7 +329,7 @@ def split_settings(given: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str,
     """Return settings of any software, and the trainer's own `key=value` words; ConfigError for
     what it has no place for."""
     shared = [field.name for field in fields(TrainingSettings)]
-    ours = (*_WORDS, *_ELSEWHERE)
+    ours = PLACES
     known = [*ours, *(key for key in job_keys() if key not in _TAKEN)]
     for key in given:
         if key in shared and key not in known:
