@@ -15,6 +15,9 @@ __all__ = ["HidingText", "hide_secrets"]
 class HidingText(io.TextIOWrapper):
     """A stream of text that hides values of secrets, which are not cut by a line's end."""
 
+    beneath: Any = None
+    """The stream in whose place this one is: dropped, it would close what both write to."""
+
     def write(self, text: str) -> int:
         super().write(hide(text))
         return len(text)
@@ -23,11 +26,15 @@ class HidingText(io.TextIOWrapper):
 def hide_secrets() -> None:
     """Put such a stream in the place of standard output; that of errors is one already."""
     old: Any = sys.stdout
+    if isinstance(old, HidingText):
+        return
     with suppress(OSError, ValueError, AttributeError):  # no stream, or none with a buffer
-        sys.stdout = HidingText(
+        new = HidingText(
             old.buffer,
             encoding=old.encoding,
             errors=old.errors,
             newline="\n",
             line_buffering=old.line_buffering,
         )
+        new.beneath = old
+        sys.stdout = new
