@@ -220,7 +220,7 @@ def test_importing_the_package_loads_no_room() -> None:
     ],
 )
 def test_a_serving_request_of_wrong_words_is_one_sentence(
-    fields: dict[str, object], message: str
+    fields: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(meshwright.ConfigError) as error:
         meshwright.serving.plan(**fields)

@@ -428,8 +428,9 @@ def tensor_exchange(site: Site, block: Block, redone_by: frozenset[str] = frozen
         kernels_backward=kernels + split * (site.shapes.tp > 1) * (products - 1.0),
         redone_by=redone_by,
         gather_s=np.where(split, gather, 0.0),
-        sent_bytes=(site.shapes.tp > 1)
-        * np.where(split, elements * widths[0] * share + size, size),
+        sent_bytes=np.where(
+            site.shapes.tp > 1, np.where(split, elements * widths[0] * share + size, size), 0.0
+        ),
     )
 
 

@@ -26,7 +26,10 @@ from meshwright.platforms.executor import JobState
 from meshwright.platforms.registry import job_text
 from meshwright.values.errors import ConfigError, LauncherError, LauncherSilent
 
-FIELDS = {"image": "nvcr.io/nvidia/pytorch:25.04-py3", "instance": "dgxa100.80g.8.norm"}
+FIELDS: dict[str, Any] = {
+    "image": "nvcr.io/nvidia/pytorch:25.04-py3",
+    "instance": "dgxa100.80g.8.norm",
+}
 
 
 @contextmanager
