@@ -67,8 +67,10 @@ SERVING = [
     "export_serving",
     "measure_server",
     "plan",
+    "plan_fleet",
     "predict",
     "read_results",
+    "read_traffic",
     "simulate_load",
     "tune",
 ]
@@ -235,3 +237,10 @@ def test_blocks_of_the_page_run_one_after_the_other(
     assert len(BLOCKS) > 5
     for block in BLOCKS:
         exec(compile(block, "docs/api.md", "exec"), names)
+
+
+def test_counts_are_read_as_on_the_command_line() -> None:
+    asked = meshwright.plan("tiny-llama", "h100:8", seq="2k", gbs="1k", top=1).request
+    assert (asked.seq_len, asked.gbs) == (2048, 1024)
+    with pytest.raises(meshwright.ConfigError, match="seq_len 8x: expected a whole number"):
+        meshwright.plan("tiny-llama", "h100:8", seq="8x", gbs=8)

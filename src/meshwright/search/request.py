@@ -13,6 +13,7 @@ from meshwright.values.amounts import MOST, check_amounts
 from meshwright.values.errors import ConfigError, UnknownNameError
 from meshwright.values.layout import parse_layout
 from meshwright.values.options import Option
+from meshwright.values.units import parse_number
 from meshwright.values.workload import LORA_TARGETS
 
 __all__ = [
@@ -326,7 +327,7 @@ class PlanRequest(BaseModel):
             if key not in known:
                 raise UnknownNameError("request key", str(key), known)
         try:
-            request = PlanRequest(**dict(fields))
+            request = PlanRequest(**{name: _read(name, value) for name, value in fields.items()})
         except ValidationError as error:
             raise ConfigError(_one_line(error)) from None
         request._check()
@@ -369,6 +370,14 @@ class PlanRequest(BaseModel):
         known = cls.model_fields.items()
         given = {name: field.default for name, field in known if not field.is_required()}
         return cast("dict[str, Any]", to_jsonable_python(given))
+
+
+def _read(name: str, value: Any) -> Any:
+    """Read `8k` of a count as the command line does: 1024 of lengths and batches, else 1000."""
+    if name not in _COUNTS or not isinstance(value, str):
+        return value
+    thousand = 1024 if name.endswith(("_len", "gbs")) else 1000
+    return parse_number(value, name=name, whole=True, thousand=thousand)
 
 
 def _one_line(error: ValidationError) -> str:
