@@ -66,7 +66,7 @@ def test_two_are_stretched_to_each_other(given_: tuple[Any, Any], name: str) -> 
 @given(pairs(), st.sampled_from(["-", "/", "//", "%"]))
 def test_division_and_difference(given_: tuple[Any, Any], sign: str) -> None:
     a, b = (x.astype(np.int64) if x.dtype == np.bool_ else x for x in given_)
-    b = np.where(b == 0, 1, b)
+    b = np.where(np.abs(b) < 1e-6, 1, b)  # a quotient beyond floats warns
     signs = {
         "-": lambda x, y: x - y,
         "/": lambda x, y: x / y,
