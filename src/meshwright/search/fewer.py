@@ -1,4 +1,4 @@
-"""Chips that a training cannot use: whether half of them train as fast or faster."""
+"""Chips that a training cannot use: whether half of them train faster."""
 
 from __future__ import annotations
 
@@ -20,9 +20,11 @@ def fewer_chips(
     """Return the fastest plan on a half, a quarter, ... of the chips where it trains faster than
     all.
 
-    Half of the chips are searched where the kernels of the fastest plan, which they double at the
-    rate that they have, leave room in its step; else they cannot be faster. That is so of batches
-    too small for the cluster and of small models, whose steps are launches and messages.
+    Half of the chips are searched where the kernels of the fastest plan would leave room in its
+    step if they took twice as long. Kernels that run at a higher rate on fewer chips can make a
+    half faster beyond that, which is not looked for: a search costs as much as the first. Room is
+    left by batches too small for the cluster, and by small models, whose steps are launches and
+    messages.
     """
     if not plans or problem.request.objective != "step_time":
         return None

@@ -24,7 +24,12 @@ _ONCE_A_STEP = ("dp_comm", "optimizer", "overhead")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bound:
-    """What no plan of a space that was priced whole undercuts."""
+    """What no plan of a space that was priced whole undercuts.
+
+    It is about layouts that leave the headroom free with their layers dealt evenly, and about every
+    deal of those; what a step takes once, and how long a pipeline beyond the simulator's reach
+    takes, is the closed form's.
+    """
 
     bound_s: float
     """Seconds per step, at the fastest plan's batch."""
@@ -45,9 +50,7 @@ class Bound:
     def words(self) -> str:
         """Say it in a line."""
         more = "" if self.gap_frac == 0.0 else f"more than {self.gap_frac:.2%} "
-        return (
-            f"no layout of the space is {more}faster than the fastest ({self.simulated} simulated)"
-        )
+        return f"no layout that fits is {more}faster than the fastest ({self.simulated} simulated)"
 
 
 def bound_keys(problem: Problem, priced: Priced, layouts: Layouts) -> Floats:

@@ -3,13 +3,14 @@ that ran them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
 from meshwright.runs.measured.cells import TruthTable, UnansweredError
 from meshwright.runs.measured.rows import Unanswerable
 from meshwright.runs.measured.serving_answers import ServingAnswers, ServingPrediction
+from meshwright.runs.measured.serving_predict import answer_once, loop_figures
 from meshwright.runs.measured.serving_rows import ServingCase, read_serving_row
 from meshwright.serving.candidates import Candidate, candidate_of
 from meshwright.serving.engine import Worker
@@ -31,24 +32,17 @@ def predict_as_planned(tables: Sequence[TruthTable]) -> ServingAnswers:
     need their workers counted, since the plan is asked for these very workers.
     """
     once = cache(_answer)
+
+    def plainly(case: ServingCase) -> ServingPrediction | Unanswerable:
+        """Neither day nor version moves a price."""
+        return once(replace(case, date="", engine_version=""))
+
     rows = ((table.name, row) for table in tables for row in table.rows)
-    found = [_once(once, read_serving_row(row, source=name)) for name, row in rows]
+    found = [answer_once(plainly, read_serving_row(row, source=name)) for name, row in rows]
     return ServingAnswers(
         predictions=tuple(p for p in found if isinstance(p, ServingPrediction)),
         unanswered=tuple(p for p in found if isinstance(p, Unanswerable)),
     )
-
-
-def _once(
-    once: Callable[[ServingCase], ServingPrediction | Unanswerable],
-    case: ServingCase | Unanswerable,
-) -> ServingPrediction | Unanswerable:
-    """Neither the row's name nor its day and version move a price."""
-    if isinstance(case, Unanswerable):
-        return case
-    found = once(replace(case, source="", row_id="", date="", engine_version=""))
-    found = replace(found, source=case.source, row_id=case.row_id)
-    return found if isinstance(found, Unanswerable) else replace(found, case=case)
 
 
 def _answer(case: ServingCase) -> ServingPrediction | Unanswerable:
@@ -98,21 +92,7 @@ def _of_one_pool(case: ServingCase, worker: Worker) -> ServingPrediction:
     if case.kind == "max_load":
         each = rate * case.output_len / case.chips
         return ServingPrediction(source="", row_id="", tokens_per_s_per_chip=each)
-    return _figures(case, found.ttft_s, found.tpot_s)
-
-
-def _figures(case: ServingCase, ttft_s: float, tpot_s: float) -> ServingPrediction:
-    """The tables' definitions: e2e = ttft + (output - 1) * tpot, throughput = concurrency * output
-    / e2e / chips."""
-    e2e_s = ttft_s + (case.output_len - 1) * tpot_s
-    return ServingPrediction(
-        source="",
-        row_id="",
-        ttft_s=ttft_s,
-        tpot_s=tpot_s or None,
-        e2e_s=e2e_s,
-        tokens_per_s_per_chip=case.load * case.output_len / e2e_s / case.chips,
-    )
+    return loop_figures(case, found.ttft_s, found.tpot_s)
 
 
 def _of_two_pools(case: ServingCase) -> ServingPrediction:
@@ -132,7 +112,7 @@ def _of_two_pools(case: ServingCase) -> ServingPrediction:
         else:
             high = load
     assert found is not None
-    return _figures(case, found.ttft_s, found.tpot_s)
+    return loop_figures(case, found.ttft_s, found.tpot_s)
 
 
 _HALVINGS = 30

@@ -51,25 +51,26 @@ from meshwright.serving.steady import (
 from meshwright.values.errors import ConfigError
 from meshwright.values.units import GIB
 
-__all__ = ["count_by_table", "predict_case", "predict_serving"]
+__all__ = ["answer_once", "count_by_table", "loop_figures", "predict_case", "predict_serving"]
 
 
 def predict_serving(tables: Sequence[TruthTable]) -> ServingAnswers:
     """Predict every row of every table."""
     once = cache(_answer)
     cases = (read_serving_row(row, source=table.name) for table in tables for row in table.rows)
-    found = [_once(once, case) for case in cases]
+    found = [answer_once(once, case) for case in cases]
     return ServingAnswers(
         predictions=tuple(p for p in found if isinstance(p, ServingPrediction)),
         unanswered=tuple(p for p in found if isinstance(p, Unanswerable)),
     )
 
 
-def _once(
+def answer_once(
     once: Callable[[ServingCase], ServingPrediction | Unanswerable],
     case: ServingCase | Unanswerable,
 ) -> ServingPrediction | Unanswerable:
-    """Tables repeat runs."""
+    """Answer a case by a function that keeps its answers, whatever the row's name: tables repeat
+    runs."""
     if isinstance(case, Unanswerable):
         return case
     found = once(replace(case, source="", row_id=""))
@@ -165,7 +166,7 @@ def _closed_loop(case: ServingCase, worker: Worker) -> ServingPrediction:
     several = case.output_len > 1
     tpot_s = mean_of(found.tpot_s, load, clients=clients) if several else 0.0
     return replace(
-        _loop_figures(case, ttft_s, tpot_s),
+        loop_figures(case, ttft_s, tpot_s),
         memory_gib=held_gib(case, clock.prices, clients),
         oom=False,
         room=cache_room(case, clock.prices),
@@ -177,9 +178,11 @@ _LEAST_ROOM = 0.1
 shows that it is our memory that is wrong. Errors are the same from 0.1 to 0.5."""
 
 
-def _loop_figures(case: ServingCase, ttft_s: float, tpot_s: float) -> ServingPrediction:
-    """The tables' definitions: e2e = ttft + (output - 1) * tpot, throughput = concurrency * output
-    / e2e / chips."""
+def loop_figures(case: ServingCase, ttft_s: float, tpot_s: float) -> ServingPrediction:
+    """Return a closed loop's figures by the tables' definitions.
+
+    Formula:  e2e = ttft + (output - 1) * tpot; throughput = concurrency * output / e2e / chips
+    """
     e2e = ttft_s + (case.output_len - 1) * tpot_s
     return ServingPrediction(
         source=case.source,
@@ -232,7 +235,7 @@ def _disaggregated(case: ServingCase) -> ServingPrediction:
     pools = replace(case.pools, decode=options[at][2])
     running = case.load / (options[at][3] * pools.decode.attention_dp)
     return replace(
-        _loop_figures(case, found[at].ttft_s, found[at].tpot_s),
+        loop_figures(case, found[at].ttft_s, found[at].tpot_s),
         **_pools_memory(case, pools, running),
     )
 
@@ -301,7 +304,7 @@ def _as_published(case: ServingCase, entry: Published) -> ServingPrediction:
     both = (found.ttft_s, found.tpot_s)
     running = case.load / (pools.decode_workers * pools.decode.attention_dp)
     return replace(
-        _loop_figures(case, *(mean_of(figures, load, clients=case.load) for figures in both)),
+        loop_figures(case, *(mean_of(figures, load, clients=case.load) for figures in both)),
         **_pools_memory(case, pools, running),
     )
 
