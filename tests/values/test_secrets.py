@@ -48,3 +48,9 @@ def test_known_values_are_hidden_wherever_they_stand() -> None:
     assert masked(f"refused: {value}", [value]) == "refused: ***"
     assert masked('{"said": "a\\"b\\\\c-123456"}', [value]) == '{"said": "***"}'
     assert masked("a short abc", ["abc"]) == "a short abc"
+
+
+def test_counts_of_tokens_are_no_secrets() -> None:
+    line = "TRAIN_TOKENS=300000000000 LR_WARMUP_TOKENS=375000000"
+    assert masked(line) == line
+    assert masked("HF_TOKEN=hf_abcdefgh") == "HF_TOKEN=***"

@@ -9,7 +9,8 @@ from collections.abc import Iterable
 __all__ = ["HIDDEN", "holds_secret", "is_secret", "masked"]
 
 HIDDEN = "***"
-_SECRET = re.compile(r"(?:^|_)(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)S?(?:_|$)", re.I)
+_SECRET = re.compile(r"(?:^|_)(?:KEYS?|TOKEN|SECRETS?|PASSWORDS?|PASSWD|CREDENTIALS?)(?:_|$)", re.I)
+"""TRAIN_TOKENS of a training script counts tokens."""
 _LEAST = 6
 """Letters of a value that is looked for by itself: a shorter one stands in many a word."""
 _VALUE = r"""(?P<quote>["']?)(?P<value>[^\s"',;&|)}\]]+)"""
